@@ -1,0 +1,67 @@
+# One runner for people and for CI; `make help` lists the targets.
+#
+# `run` and `test` set up all they need: a virtual environment in .venv and, for the tests, Debian's
+# Mosquitto and C compiler. PYTHON=/path/to/python chooses the interpreter (3.11 or newer).
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -p tests.support.stages
+STAGES := $(wildcard $(addprefix tests/,unit cases integration e2e crash))
+
+RUNTIME := $(VENV)/.runtime-installed
+DEVELOPMENT := $(VENV)/.development-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run install test check fmt lint types layers bench soak debian
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(RUNTIME) ## Watch a hub do its job for a minute; ARGS="--forever" goes on
+	@$(BIN)/edgehub demo $(ARGS)
+
+install: $(DEVELOPMENT) ## Set up .venv for development
+
+test: $(DEVELOPMENT) debian ## Run all tests but the long ones; ARGS="-k word" picks some
+	$(PYTEST) -m "not soak" $(STAGES) $(ARGS)
+
+soak: $(DEVELOPMENT) debian ## Run the crash and the long tests in full size, up to hours
+	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or crash" --timeout=7200 $(STAGES) $(ARGS)
+
+check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
+	$(BIN)/codespell
+	$(BIN)/validate-pyproject pyproject.toml
+
+lint: $(DEVELOPMENT) ## Check style and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@git ls-files ':!tests/cases/data' 2>/dev/null | xargs -r .ci/file-hygiene
+
+fmt: $(DEVELOPMENT) ## Rewrite the code in the one format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+types: $(DEVELOPMENT) ## Check types
+	$(BIN)/mypy
+
+layers: $(DEVELOPMENT) ## Check that imports go one way
+	$(BIN)/lint-imports
+
+bench: $(DEVELOPMENT) debian ## Measure throughput and latency; ARGS="--runs 1 ingest" shortens
+	$(BIN)/python -m tests.bench.run $(ARGS)
+
+debian:
+	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev
+
+$(BIN)/python:
+	.ci/make-venv $(VENV)
+
+$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(DEVELOPMENT): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $(RUNTIME) $@

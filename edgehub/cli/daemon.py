@@ -1,0 +1,54 @@
+"""The command line's side of the control socket.
+
+Owns one short connection per call. Invariant: the database file is never opened from here.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.errors import DaemonUnreachableError, EdgeHubError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMEOUT_S: Final = 10.0
+
+
+class CommandError(EdgeHubError):
+    """The daemon refused a command; the text is its own."""
+
+
+def call(path: Path, command: str, **arguments: Any) -> Any:
+    """Ask the daemon and give its result.
+
+    Args:
+        path: Control socket.
+        command: Name of the command.
+        arguments: JSON values for the command.
+
+    Raises:
+        DaemonUnreachableError: If nobody answers there within `TIMEOUT_S`.
+        CommandError: If the daemon answers with an error.
+    """
+    request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(str(path))
+            connection.sendall(request)
+            with connection.makefile("rb") as lines:
+                answer = lines.readline()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        msg = f"no hub answers on {path}: {reason} (is it running? is data_dir the same?)"
+        raise DaemonUnreachableError(msg) from error
+    if not answer:
+        msg = f"the hub on {path} closed the connection without an answer"
+        raise DaemonUnreachableError(msg)
+    document = json.loads(answer)
+    if not document["ok"]:
+        raise CommandError(document["error"])
+    return document["result"]

@@ -1,0 +1,183 @@
+"""`edgehub identity`: who may sign in at the listener; edits the identities file.
+
+The one command group that works on a file instead of asking the daemon: identities must exist
+before the first start. A running hub takes changes over at its next reload.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from edgehub.devices.identity_file import Identity, changing, check_pattern, read_identities
+from edgehub.devices.ids import ID_RULE, split_sender
+from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
+from edgehub.errors import ConfigError
+from edgehub.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FILE: Final = click.option(
+    "--file",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Identities file; absent = mqtt.identities_file of the settings.",
+)
+_PASSWORD_FILE: Final = click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File that holds the password; absent = ask on a terminal, else read standard input.",
+)
+
+
+def _checked_id(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if split_sender(value) is None:
+        msg = f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}"
+        raise click.BadParameter(msg)
+    return value
+
+
+def _checked_patterns(
+    _ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    for pattern in value:
+        try:
+            check_pattern(pattern)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return value
+
+
+def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
+    return click.argument("identity_id", metavar="ID", callback=_checked_id)(command)
+
+
+@click.group()
+def identity() -> None:
+    """Add, list and remove devices and modules that may sign in.
+
+    Example: edgehub identity add press-1 --file identities.jsonl --password-file secret.txt
+    """
+
+
+@identity.command()
+@_id_argument
+@_FILE
+@_PASSWORD_FILE
+@click.option(
+    "--on-behalf",
+    multiple=True,
+    metavar="PATTERN",
+    callback=_checked_patterns,
+    help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
+)
+@click.pass_obj
+def add(
+    obj: dict[str, Any] | None,
+    identity_id: str,
+    file: Path | None,
+    password_file: Path | None,
+    on_behalf: tuple[str, ...],
+) -> None:
+    """Add an identity, <device> or <device>/<module>."""
+    path = _path(file, obj)
+    hashed = PasswordHash.of(_password(password_file))
+    with changing(path) as identities:
+        if identity_id in identities:
+            msg = f"{identity_id} exists already; change its password with `identity passwd`"
+            raise click.ClickException(msg)
+        identities[identity_id] = Identity(id=identity_id, password=hashed, on_behalf=on_behalf)
+    click.echo(f"added {identity_id}; a running hub takes it over at reload", err=True)
+
+
+@identity.command()
+@_id_argument
+@_FILE
+@_PASSWORD_FILE
+@click.pass_obj
+def passwd(
+    obj: dict[str, Any] | None, identity_id: str, file: Path | None, password_file: Path | None
+) -> None:
+    """Set another password."""
+    path = _path(file, obj)
+    hashed = PasswordHash.of(_password(password_file))
+    with changing(path) as identities:
+        old = _existing(identities, identity_id, path)
+        identities[identity_id] = Identity(
+            id=old.id, password=hashed, on_behalf=old.on_behalf, disabled=old.disabled
+        )
+    click.echo(f"changed {identity_id}; a running hub takes it over at reload", err=True)
+
+
+@identity.command()
+@_id_argument
+@_FILE
+@click.pass_obj
+def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> None:
+    """Remove an identity; a running hub closes its connection at reload."""
+    path = _path(file, obj)
+    with changing(path) as identities:
+        _existing(identities, identity_id, path)
+        del identities[identity_id]
+    click.echo(f"removed {identity_id}; a running hub takes it over at reload", err=True)
+
+
+@identity.command("list")
+@_FILE
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@click.pass_obj
+def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
+    """List identities and their rights, never their hashes."""
+    entries = read_identities(_path(file, obj)).values()
+    if as_json:
+        document = [
+            {"id": entry.id, "on_behalf": list(entry.on_behalf), "disabled": entry.disabled}
+            for entry in entries
+        ]
+        click.echo(json.dumps(document, indent=2))
+        return
+    table = Table("id", "on behalf of", "state", box=None)
+    for entry in entries:
+        state = "disabled" if entry.disabled else "enabled"
+        table.add_row(entry.id, " ".join(entry.on_behalf) or "-", state)
+    Console().print(table)
+
+
+def _path(file: Path | None, obj: dict[str, Any] | None) -> Path:
+    path = file or load_settings((obj or {}).get("config")).mqtt.identities_file
+    if path is None:
+        msg = "no identities file: give --file, or set mqtt.identities_file in the settings"
+        raise click.UsageError(msg)
+    if not path.parent.is_dir():
+        raise ConfigError(str(path), "its folder does not exist", f"mkdir -p {path.parent}")
+    return path
+
+
+def _existing(identities: dict[str, Identity], identity_id: str, path: Path) -> Identity:
+    entry = identities.get(identity_id)
+    if entry is None:
+        msg = f"{identity_id} is not in {path}; `identity list` shows what is"
+        raise click.ClickException(msg)
+    return entry
+
+
+def _password(password_file: Path | None) -> bytes:
+    if password_file is not None:
+        password = password_file.read_bytes()
+    elif sys.stdin.isatty():
+        answer: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        password = answer.encode()
+    else:
+        password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 2)
+    password = password.removesuffix(b"\n").removesuffix(b"\r")
+    if not 0 < len(password) <= PASSWORD_BYTES_MAX:
+        msg = f"the password has {len(password)} bytes, allowed are 1 to {PASSWORD_BYTES_MAX}"
+        raise click.ClickException(msg)
+    return password

@@ -1,0 +1,96 @@
+"""The `edgehub` command: its groups, common options and exit codes.
+
+Owns the translation of errors into exit codes: 0 done, 1 failed, 2 usage, 3 start-up failed,
+4 daemon unreachable, 78 bad configuration. Command modules are imported when they are used, so that
+`edgehub status` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
+
+EXIT_FAILED: Final = 1
+EXIT_STARTUP: Final = 3
+EXIT_UNREACHABLE: Final = 4
+EXIT_CONFIG: Final = 78
+
+_COMMANDS: Final = {
+    "run": ("edgehub.cli.run", "run"),
+    "demo": ("edgehub.cli.demo", "demo"),
+    "status": ("edgehub.cli.status", "status"),
+    "queue": ("edgehub.cli.queue", "queue"),
+    "route": ("edgehub.cli.route", "route"),
+    "identity": ("edgehub.cli.identity", "identity"),
+    "version": ("edgehub.cli.version", "version"),
+}
+
+
+class _Commands(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="EDGEHUB_CONFIG",
+    help="Settings file; absent = ./edgehub.toml where it exists.",
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
+    """Store-and-forward hub for gateways behind thin, broken uplinks."""
+    ctx.obj = {"config": config or _default_config(), "debug": debug}
+
+
+def _default_config() -> Path | None:
+    path = Path("edgehub.toml")
+    return path if path.exists() else None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        outcome: Any = cli.main(args=arguments, prog_name="edgehub", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(EXIT_FAILED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except EdgeHubError as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"edgehub: {error}", err=True)
+        sys.exit(_exit_code(error))
+    sys.exit(outcome if isinstance(outcome, int) else 0)
+
+
+def _exit_code(error: EdgeHubError) -> int:
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG
+    if isinstance(error, StartupError):
+        return EXIT_STARTUP
+    if isinstance(error, DaemonUnreachableError):
+        return EXIT_UNREACHABLE
+    return EXIT_FAILED

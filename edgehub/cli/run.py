@@ -1,0 +1,47 @@
+"""`edgehub run`: the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from edgehub.hub import Hub
+from edgehub.lifecycle import Signals
+from edgehub.settings import Settings, load_settings
+from edgehub.telemetry.log import configure
+
+
+@click.command()
+@click.option(
+    "--config",
+    "own_config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Settings file; the same option before `run` is meant for all commands.",
+)
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="State folder.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.pass_obj
+def run(
+    obj: dict[str, Any], own_config: Path | None, data_dir: Path | None, log_level: str | None
+) -> int:
+    """Run the hub until SIGTERM or SIGINT; a second signal aborts the drain."""
+    flags: dict[str, Any] = {}
+    if data_dir is not None:
+        flags["data_dir"] = data_dir
+    if log_level is not None:
+        flags["log"] = {"level": log_level}
+    settings = load_settings(own_config or obj["config"], flags)
+    configure(level=settings.log.level, fmt=settings.log.format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(settings))
+
+
+async def _run(settings: Settings) -> int:
+    hub = Hub(settings)
+    with Signals(stop=hub.stop, abort=hub.abort, reload=hub.reload):
+        clean = await hub.run()
+    return 0 if clean else 1

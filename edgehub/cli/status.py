@@ -1,0 +1,33 @@
+"""`edgehub status`: is it running, is it delivering?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from edgehub.cli.daemon import call
+from edgehub.cli.queue import queue_table
+from edgehub.settings import load_settings
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the whole status as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print nothing; the exit code tells.")
+@click.pass_obj
+def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
+    """Show what the running hub does; exit code 4 when none answers."""
+    document = call(load_settings(obj["config"]).control_path, "status")
+    if quiet:
+        return 0 if document["phase"] == "running" else 1
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return 0
+    click.echo(f"{document['hub_id']}: {document['phase']}, {document['summary']}")
+    for warning in document["warnings"]:
+        click.echo(f"  warning: {warning}")
+    for endpoint in document["endpoints"]:
+        click.echo(f"  endpoint {endpoint['id']}: {endpoint['state']}")
+    queue_table(document["queues"])
+    return 0

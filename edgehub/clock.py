@@ -1,0 +1,184 @@
+"""Every timer and every time of day of the hub: the system's clocks and a manual one.
+
+Owns the only calls of the machine's clocks. Timers run on monotonic time, so that a step of the
+wall clock moves none of them; stored times are hub time (see `HubTime`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class TimerHandle(Protocol):
+    """A pending timer."""
+
+    def cancel(self) -> None:
+        """Forget the timer; harmless after it has fired."""
+
+
+class Clock(Protocol):
+    """What the hub asks of time."""
+
+    def monotonic(self) -> float:
+        """Give elapsed seconds since an arbitrary start; never steps."""
+
+    def boottime_ms(self) -> int:
+        """Give milliseconds since the machine's start, suspend included (CLOCK_BOOTTIME)."""
+
+    def wall_ms(self) -> int:
+        """Give UTC in milliseconds since 1970; may step."""
+
+    def boot_id(self) -> str:
+        """Name this boot of the machine, so that two boot times can be told apart."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on monotonic time."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+        """Call back on the running loop after `seconds` of monotonic time."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    __slots__ = ("_boot_id",)
+
+    def __init__(self) -> None:
+        self._boot_id = ""
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return time.monotonic()
+
+    def boottime_ms(self) -> int:
+        """See `Clock`."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return time.time_ns() // 1_000_000
+
+    def boot_id(self) -> str:
+        """See `Clock`."""
+        if not self._boot_id:
+            self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return self._boot_id
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
+        await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+        """See `Clock`."""
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+
+class _ManualTimer:
+    __slots__ = ("callback", "cancelled", "due", "order")
+
+    def __init__(self, due: float, order: int, callback: Callable[[], None]) -> None:
+        self.due = due
+        self.order = order
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def __lt__(self, other: _ManualTimer) -> bool:
+        return (self.due, self.order) < (other.due, other.order)
+
+
+class ManualClock:
+    """A clock that stands still until told to advance; whole hubs run on it in tests."""
+
+    __slots__ = ("_boot", "_elapsed_s", "_order", "_timers", "_wall_offset_ms")
+
+    def __init__(self, *, wall_ms: int = 1_700_000_000_000, boot_id: str = "boot-1") -> None:
+        self._elapsed_s = 1_000.0
+        self._wall_offset_ms = wall_ms - 1_000_000
+        self._boot = boot_id
+        self._timers: list[_ManualTimer] = []
+        self._order = 0
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return self._elapsed_s
+
+    def boottime_ms(self) -> int:
+        """See `Clock`."""
+        return round(self._elapsed_s * 1000)
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return round(self._elapsed_s * 1000) + self._wall_offset_ms
+
+    def boot_id(self) -> str:
+        """See `Clock`."""
+        return self._boot
+
+    def step_wall(self, milliseconds: int) -> None:
+        """Step the wall clock alone, as an operator or NTP would."""
+        self._wall_offset_ms += milliseconds
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if waiter.done() else waiter.set_result(None))
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+        """See `Clock`."""
+        self._order += 1
+        timer = _ManualTimer(self._elapsed_s + max(0.0, seconds), self._order, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, firing each due timer at its own time and running what it woke."""
+        end = self._elapsed_s + seconds
+        await _settle()
+        while self._timers and self._timers[0].due <= end:
+            timer = heapq.heappop(self._timers)
+            if timer.cancelled:
+                continue
+            self._elapsed_s = max(self._elapsed_s, timer.due)
+            timer.callback()
+            await _settle()
+        self._elapsed_s = end
+        await _settle()
+
+
+async def _settle() -> None:
+    # A few turns let chains of callbacks and tasks that one timer woke run to their next wait.
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class HubTime:
+    """Hub time: milliseconds that go on while the hub's machine runs and over its restarts.
+
+    Within a boot it follows CLOCK_BOOTTIME; `base_ms` is the hub time that belongs to
+    `boottime_ms`. It is never stepped by the wall clock, so rows neither expire nor become
+    immortal by a change of date.
+    """
+
+    __slots__ = ("_clock", "_offset_ms")
+
+    def __init__(self, clock: Clock, *, base_ms: int, boottime_ms: int) -> None:
+        self._clock = clock
+        self._offset_ms = base_ms - boottime_ms
+
+    def now_ms(self) -> int:
+        """Give the current hub time in milliseconds."""
+        return self._clock.boottime_ms() + self._offset_ms

@@ -1,0 +1,1 @@
+"""The control socket: how the command line talks to a running hub."""

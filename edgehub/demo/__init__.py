@@ -1,0 +1,1 @@
+"""The demonstration: real hubs, simulated devices, a thin link, and a verdict."""

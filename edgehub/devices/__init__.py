@@ -1,0 +1,1 @@
+"""Who may speak: identities of devices and modules, and their rights."""

@@ -1,0 +1,226 @@
+"""The identities file: one JSON object per line, read whole or not at all, replaced atomically.
+
+Owns the format and the file's rights. Blocks on the disk: the daemon calls it from a thread, the
+command line directly. Invariant: a reader sees the file before or after a change, never in between.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import json
+import os
+import re
+import stat
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.devices.ids import ID_RULE, split_sender
+from edgehub.devices.passwords import PasswordHash
+from edgehub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_KEYS: Final = ("id", "password", "on_behalf", "disabled")
+_PATTERN_CHARACTERS_MAX: Final = 256
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class IdentityFileError(ConfigError):
+    """The identities file is unusable.
+
+    Attributes:
+        faults: Every fault found, each with file and line, reason and hint.
+    """
+
+    def __init__(self, faults: list[ConfigError]) -> None:
+        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One entry: who signs in how, and for whom else it may speak.
+
+    Attributes:
+        id: `<device>` or `<device>/<module>`.
+        on_behalf: Patterns with `*`, `?` and `[]` on ids; `*` also spans the slash.
+    """
+
+    id: str
+    password: PasswordHash
+    on_behalf: tuple[str, ...] = ()
+    disabled: bool = False
+
+    def scope(self) -> re.Pattern[str] | None:
+        """Compile the patterns, None = it speaks for itself alone."""
+        if not self.on_behalf:
+            return None
+        return re.compile("|".join(translate(pattern) for pattern in self.on_behalf))
+
+
+def read_identities(path: Path) -> dict[str, Identity]:
+    """Read the file; the order of the lines is kept.
+
+    Raises:
+        IdentityFileError: With every fault, if anything in it is wrong.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise IdentityFileError([ConfigError(str(path), f"not UTF-8: {error}")]) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = f"create it with `edgehub identity add ID --file {path}`"
+        raise IdentityFileError([ConfigError(str(path), reason, hint)]) from error
+    identities: dict[str, Identity] = {}
+    faults: list[ConfigError] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        key = f"{path}:{number}"
+        found = _Line(key).parse(line)
+        faults += found.faults
+        if found.identity is None:
+            continue
+        if found.identity.id in identities:
+            faults.append(ConfigError(key, f"second entry of {found.identity.id!r}", "keep one"))
+        identities[found.identity.id] = found.identity
+    if faults:
+        raise IdentityFileError(faults)
+    return identities
+
+
+def loose_mode(path: Path) -> int | None:
+    """Give the file's permission bits where others may read or change it, else None."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return mode if mode & _OTHERS else None
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[dict[str, Identity]]:
+    """Give the entries to change in place; written back when the block ends without an error.
+
+    A lock on the folder keeps two commands from undoing each other's change. The file keeps its
+    owner; a new one gets the folder's, so that root can prepare it for the daemon.
+
+    Raises:
+        IdentityFileError: If the present file is unusable.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        identities = read_identities(path) if path.exists() else {}
+        yield identities
+        _write(path, identities)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write(path: Path, identities: Mapping[str, Identity]) -> None:
+    owner = (path if path.exists() else path.parent).stat()
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            file.writelines(_line(identity) for identity in identities.values())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _line(identity: Identity) -> str:
+    entry: dict[str, Any] = {"id": identity.id, "password": str(identity.password)}
+    if identity.on_behalf:
+        entry["on_behalf"] = list(identity.on_behalf)
+    if identity.disabled:
+        entry["disabled"] = True
+    return json.dumps(entry) + "\n"
+
+
+class _Line:
+    """One line while it is read: collects its faults instead of stopping at the first."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self.faults: list[ConfigError] = []
+        self.identity: Identity | None = None
+
+    def parse(self, line: str) -> _Line:
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            self._fault(f"not JSON: {error}")
+            return self
+        if not isinstance(entry, dict):
+            self._fault("not a JSON object")
+            return self
+        for name in entry.keys() - set(_KEYS):
+            near = difflib.get_close_matches(name, _KEYS, n=1)
+            self._fault(f"unknown key {name!r}", f"did you mean {near[0]}?" if near else "")
+        identity_id = self._id(entry.get("id"))
+        password = self._password(entry.get("password"))
+        on_behalf = self._on_behalf(entry.get("on_behalf", []))
+        disabled = entry.get("disabled", False)
+        if not isinstance(disabled, bool):
+            self._fault("disabled is neither true nor false")
+        elif identity_id is not None and password is not None:
+            self.identity = Identity(
+                id=identity_id, password=password, on_behalf=on_behalf, disabled=disabled
+            )
+        return self
+
+    def _id(self, value: Any) -> str | None:
+        if isinstance(value, str) and split_sender(value) is not None:
+            return value
+        self._fault(f"id {value!r} is not <device> or <device>/<module>", f"each: {ID_RULE}")
+        return None
+
+    def _password(self, value: Any) -> PasswordHash | None:
+        if not isinstance(value, str):
+            self._fault("password hash is missing", "set one with `edgehub identity passwd`")
+            return None
+        try:
+            return PasswordHash.parse(value)
+        except ValueError as error:
+            self._fault(f"password: {error}", "set a new one with `edgehub identity passwd`")
+            return None
+
+    def _on_behalf(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            self._fault("on_behalf is not a list of patterns")
+            return ()
+        for pattern in value:
+            try:
+                check_pattern(pattern)
+            except ValueError as error:
+                self._fault(f"on_behalf: {error}")
+        return tuple(pattern for pattern in value if isinstance(pattern, str))
+
+    def _fault(self, reason: str, hint: str = "") -> None:
+        self.faults.append(ConfigError(self._key, reason, hint))
+
+
+def check_pattern(pattern: object) -> None:
+    """Accept a pattern on ids.
+
+    Raises:
+        ValueError: If it is no text of 1 to 256 characters.
+    """
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= _PATTERN_CHARACTERS_MAX:
+        msg = f"pattern {pattern!r} is not a text of 1 to {_PATTERN_CHARACTERS_MAX} characters"
+        raise ValueError(msg)

@@ -1,0 +1,1 @@
+"""Egress: batches of rows out, one result per row back."""

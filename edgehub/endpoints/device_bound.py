@@ -1,0 +1,151 @@
+"""Device-bound messages: relayed from the peer to devices that are connected here, never stored.
+
+Owns which devices are subscribed at the peer and the few messages that a device could not take yet;
+calls the connection and the listener's delivery it was given. Invariant: a message is acknowledged
+to the peer after the device's PUBACK, or when it can never be delivered, and once only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.message import FailureKind, Message
+from edgehub.property_bag import BagError, parse_bag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.endpoints.aiomqtt_bridge import Connection, Incoming
+    from edgehub.message import SendResult
+
+    Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
+
+UNDELIVERED_MAX: Final = 16
+"""Messages kept without PUBACK for devices that went away. Brokers stop sending at a number of
+unacknowledged messages (Mosquitto at 20), so a device that is away must not use them all up."""
+
+SOURCE: Final = "/devicebound/"
+
+_TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
+
+log = structlog.get_logger(__name__)
+
+
+class DeviceBoundRelay:
+    """See the module.
+
+    Args:
+        endpoint_id: For log lines.
+        deliver: Hands a message to a connected device; settles once.
+    """
+
+    def __init__(self, endpoint_id: str, deliver: Deliver) -> None:
+        self._endpoint_id = endpoint_id
+        self._deliver = deliver
+        self._wanted: set[str] = set()
+        self._subscribed: set[str] = set()
+        self._changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._undelivered: list[tuple[str, Message, Incoming]] = []
+        self.dropped_total = 0
+
+    def subscribe(self, device_id: str) -> None:
+        """Take messages for a device that is connected and subscribed here."""
+        self._wanted.add(device_id)
+        self._changed.set()
+        again = [item for item in self._undelivered if item[0] == device_id]
+        self._undelivered = [item for item in self._undelivered if item[0] != device_id]
+        for _, message, incoming in again:
+            self._offer(device_id, message, incoming)
+
+    def unsubscribe(self, device_id: str) -> None:
+        """Leave messages for a device to the peer."""
+        self._wanted.discard(device_id)
+        self._changed.set()
+
+    async def run(self, connection: Connection) -> None:
+        """Keep the peer's subscriptions as wanted while the connection lasts."""
+        self._connection = connection
+        self._subscribed.clear()
+        try:
+            while True:
+                self._changed.clear()
+                await self._reconcile(connection)
+                await self._changed.wait()
+        finally:
+            # The peer sends again on the next connection what was not acknowledged on this one.
+            self._connection = None
+            self._undelivered.clear()
+
+    def take(self, incoming: Incoming) -> None:
+        """Relay a message that came in."""
+        match = _TOPIC.fullmatch(incoming.topic)
+        if match is None:
+            self._drop(incoming, "not a device-bound topic")
+            return
+        device_id, bag = match.groups()
+        try:
+            properties, system = parse_bag(bag)
+        except BagError as error:
+            self._drop(incoming, str(error))
+            return
+        message = Message(device_id, None, SOURCE, properties, system, incoming.body)
+        self._offer(device_id, message, incoming)
+
+    def _offer(self, device_id: str, message: Message, incoming: Incoming) -> None:
+        connection = self._connection
+
+        def settle(result: SendResult) -> None:
+            if connection is None or connection is not self._connection:
+                return
+            match result.kind:
+                case None:
+                    connection.acknowledge(incoming)
+                case FailureKind.REJECTED | FailureKind.TOO_LARGE:
+                    self._drop(incoming, result.reason or result.kind.value)
+                case _:
+                    self._keep(device_id, message, incoming)
+
+        self._deliver(device_id, message, settle)
+
+    def _keep(self, device_id: str, message: Message, incoming: Incoming) -> None:
+        if len(self._undelivered) >= UNDELIVERED_MAX:
+            _, _, oldest = self._undelivered.pop(0)
+            self._drop(oldest, "the device did not come back")
+        self._undelivered.append((device_id, message, incoming))
+
+    def _drop(self, incoming: Incoming, reason: str) -> None:
+        self.dropped_total += 1
+        log.warning(
+            "device_bound.message_dropped",
+            endpoint_id=self._endpoint_id,
+            reason=reason,
+            dropped_total=self.dropped_total,
+        )
+        if self._connection is not None:
+            self._connection.acknowledge(incoming)
+
+    async def _reconcile(self, connection: Connection) -> None:
+        gone = self._subscribed - self._wanted
+        new = self._wanted - self._subscribed
+        if gone:
+            await connection.unsubscribe(_filter(device_id) for device_id in gone)
+            self._subscribed -= gone
+        if new:
+            refused = await connection.subscribe(_filter(device_id) for device_id in new)
+            self._subscribed |= new
+            if refused:
+                log.warning(
+                    "device_bound.subscription_refused",
+                    endpoint_id=self._endpoint_id,
+                    filters=len(refused),
+                    first=refused[0],
+                )
+
+
+def _filter(device_id: str) -> str:
+    return f"devices/{device_id}/messages/devicebound/#"

@@ -1,0 +1,226 @@
+"""The file endpoint: rows as JSON Lines, on stable storage before they count as delivered.
+
+Owns the file through `JsonLinesFile`, on a worker thread, and the rows not yet written. Invariants:
+a row is settled as delivered after the fsync that covers it; what arrives while one runs shares the
+next. A disk that is full or broken takes the link down, so that rows wait without being counted as
+tried, and comes back with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import orjson
+import structlog
+
+from edgehub.endpoints.backoff import Backoff, RetryWait
+from edgehub.endpoints.json_lines import JsonLinesFile
+from edgehub.message import DELIVERED, FailureKind, SendResult
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from edgehub.clock import Clock
+    from edgehub.endpoints.endpoint import EndpointListener, Settle
+    from edgehub.message import EndpointId, Row
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """One file endpoint.
+
+    Attributes:
+        path: The file that is written.
+        rotate_bytes: Start a new file beyond it; 0 = never.
+        rotate_s: Start a new file after this time, at the next row; 0 = never.
+        keep_files: Rotated files that are kept; 0 = all.
+    """
+
+    path: Path
+    rotate_bytes: int = 0
+    rotate_s: float = 0
+    keep_files: int = 0
+
+
+class FileEndpoint:
+    """See the module; implements `Endpoint`.
+
+    Args:
+        endpoint_id: Its name.
+        options: See `FileOptions`.
+        clock: Timers, and the wall clock for rotation.
+        rng: Randomness for jitter.
+        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+    """
+
+    def __init__(
+        self,
+        endpoint_id: EndpointId,
+        options: FileOptions,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        utc_ms: Callable[[int], int],
+    ) -> None:
+        self.id = endpoint_id
+        self._clock = clock
+        self._utc_ms = utc_ms
+        self._file = JsonLinesFile(
+            options.path,
+            rotate_bytes=options.rotate_bytes,
+            rotate_s=options.rotate_s,
+            keep_files=options.keep_files,
+        )
+        self._backoff = Backoff(rng)
+        self._retry = RetryWait(clock)
+        self._state = "connecting"
+        self._told = ""
+        self._pending: list[tuple[Row, Settle]] = []
+        self._writing: list[tuple[Row, Settle]] = []
+        self._unsent_bytes = 0
+        self._arrived = asyncio.Event()
+
+    @property
+    def state(self) -> str:
+        """See `Endpoint`; `down` while the disk does not take rows."""
+        return self._state
+
+    @property
+    def row_bytes_max(self) -> int | None:
+        """See `Endpoint`; a file takes any row."""
+        return None
+
+    def wire_bytes(self, row: Row) -> int:
+        """See `Endpoint`; the row as the hub counts it, close enough to its line."""
+        return row.size
+
+    def unsent_bytes(self) -> int:
+        """See `Endpoint`."""
+        return self._unsent_bytes
+
+    def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
+        """See `Endpoint`."""
+        for row in rows:
+            self._pending.append((row, settle))
+            self._unsent_bytes += row.size
+        self._arrived.set()
+
+    async def run(self, listener: EndpointListener) -> None:
+        """See `Endpoint`."""
+        try:
+            while True:
+                try:
+                    await self._write_while_possible(listener)
+                except OSError as error:
+                    wait_s = self._link_down(error.strerror or str(error), listener)
+                await self._retry.wait(wait_s)
+        finally:
+            await self.close()
+
+    def retry_now(self) -> None:
+        """See `Endpoint`."""
+        self._retry.end()
+
+    def retry_within(self, seconds: float) -> None:
+        """See `Endpoint`."""
+        self._retry.cut(seconds)
+
+    async def close(self) -> None:
+        """See `Endpoint`."""
+        self._state = "down"
+        self._give_up("closed by this hub")
+        await _in_thread(self._file.close)
+
+    async def _write_while_possible(self, listener: EndpointListener) -> NoReturn:
+        await _in_thread(self._file.open, self._clock.wall_ms())
+        self._state = "up"
+        self._told = ""
+        listener.link_up(rows_max=None)
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            self._writing, self._pending = self._pending, []
+            rows = [row for row, _ in self._writing]
+            await _in_thread(self._append, rows, self._clock.wall_ms(), done=self._settle_written)
+            self._backoff.reset()
+
+    def _settle_written(self) -> None:
+        written, self._writing = self._writing, []
+        self._unsent_bytes -= sum(row.size for row, _ in written)
+        for row, settle in written:
+            settle(row, DELIVERED)
+
+    def _append(self, rows: Sequence[Row], now_ms: int) -> None:
+        lines = b"".join(
+            orjson.dumps(self._record(row), option=orjson.OPT_APPEND_NEWLINE) for row in rows
+        )
+        self._file.append(lines, now_ms)
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        message = row.message
+        record: dict[str, Any] = {
+            "id": message.message_id,
+            "device": message.device_id,
+            "module": message.module_id,
+            "output": message.output,
+            "enqueued": _rfc3339(self._utc_ms(row.enqueued_ms)),
+            "properties": message.properties,
+        }
+        try:
+            record["body"] = message.body.decode("utf-8")
+        except UnicodeDecodeError:
+            record["body_base64"] = base64.b64encode(message.body).decode("ascii")
+        return record
+
+    def _link_down(self, reason: str, listener: EndpointListener) -> float:
+        self._state = "down"
+        wait_s = self._backoff.next_s()
+        self._give_up(reason)
+        if reason != self._told:
+            self._told = reason
+            log.warning(
+                "endpoint.link_down", endpoint_id=self.id, reason=reason, retry_s=round(wait_s, 1)
+            )
+        listener.link_down(reason, parked=False)
+        return wait_s
+
+    def _give_up(self, reason: str) -> None:
+        given_up = self._writing + self._pending
+        self._writing, self._pending = [], []
+        self._unsent_bytes = 0
+        self._arrived.clear()
+        result = SendResult(FailureKind.DISCONNECTED, reason)
+        for row, settle in given_up:
+            settle(row, result)
+
+
+async def _in_thread(
+    function: Callable[..., None], *arguments: object, done: Callable[[], None] | None = None
+) -> None:
+    # A thread cannot be cancelled, and nothing may touch the file beside it: a cancellation waits
+    # for it, and what it has finished counts.
+    job = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    try:
+        await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        if done is not None and job.exception() is None:
+            done()
+        raise
+    if done is not None:
+        done()
+
+
+def _rfc3339(utc_ms: int) -> str:
+    at = _EPOCH + timedelta(milliseconds=utc_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,156 @@
+"""A JSON Lines file that survives power cuts and full disks; plain blocking code for one thread.
+
+Owns the file and its rotation. Invariants: whole lines only, a torn last line is cut off at open, a
+failed append is cut back at once; when `append` returns, its lines are on stable storage.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TAIL_BYTES: Final = 65_536
+_MODE: Final = 0o640
+
+
+class JsonLinesFile:
+    """See the module.
+
+    Args:
+        path: The file that is written; rotated ones lie beside it, with a time before the suffix.
+        rotate_bytes: A file is closed before it would exceed this; 0 = never.
+        rotate_s: A file is closed this long after its first line, at the next append; 0 = never.
+        keep_files: Rotated files that are kept, the oldest are deleted; 0 = all.
+    """
+
+    __slots__ = (
+        "_began_ms",
+        "_descriptor",
+        "_keep_files",
+        "_path",
+        "_rotate_bytes",
+        "_rotate_ms",
+        "_size",
+    )
+
+    def __init__(
+        self, path: Path, *, rotate_bytes: int = 0, rotate_s: float = 0, keep_files: int = 0
+    ) -> None:
+        self._path = path
+        self._rotate_bytes = rotate_bytes
+        self._rotate_ms = rotate_s * 1000
+        self._keep_files = keep_files
+        self._descriptor = -1
+        self._size = 0
+        self._began_ms = 0
+
+    def open(self, now_ms: int) -> None:
+        """Open or create the file and cut off a torn last line; harmless when open.
+
+        Args:
+            now_ms: UTC in milliseconds since 1970.
+        """
+        if self._descriptor >= 0:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            size = _whole_lines(descriptor)
+            os.ftruncate(descriptor, size)
+            os.lseek(descriptor, size, os.SEEK_SET)
+            # How old a file that was found is: since its last write at least.
+            self._began_ms = int(os.fstat(descriptor).st_mtime * 1000) if size else now_ms
+            os.fsync(descriptor)
+            self._sync_folder()
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self._size = size
+
+    def append(self, lines: bytes, now_ms: int) -> None:
+        """Append whole lines and wait until they are on stable storage.
+
+        Raises:
+            OSError: If they are not; then none of them is in the file.
+        """
+        self.open(now_ms)
+        if self._is_full(len(lines), now_ms):
+            self._rotate(now_ms)
+        if self._size == 0:
+            self._began_ms = now_ms
+        try:
+            view = memoryview(lines)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+            os.fsync(self._descriptor)
+        except OSError:
+            self._cut_back()
+            raise
+        self._size += len(lines)
+
+    def close(self) -> None:
+        """Close the file; harmless when closed."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _cut_back(self) -> None:
+        # After a failed fsync nobody knows what the pages hold: the next open looks at the file
+        # itself, and cuts off what this could not.
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        finally:
+            self.close()
+
+    def _is_full(self, added: int, now_ms: int) -> bool:
+        if self._size == 0:
+            return False
+        if self._rotate_bytes and self._size + added > self._rotate_bytes:
+            return True
+        return bool(self._rotate_ms) and now_ms - self._began_ms >= self._rotate_ms
+
+    def _rotate(self, now_ms: int) -> None:
+        self.close()
+        at = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        # Several files may end in one second, and the first of them may be deleted already.
+        same = [number for moment, number, _ in self._rotated() if moment == at]
+        number = max(same, default=-1) + 1
+        name = f"{self._path.stem}-{at}-{number:04}{self._path.suffix}"
+        self._path.rename(self._path.with_name(name))
+        if self._keep_files:
+            for _, _, old in sorted(self._rotated())[: -self._keep_files]:
+                old.unlink(missing_ok=True)
+        self.open(now_ms)
+
+    def _rotated(self) -> list[tuple[str, int, Path]]:
+        name = re.compile(
+            rf"{re.escape(self._path.stem)}-(\d{{8}}T\d{{6}}Z)-(\d+){re.escape(self._path.suffix)}"
+        )
+        found = ((name.fullmatch(path.name), path) for path in self._path.parent.iterdir())
+        return [(match[1], int(match[2]), path) for match, path in found if match]
+
+    def _sync_folder(self) -> None:
+        # The name of a new file is on stable storage only once its folder is.
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _whole_lines(descriptor: int) -> int:
+    # Bytes up to and with the last line end.
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - _TAIL_BYTES)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

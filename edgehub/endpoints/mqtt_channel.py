@@ -1,0 +1,174 @@
+"""The socket of one upstream connection, with the buffers that paho lacks.
+
+Looks like a socket to paho: it has `recv`, `send`, `close`, `fileno`, `setblocking` and `pending`.
+Owns the socket and both buffers, calls the loop for readiness. Invariant: bytes leave in the order
+in which they were written, so that paho's packets and ours never mix.
+
+Why: paho reads a PUBACK with three system calls and writes each packet with one, which costs more
+than all the rest of a message; and nobody but the owner of the buffer can say how many bytes have
+not left yet. PUBACKs are taken out here, a whole read at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ssl
+import struct
+from typing import TYPE_CHECKING, Final
+
+from edgehub.endpoints.mqtt_packet import PubackFilter
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable
+
+READ_BYTES: Final = 65_536
+
+# Linux: bytes in the send queue that were not sent even once (include/uapi/linux/sockios.h).
+SIOCOUTQNSD: Final = 0x894B
+
+
+class Channel:
+    """See the module.
+
+    Args:
+        sock: Connected and non-blocking, plain or TLS with its handshake done.
+        loop: The running loop.
+        on_pubacks: Gets the packet ids of one read, on the loop's thread.
+    """
+
+    __slots__ = (
+        "_filter",
+        "_in",
+        "_loop",
+        "_on_pubacks",
+        "_out",
+        "_sock",
+        "_write_waits_for_read",
+        "_writing",
+        "end_reason",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_pubacks: Callable[[list[int]], None],
+    ) -> None:
+        self._sock: socket.socket | None = sock
+        self._loop = loop
+        self._on_pubacks = on_pubacks
+        self._in = bytearray()
+        self._out = bytearray()
+        self._filter = PubackFilter(self._in.extend)
+        self._writing = False
+        self._write_waits_for_read = False
+        self.end_reason = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the socket is still there."""
+        return self._sock is not None
+
+    def write(self, data: bytes) -> None:
+        """Send `data` behind all that was written before; what does not fit now waits here."""
+        self._out += data
+        if not self._writing:
+            self._flush()
+
+    def unsent_bytes(self) -> int:
+        """Give the bytes that have not left this machine: in this buffer and in the kernel's."""
+        if self._sock is None:
+            return 0
+        answer = fcntl.ioctl(self._sock.fileno(), SIOCOUTQNSD, b"\0\0\0\0")
+        (in_kernel,) = struct.unpack("i", answer)
+        return len(self._out) + int(in_kernel)
+
+    def send(self, data: bytes) -> int:
+        """Take a packet of paho's; always whole, so that paho never keeps a queue of its own."""
+        if self._sock is None:
+            msg = "connection closed"
+            raise ConnectionError(msg)
+        self.write(data)
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        """Give paho bytes of packets other than PUBACK; b"" at the stream's end."""
+        if not self._in and not self._fill():
+            return b""
+        if not self._in:
+            raise BlockingIOError
+        data = bytes(self._in[:size])
+        del self._in[:size]
+        return data
+
+    def pending(self) -> int:
+        """Give bytes that can be read without a new event of the socket."""
+        in_tls = self._sock.pending() if isinstance(self._sock, ssl.SSLSocket) else 0
+        return len(self._in) + in_tls
+
+    def fileno(self) -> int:
+        """Give the descriptor, -1 once closed."""
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        """Accept what is so already."""
+        assert not flag
+
+    def close(self) -> None:
+        """Close the socket; harmless when closed."""
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return
+        if self._writing:
+            self._loop.remove_writer(sock.fileno())
+            self._writing = False
+        sock.close()
+
+    def _fill(self) -> bool:
+        if self._sock is None:
+            msg = "connection closed"
+            raise ConnectionError(msg)
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError as error:
+            self.end_reason = self.end_reason or (error.strerror or str(error))
+            raise
+        if self._write_waits_for_read:
+            self._write_waits_for_read = False
+            self._flush()
+        if not data:
+            self.end_reason = self.end_reason or "closed by the peer"
+            return False
+        mids = self._filter.feed(data)
+        if mids:
+            # Not from inside paho's read: it would take an error of ours for one of the link.
+            self._loop.call_soon(self._on_pubacks, mids)
+        return True
+
+    def _flush(self) -> None:
+        sock = self._sock
+        out = self._out
+        while out and sock is not None:
+            try:
+                count = sock.send(out)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                if not self._writing:
+                    self._writing = True
+                    self._loop.add_writer(sock.fileno(), self._flush)
+                return
+            except ssl.SSLWantReadError:
+                self._write_waits_for_read = True
+                return
+            except OSError as error:
+                # The reader sees the same end and tells paho; here there is nobody to tell.
+                self.end_reason = error.strerror or str(error)
+                out.clear()
+                break
+            del out[:count]
+        if self._writing and sock is not None:
+            self._writing = False
+            self._loop.remove_writer(sock.fileno())

@@ -1,0 +1,140 @@
+"""Topics that rows are published on: the IoT Hub dialect, or a template for any broker.
+
+Pure, apart from a bounded memo of prefixes. Invariant: a topic that comes out of here is one that a
+broker accepts in a PUBLISH; a row for which there is none raises `TopicError`, because a broker's
+only answer to a bad topic is to close the connection.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import quote
+
+from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.property_bag import build_bag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.message import EndpointId, Row
+
+TOPIC_BYTES_MAX: Final = 65_535
+
+ABSENT: Final = "-"
+"""Stands for a value that a row does not have, so that topics keep their number of levels."""
+
+_PREFIXES_MAX: Final = 10_000
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_PLAIN: Final = frozenset({"device", "module", "output", "endpoint"})
+# These would change the meaning of a topic; anything else may stand in a level as it is.
+_UNSAFE: Final = re.compile(r"[+#/%\x00-\x1f\x7f]")
+
+
+class TopicError(EdgeHubError):
+    """A row cannot be published; the text says why."""
+
+
+class Topics(Protocol):
+    """A way to name the topic of a row."""
+
+    def topic(self, row: Row) -> bytes:
+        """Give the topic in UTF-8; raises `TopicError`."""
+
+
+class IotHubTopics:
+    """`devices/<d>[/modules/<m>]/messages/events/<property bag>`."""
+
+    __slots__ = ("_prefixes",)
+
+    def __init__(self) -> None:
+        self._prefixes: dict[tuple[str, str | None], str] = {}
+
+    def topic(self, row: Row) -> bytes:
+        """See `Topics`."""
+        message = row.message
+        prefix = self._prefixes.get((message.device_id, message.module_id))
+        if prefix is None:
+            prefix = self._prefix(message.device_id, message.module_id)
+        return (prefix + build_bag(message)).encode()
+
+    def _prefix(self, device_id: str, module_id: str | None) -> str:
+        for kind, name in (("device", device_id), ("module", module_id)):
+            if name is not None and (not name or _UNSAFE.search(name.replace("%", ""))):
+                msg = f"{kind} id {name!a} cannot stand in a topic"
+                raise TopicError(msg)
+        module = "" if module_id is None else f"/modules/{module_id}"
+        prefix = f"devices/{device_id}{module}/messages/events/"
+        if len(self._prefixes) >= _PREFIXES_MAX:
+            self._prefixes.clear()
+        self._prefixes[device_id, module_id] = prefix
+        return prefix
+
+
+class TopicTemplate:
+    """A topic with placeholders, for example `site/{device}/{property:kind}`.
+
+    Args:
+        text: The template. Placeholders: `{device}`, `{module}`, `{output}`, `{endpoint}`,
+            `{property:NAME}`. Characters of a value that mean something in topics are written
+            as `%XX`; an absent value is written as `-`.
+        endpoint_id: Value of `{endpoint}`.
+        key: Setting that holds the template, for errors.
+
+    Raises:
+        ConfigError: If the template is not one.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, text: str, *, endpoint_id: EndpointId, key: str) -> None:
+        self._parts: list[str | Callable[[Row], str | None]] = []
+        position = 0
+        for match in _PLACEHOLDER.finditer(text):
+            self._add_literal(text[position : match.start()], key)
+            self._parts.append(_value(match[1], endpoint_id, key))
+            position = match.end()
+        self._add_literal(text[position:], key)
+        if not self._parts:
+            raise ConfigError(key, "empty topic", "for example site/{device}")
+
+    def topic(self, row: Row) -> bytes:
+        """See `Topics`."""
+        levels = [part if isinstance(part, str) else _written(part(row)) for part in self._parts]
+        return "".join(levels).encode()
+
+    def _add_literal(self, text: str, key: str) -> None:
+        for character in "{}":
+            if character in text:
+                hint = "a placeholder looks like {device} or {property:NAME}"
+                raise ConfigError(key, f"a single {character} in the topic", hint)
+        for character in "+#\0":
+            if character in text:
+                reason = f"{character!r} in the topic: a message is published on one topic"
+                raise ConfigError(key, reason, "write it as a placeholder or leave it out")
+        if text:
+            self._parts.append(text)
+
+
+def _value(name: str, endpoint_id: EndpointId, key: str) -> Callable[[Row], str | None]:
+    if name.startswith("property:") and len(name) > len("property:"):
+        wanted = name.removeprefix("property:")
+        return lambda row: row.message.properties.get(wanted)
+    if name == "device":
+        return lambda row: row.message.device_id
+    if name == "module":
+        return lambda row: row.message.module_id
+    if name == "output":
+        return lambda row: row.message.output
+    if name == "endpoint":
+        return lambda _row: endpoint_id
+    known = ", ".join(f"{{{word}}}" for word in sorted(_PLAIN))
+    raise ConfigError(key, f"unknown placeholder {{{name}}}", f"{known} or {{property:NAME}}")
+
+
+def _written(value: str | None) -> str:
+    if not value:
+        return ABSENT
+    if _UNSAFE.search(value):
+        return _UNSAFE.sub(lambda match: quote(match[0], safe=""), value)
+    return value

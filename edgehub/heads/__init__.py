@@ -1,0 +1,1 @@
+"""Ingress: bytes in, messages out; each head speaks one protocol."""

@@ -1,0 +1,40 @@
+"""The contract of a protocol head: bytes in, `Message` out, acknowledgement after the commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.message import Message, Refusal
+
+    Settle = Callable[[int, Refusal | None], None]
+
+
+class Submit(Protocol):
+    """The router as a head sees it."""
+
+    def __call__(self, message: Message, settle: Settle, token: int) -> None:
+        """Route and store `message` without waiting.
+
+        `settle(token, None)` is called once the message is durable, `settle(token, refusal)` when
+        it is not taken; on the loop's thread, possibly before this call returns. The head keeps
+        the order of acknowledgements that its protocol asks for.
+        """
+
+
+class Head(Protocol):
+    """One way in."""
+
+    async def open(self) -> None:
+        """Bind and listen; raises `StartupError` when the address cannot be had."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+
+    async def drain(self) -> None:
+        """Stop accepting connections and messages; what was taken is still acknowledged."""
+
+    async def close(self) -> None:
+        """Close what is left."""

@@ -1,0 +1,1 @@
+"""The MQTT listener: the IoT Hub dialect for devices and modules."""

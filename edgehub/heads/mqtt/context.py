@@ -1,0 +1,141 @@
+"""What all connections of one listener share: its parts, the topic cache and the bursts of writes.
+
+Owns the cache of parsed topics and the list of connections that have something to write. Invariant:
+what many settles in one turn of the loop cause is written once per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from edgehub.heads.mqtt.backlog import Backlog
+from edgehub.heads.mqtt.log_limit import LogLimit
+from edgehub.heads.mqtt.statistics import Counters, DropReason
+from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock
+    from edgehub.heads.head import Submit
+    from edgehub.heads.mqtt.options import ListenerOptions
+    from edgehub.message import Message, Refusal
+
+_TOPICS_MAX: Final = 4096
+_TOPIC_BYTES_MAX: Final = 1024
+_LIMIT_CLOSES_MAX: Final = 10_000
+
+
+class Writer(Protocol):
+    """A connection that can be asked to write what it has collected."""
+
+    def flush(self) -> None:
+        """Write it."""
+
+
+class ListenerContext:
+    """Shared by the connections of one listener."""
+
+    __slots__ = (
+        "_dirty",
+        "_limit_closes",
+        "backlog",
+        "clock",
+        "counters",
+        "draining",
+        "link_up",
+        "log",
+        "options",
+        "submit",
+        "topics",
+    )
+
+    def __init__(
+        self, options: ListenerOptions, clock: Clock, submit: Submit, link_up: Callable[[], bool]
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self.submit = submit
+        self.link_up = link_up
+        self.counters = Counters()
+        self.log = LogLimit(clock)
+        self.backlog = Backlog(
+            bytes_max=options.unacknowledged_bytes_max,
+            connection_bytes_max=options.connection_bytes_max,
+        )
+        self.topics: dict[bytes, EventsTopic] = {}
+        self.draining = False
+        self._dirty: list[Writer] = []
+        self._limit_closes: OrderedDict[str, float] = OrderedDict()
+
+    def request_flush(self, connection: Writer) -> None:
+        """Have `connection.flush` called at the end of this turn of the loop."""
+        if not self._dirty:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._dirty.append(connection)
+
+    def events_topic(self, topic: bytes) -> EventsTopic | None:
+        """Parse a topic that is not in the cache; None = not a telemetry topic.
+
+        Raises:
+            UnicodeDecodeError: If it is not UTF-8.
+            BagError: If its property bag is malformed.
+        """
+        parsed = parse_events_topic(topic.decode())
+        if parsed is not None and len(topic) <= _TOPIC_BYTES_MAX:
+            if len(self.topics) >= _TOPICS_MAX:
+                # Cheaper than an order of use: steady topics are back after one message each.
+                self.topics.clear()
+            self.topics[topic] = parsed
+        return parsed
+
+    def limit_wait_s(self, client_id: str) -> float:
+        """Give how long a client must wait before it is closed because of a limit again."""
+        last_s = self._limit_closes.get(client_id)
+        if last_s is None:
+            return 0.0
+        return last_s + self.options.limit_pause_s - self.clock.monotonic()
+
+    def note_limit_close(self, client_id: str) -> None:
+        """Remember that a client was closed because of a limit."""
+        self._limit_closes.pop(client_id, None)
+        self._limit_closes[client_id] = self.clock.monotonic()
+        if len(self._limit_closes) > _LIMIT_CLOSES_MAX:
+            self._limit_closes.popitem(last=False)
+
+    def submit_will(self, message: Message) -> None:
+        """Submit a will: nobody waits for its acknowledgement."""
+        if self.draining:
+            self.counters.dropped[DropReason.CLOSING] += 1
+            return
+        self.counters.wills_total += 1
+        size = len(message.body)
+        self.backlog.bytes += size
+        self.submit(message, self._will_settled, size)
+
+    def count_refused(self, refusal: Refusal) -> DropReason:
+        """Count a message that was refused and will not come again."""
+        reason = DROPPED_AS[refusal.value]
+        self.counters.dropped[reason] += 1
+        return reason
+
+    def _will_settled(self, size: int, refusal: Refusal | None) -> None:
+        self.backlog.bytes -= size
+        self.backlog.check()
+        if refusal is not None:
+            self.count_refused(refusal)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+        self.backlog.check()
+
+
+DROPPED_AS: Final = {
+    "invalid": DropReason.INVALID,
+    "limit": DropReason.LIMIT,
+    "closed": DropReason.CLOSING,
+}

@@ -1,0 +1,308 @@
+"""From PUBLISH to Message to PUBACK: what one client hands in.
+
+Owns the client's messages that are not acknowledged yet. Invariants: PUBACKs leave in the order of
+their PUBLISHes, however the store settles them [MQTT-4.6.0-2]; a PUBLISH with QoS 1 is
+acknowledged only when it is durable, or dropped and counted for a reason that MQTT 3.1.1 has no
+words for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
+from edgehub.heads.mqtt.options import READ_BYTES_MAX
+from edgehub.heads.mqtt.statistics import CloseReason, DropReason
+from edgehub.heads.mqtt.topics import RETAIN_PROPERTY, with_property
+from edgehub.message import Message, Refusal
+from edgehub.property_bag import BagError
+
+if TYPE_CHECKING:
+    from edgehub.heads.mqtt.context import ListenerContext
+    from edgehub.heads.mqtt.packets import Publish
+    from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.topics import EventsTopic
+
+_SENDERS_MAX: Final = 4096
+_SHOWN_BYTES_MAX: Final = 80
+_PACKET_ID_BITS: Final = 16
+_PACKET_ID: Final = 0xFFFF
+_LEFT: Final = -1
+
+
+class Peer(Protocol):
+    """The connection as its ingress sees it."""
+
+    def request_flush(self) -> None:
+        """Write collected PUBACKs at the end of this turn."""
+
+    def close(self, reason: CloseReason) -> None:
+        """Close the connection."""
+
+    def refused_by_limit(self) -> None:
+        """Close the connection now or, if that happened a moment ago, later."""
+
+
+class Ingress:
+    """Messages of one client."""
+
+    __slots__ = (
+        "_backlog",
+        "_bytes_max",
+        "_context",
+        "_counters",
+        "_early",
+        "_first",
+        "_holding",
+        "_max",
+        "_model_id",
+        "_next",
+        "_on_settled",
+        "_on_settled_qos0",
+        "_peer",
+        "_senders",
+        "_submit",
+        "_topics",
+        "_unacked",
+        "_unsettled_sizes",
+        "acks",
+        "bytes",
+        "client",
+        "dropped",
+        "received_total",
+    )
+
+    def __init__(self, context: ListenerContext, client: Client, peer: Peer) -> None:
+        self.client = client
+        self.bytes = 0
+        self.received_total = 0
+        self.dropped: dict[DropReason, int] = {}
+        # Packet ids to acknowledge with the next flush.
+        self.acks: list[int] = []
+        self._context = context
+        self._peer = peer
+        self._submit = context.submit
+        self._topics = context.topics
+        self._backlog = context.backlog
+        self._counters = context.counters
+        self._max = context.options.message_bytes_max
+        # The read that crosses the bound still fits under it.
+        bytes_max = context.options.connection_bytes_max
+        self._bytes_max = max(bytes_max - READ_BYTES_MAX, bytes_max // 2)
+        # Size and packet id in one number, in order; `_first` is the token of the oldest.
+        self._unacked: deque[int] = deque()
+        self._first = 0
+        self._next = 0
+        # Tokens settled before their turn: True = to acknowledge, False = never.
+        self._early: dict[int, bool] = {}
+        self._unsettled_sizes: dict[int, int] = {}
+        self._holding: DropReason | None = None
+        self._model_id = client.model_id
+        self._senders: set[str] = {client.id}
+        self._on_settled = self._settled
+        self._on_settled_qos0 = self._settled_qos0
+
+    @property
+    def must_pause(self) -> bool:
+        """Whether so much waits for its PUBACK that reading has to stop."""
+        if not self._unacked:
+            return False
+        return self.bytes >= self._bytes_max or self._backlog.is_full
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether a paused client can be read again."""
+        return self.bytes * 2 <= self._bytes_max
+
+    def publish(self, packet: Publish) -> None:
+        """Take a PUBLISH of QoS 0 or 1."""
+        self._counters.received_total += 1
+        self.received_total += 1
+        if not packet.qos:
+            self._publish_qos0(packet)
+            return
+        if self._holding is not None:
+            # It would not be acknowledged any more; unacknowledged it comes again.
+            return
+        topic = self._topics.get(packet.topic)
+        body = packet.body
+        if (
+            topic is None
+            or body is None
+            or topic.sender not in self._senders
+            or len(body) + topic.properties_bytes > self._max
+            or packet.retain
+            or self._model_id
+        ):
+            message = self._careful(packet)
+            if self._first == _LEFT:
+                return
+        else:
+            message = Message(
+                topic.device_id, topic.module_id, topic.source, topic.properties, topic.system, body
+            )
+        size = (
+            MESSAGE_OVERHEAD_BYTES
+            if message is None
+            else len(message.body) + MESSAGE_OVERHEAD_BYTES
+        )
+        token = self._next
+        self._next = token + 1
+        self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
+        self.bytes += size
+        self._backlog.bytes += size
+        if message is None:
+            self._settled(token, None)
+        else:
+            self._submit(message, self._on_settled, token)
+
+    def hold(self, reason: DropReason) -> None:
+        """Take no more messages: the connection will be closed; `reason` counts for QoS 0."""
+        self._holding = reason
+
+    def leave(self) -> None:
+        """The connection is gone: nothing is acknowledged any more, what runs is still counted."""
+        if self._first == _LEFT:
+            return
+        for place, entry in enumerate(self._unacked):
+            token = self._first + place
+            size = entry >> _PACKET_ID_BITS
+            if token in self._early:
+                self.bytes -= size
+                self._backlog.bytes -= size
+            else:
+                self._unsettled_sizes[token] = size
+        self._first = _LEFT
+        self._unacked.clear()
+        self._early.clear()
+
+    def _settled(self, token: int, refusal: Refusal | None) -> None:
+        if refusal is None and token == self._first and not self._early:
+            entry = self._unacked.popleft()
+            self._first = token + 1
+            size = entry >> _PACKET_ID_BITS
+            self.bytes -= size
+            self._backlog.bytes -= size
+            if not self.acks:
+                self._peer.request_flush()
+            self.acks.append(entry & _PACKET_ID)
+        else:
+            self._settled_otherwise(token, refusal)
+
+    def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
+        if self._first == _LEFT:
+            size = self._unsettled_sizes.pop(token, 0)
+            self.bytes -= size
+            self._backlog.bytes -= size
+            self._backlog.check()
+            return
+        if refusal is Refusal.INVALID:
+            self._context.count_refused(refusal)
+            self._note(DropReason.INVALID, "the store can never take it")
+            refusal = None
+        self._early[token] = refusal is None
+        if refusal is Refusal.CLOSED:
+            self._peer.close(CloseReason.HUB_CLOSED)
+        elif refusal is Refusal.LIMIT:
+            self._peer.refused_by_limit()
+        else:
+            self._acknowledge_early()
+
+    def _acknowledge_early(self) -> None:
+        while self._early.get(self._first, False):
+            del self._early[self._first]
+            entry = self._unacked.popleft()
+            self._first += 1
+            size = entry >> _PACKET_ID_BITS
+            self.bytes -= size
+            self._backlog.bytes -= size
+            if not self.acks:
+                self._peer.request_flush()
+            self.acks.append(entry & _PACKET_ID)
+
+    def _publish_qos0(self, packet: Publish) -> None:
+        context = self._context
+        if self._holding is not None:
+            self._drop(self._holding)
+        elif self.bytes >= self._bytes_max or self._backlog.is_full:
+            self._drop(DropReason.QOS0_BACKLOG)
+        elif not context.options.store_qos0 and not context.link_up():
+            self._drop(DropReason.QOS0_OFFLINE)
+        else:
+            message = self._careful(packet)
+            if message is not None:
+                size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+                self.bytes += size
+                self._backlog.bytes += size
+                self._submit(message, self._on_settled_qos0, size)
+
+    def _settled_qos0(self, size: int, refusal: Refusal | None) -> None:
+        self.bytes -= size
+        self._backlog.bytes -= size
+        self._backlog.check()
+        if refusal is not None:
+            reason = self._context.count_refused(refusal)
+            self._note(reason, "")
+
+    def _careful(self, packet: Publish) -> Message | None:
+        """Build the message after all checks; None = dropped and counted, or connection closed."""
+        topic = self._topic(packet.topic)
+        if topic is None:
+            return None
+        if not self._may_speak_for(topic.sender):
+            self._peer.close(CloseReason.FOREIGN_IDENTITY)
+            return None
+        body = packet.body
+        if body is None or len(body) + topic.properties_bytes > self._max:
+            self._drop(DropReason.TOO_LARGE, _shown(packet.topic))
+            return None
+        properties, system = topic.properties, topic.system
+        if packet.retain:
+            properties = with_property(properties, RETAIN_PROPERTY, "true")
+        if self._model_id:
+            system = with_property(system, "modelId", self._model_id)
+        return Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
+
+    def _topic(self, raw: bytes) -> EventsTopic | None:
+        topic = self._topics.get(raw)
+        if topic is not None:
+            return topic
+        try:
+            topic = self._context.events_topic(raw)
+        except UnicodeDecodeError:
+            self._drop(DropReason.TOPIC_NOT_UTF8, _shown(raw))
+        except BagError as error:
+            self._drop(DropReason.BAG_MALFORMED, str(error))
+        else:
+            if topic is None:
+                self._drop(DropReason.TOPIC_NOT_ALLOWED, _shown(raw))
+        return topic
+
+    def _may_speak_for(self, sender: str) -> bool:
+        if sender in self._senders:
+            return True
+        if not self.client.may_speak_for(sender):
+            return False
+        if len(self._senders) >= _SENDERS_MAX:
+            self._senders = {self.client.id}
+        self._senders.add(sender)
+        return True
+
+    def _drop(self, reason: DropReason, detail: str = "") -> None:
+        self._counters.dropped[reason] += 1
+        self._note(reason, detail)
+
+    def _note(self, reason: DropReason, detail: str) -> None:
+        # The first of each kind gets a line, the rest a count when the connection ends.
+        count = self.dropped.get(reason, 0)
+        self.dropped[reason] = count + 1
+        if not count:
+            self._context.log.warning(
+                "mqtt.message_dropped", client_id=self.client.id, reason=reason.value, detail=detail
+            )
+
+
+def _shown(raw: bytes) -> str:
+    # Peer text in a log line stays short and printable.
+    return ascii(raw[:_SHOWN_BYTES_MAX].decode(errors="backslashreplace"))

@@ -1,0 +1,62 @@
+"""The watch over a silent client.
+
+Owns one timer per connection. Invariant: a client is closed at one and a half times its keep-alive
+after it was last heard [MQTT-3.1.2-24]; while it is paused, that closes it too, as its pings cannot
+be read then, and a client without keep-alive gets a default for that case alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgehub.heads.mqtt.statistics import CloseReason
+from edgehub.heads.mqtt.wire import DRAINING
+
+if TYPE_CHECKING:
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.connection import Connection
+
+FACTOR: Final = 1.5
+
+
+class KeepAlive:
+    """Closes `connection` when its client is silent for too long.
+
+    Args:
+        connection: What is watched.
+        clock: For the timer.
+        keep_alive_s: What the client asked for, 0 = none.
+        stall_timeout_s: Stands in for it while the client is paused.
+    """
+
+    __slots__ = ("_clock", "_connection", "_silence_max_s", "_timer", "heard_s", "seconds")
+
+    def __init__(
+        self, connection: Connection, clock: Clock, *, keep_alive_s: int, stall_timeout_s: float
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._silence_max_s = keep_alive_s * FACTOR if keep_alive_s else stall_timeout_s
+        self._timer: TimerHandle | None = clock.call_later(self._silence_max_s, self._check)
+        self.seconds = keep_alive_s
+        # Set by the connection whenever bytes arrive; the timer is not armed again for each.
+        self.heard_s = clock.monotonic()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        left_s = self.heard_s + self._silence_max_s - self._clock.monotonic()
+        if left_s <= 0:
+            pauses = self._connection.pauses
+            if pauses & ~DRAINING:
+                self._connection.close(CloseReason.STALLED)
+                return
+            if self.seconds and not pauses:
+                self._connection.close(CloseReason.KEEP_ALIVE)
+                return
+            left_s = self._silence_max_s
+        self._timer = self._clock.call_later(left_s, self._check)

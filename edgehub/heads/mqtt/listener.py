@@ -1,0 +1,327 @@
+"""The MQTT listener: binds, accepts, and delivers to modules and devices that are connected.
+
+Owns the listening sockets, the connections and what they share. It calls the router (`submit`), the
+session table and the identities, nothing else. Invariant: between `drain` and `close` no message is
+taken, and every message taken before is acknowledged or left to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.errors import StartupError, StoreError
+from edgehub.heads.mqtt.connection import Connection
+from edgehub.heads.mqtt.context import ListenerContext
+from edgehub.heads.mqtt.services import Services
+from edgehub.heads.mqtt.sessions import Sessions
+from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, ListenerStatistics
+from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
+from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
+from edgehub.message import FailureKind, SendResult
+from edgehub.property_bag import build_bag
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from edgehub.clock import Clock
+    from edgehub.devices.identities import Identities
+    from edgehub.heads.head import Submit
+    from edgehub.heads.mqtt.options import ListenerOptions
+    from edgehub.heads.mqtt.sessions import SessionStore
+    from edgehub.message import Message
+
+_NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
+_NO_DEVICE: Final = SendResult(FailureKind.TRANSIENT, "the device is not listening")
+
+log = structlog.get_logger(__name__)
+
+
+class MqttListener:
+    """The head for devices and modules.
+
+    Args:
+        options: Addresses, limits and times.
+        hub_id: This hub's device id; its modules are `<hub_id>/<module>`.
+        clock: For all timers.
+        submit: The router.
+        sessions: Where stored sessions live.
+        identities: Who may sign in, loaded before `open`.
+        device_bound_interest: Told when a device begins or ceases to listen for messages to it.
+        link_up: Whether the uplink is up; asked only with `store_qos0` off.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: ListenerOptions,
+        hub_id: str,
+        clock: Clock,
+        submit: Submit,
+        sessions: SessionStore,
+        identities: Identities,
+        device_bound_interest: Callable[[str, bool], None],
+        link_up: Callable[[], bool],
+    ) -> None:
+        self._options = options
+        self._hub_id = hub_id
+        self._context = ListenerContext(options, clock, submit, link_up)
+        self._services = Services(
+            context=self._context,
+            identities=identities,
+            sessions=Sessions(
+                sessions,
+                clients_max=options.clients_max,
+                stored_max=options.stored_sessions_max,
+                write=self._write_session,
+            ),
+            index=SubscriptionIndex(hub_id, device_bound_interest),
+            anonymous=False,
+            connections=set(),
+            spawn=self._spawn,
+        )
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._tasks: asyncio.TaskGroup | None = None
+
+    # Life cycle; see `edgehub.heads.head.Head`.
+
+    async def open(self) -> None:
+        """Load the stored sessions, bind and listen; connections wait until `run` accepts them.
+
+        Raises:
+            StartupError: If an address cannot be had, or no client could ever sign in.
+        """
+        options = self._options
+        await self._services.sessions.load()
+        try:
+            self._sockets = await self._bind()
+        except OSError as error:
+            raise StartupError(_bind_hint(options, error)) from error
+        loopback = all(_is_loopback(sock) for sock in self._sockets)
+        self._services.anonymous = options.anonymous and loopback
+        if not self._services.anonymous and not len(self._services.identities):
+            self._close_sockets()
+            msg = (
+                f"nobody could sign in on {options.host}:{options.port}: clients without a "
+                "password are let in on loopback addresses only, and there are no identities "
+                "(set mqtt.identities_file and add some with `edgehub identity add`, or bind "
+                "mqtt.host to 127.0.0.1)"
+            )
+            raise StartupError(msg)
+        log.info(
+            "mqtt.listening",
+            addresses=[f"{host}:{port}" for host, port in self.addresses],
+            anonymous=self._services.anonymous,
+            stored_sessions=self._services.sessions.stored,
+        )
+
+    async def run(self) -> None:
+        """Accept and serve until cancelled; whatever is left then is cut off."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await self._accept()
+                await asyncio.Event().wait()
+            finally:
+                # Before the group waits for its tasks: no connection may ask it for a new one.
+                self._stop_accepting()
+                self._close_connections()
+
+    async def drain(self) -> None:
+        """Stop accepting and taking messages; done once all that was taken is settled.
+
+        The caller sets the time limit. Connections stay open until `close`, so that the last
+        PUBACKs leave and modules can confirm what they have.
+        """
+        self._context.draining = True
+        self._stop_accepting()
+        for connection in list(self._services.connections):
+            connection.drain()
+        await self._context.backlog.until_empty()
+        for connection in list(self._services.connections):
+            connection.flush()
+
+    async def close(self) -> None:
+        """Close all connections and give the sockets a turn of the loop to write what is left."""
+        self._context.draining = True
+        self._stop_accepting()
+        self._close_connections()
+        await asyncio.sleep(0)
+
+    def identities_changed(self) -> None:
+        """Close the clients whose identity is gone, disabled or changed; called after a reload."""
+        identities = self._services.identities
+        for connection in self._services.sessions:
+            client = connection.client
+            if client is None:
+                continue
+            entry = identities.get(client.id)
+            if entry != client.identity or (entry is not None and entry.disabled):
+                connection.close(CloseReason.REVOKED)
+
+    # Deliveries; see `edgehub.endpoints.module_input.ModuleSessions`.
+
+    def is_connected(self, module_id: str, input_name: str) -> bool:
+        """Say whether a module of this hub is connected and subscribed to the input."""
+        return self._services.index.input_listener(module_id, input_name) is not None
+
+    def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
+        """Have `changed` called when `is_connected` changes; the last watcher of an input holds."""
+        self._services.index.watch(module_id, input_name, changed)
+
+    def deliver(
+        self,
+        module_id: str,
+        input_name: str,
+        message: Message,
+        settle: Callable[[SendResult], None],
+    ) -> None:
+        """Send a message to a module's input; `settle` is called once, maybe at once."""
+        prefixes = input_prefixes(self._hub_id, module_id, input_name)
+        found = self._services.index.find(prefixes)
+        if found is None:
+            settle(_NO_MODULE)
+            return
+        connection, qos = found
+        connection.deliver(prefixes[0] + build_bag(message), message.body, qos, settle)
+
+    def unsent_bytes(self, module_id: str) -> int:
+        """Give bytes handed over for a module that have not left this process."""
+        connection = self._services.sessions.get(f"{self._hub_id}/{module_id}")
+        return 0 if connection is None else connection.unsent_bytes
+
+    def deliver_device_bound(
+        self, device_id: str, message: Message, settle: Callable[[SendResult], None]
+    ) -> None:
+        """Relay a message to a device; `settle` is called once, maybe at once."""
+        prefix = device_bound_prefix(device_id)
+        found = self._services.index.find((prefix,))
+        if found is None:
+            settle(_NO_DEVICE)
+            return
+        connection, qos = found
+        connection.deliver(prefix + build_bag(message), message.body, qos, settle)
+
+    # What it shows.
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each listening socket."""
+        return [sock.getsockname()[:2] for sock in self._sockets]
+
+    def clients(self) -> list[ClientInfo]:
+        """List the signed-in clients."""
+        return [
+            connection.info(connection.client)
+            for connection in self._services.sessions
+            if connection.client is not None
+        ]
+
+    def statistics(self) -> ListenerStatistics:
+        """Give the counts of this moment."""
+        counters = self._context.counters
+        clients = list(self._services.sessions)
+        return ListenerStatistics(
+            connections=len(self._services.connections),
+            clients=len(clients),
+            paused=sum(1 for connection in clients if connection.pauses),
+            stored_sessions=self._services.sessions.stored,
+            accepted_total=counters.accepted_total,
+            received_total=counters.received_total,
+            acknowledged_total=counters.acknowledged_total,
+            delivered_total=counters.delivered_total,
+            wills_total=counters.wills_total,
+            dropped={reason.value: count for reason, count in counters.dropped.items()},
+            closed={reason.value: count for reason, count in counters.closed.items()},
+            refused_connects=dict(counters.refused_connects),
+            unacknowledged_bytes=self._context.backlog.bytes,
+        )
+
+    # Parts.
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            server = await loop.create_server(
+                lambda: Connection(self._services),
+                sock=sock,
+                backlog=self._options.backlog,
+                ssl=self._options.ssl_context,
+            )
+            self._servers.append(server)
+
+    async def _bind(self) -> list[socket.socket]:
+        options = self._options
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            options.host or None,
+            options.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+        sockets: list[socket.socket] = []
+        port = options.port
+        with contextlib.ExitStack() as undo:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                sock = undo.enter_context(socket.socket(family, kind, protocol))
+                sock.setblocking(False)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # All addresses of a name share the port that the first one got.
+                sock.bind((address[0], port, *address[2:]))
+                port = sock.getsockname()[1]
+                sock.listen(options.backlog)
+                sockets.append(sock)
+            undo.pop_all()
+        return sockets
+
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        assert self._tasks is not None, "connections exist only while the listener runs"
+        return self._tasks.create_task(coroutine, name=name)
+
+    def _write_session(self, write: Awaitable[None]) -> None:
+        self._spawn(self._written(write), "mqtt[session]")
+
+    async def _written(self, write: Awaitable[None]) -> None:
+        try:
+            await write
+        except StoreError as error:
+            self._context.log.warning("mqtt.session_not_stored", reason=str(error))
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+
+    def _close_connections(self) -> None:
+        for connection in list(self._services.connections):
+            connection.close(CloseReason.HUB_CLOSED)
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def _bind_hint(options: ListenerOptions, error: OSError) -> str:
+    hints = {
+        errno.EADDRINUSE: "another program listens there; stop it or set mqtt.port",
+        errno.EACCES: "ports below 1024 need a privilege; set mqtt.port",
+        errno.EADDRNOTAVAIL: "this machine has no such address; set mqtt.host",
+    }
+    hint = hints.get(error.errno or 0, "check mqtt.host and mqtt.port")
+    reason = error.strerror or str(error)
+    return f"cannot listen for MQTT on {options.host}:{options.port}: {reason} ({hint})"

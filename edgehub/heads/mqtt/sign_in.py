@@ -1,0 +1,146 @@
+"""Sign-in: from a CONNECT to a known client, or to the return code that says why not.
+
+Owns the rules of client id, user name and rights; asks the identities. Invariant: a client's id is
+that of its identity, so that nobody takes over another's session; an id of the identities file is
+never given to a client without its password.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from edgehub.devices.ids import split_sender
+from edgehub.errors import EdgeHubError
+from edgehub.heads.mqtt.packets import ConnectCode
+
+if TYPE_CHECKING:
+    import re
+
+    from edgehub.devices.identities import Identities
+    from edgehub.devices.identity_file import Identity
+    from edgehub.heads.mqtt.packets import Connect
+
+_DIALECT_LEVELS: Final = (2, 3)
+
+
+class SignInError(EdgeHubError):
+    """A sign-in is refused.
+
+    Attributes:
+        code: What the client is told.
+        reason: What the log says.
+    """
+
+    def __init__(self, code: ConnectCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserName:
+    """A user name, taken apart.
+
+    Attributes:
+        identity_id: `<device>` or `<device>/<module>`.
+        model_id: Device model that the client announces, None = none.
+    """
+
+    identity_id: str
+    model_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A signed-in client.
+
+    Attributes:
+        id: Client id and sender of its messages.
+        identity: Its entry, None = anonymous.
+        scope: Others for whom it may speak, None = nobody.
+        model_id: Device model that it announced.
+    """
+
+    id: str
+    identity: Identity | None
+    scope: re.Pattern[str] | None
+    model_id: str | None
+
+    def may_speak_for(self, sender: str) -> bool:
+        """Say whether a message of `sender` may come over this connection."""
+        if sender == self.id:
+            return True
+        return self.scope is not None and self.scope.match(sender) is not None
+
+
+def parse_user_name(text: str) -> UserName | None:
+    """Read `<host>/<device>[/<module>]/?api-version=...` or a plain identity id; None = neither."""
+    levels = text.split("/")
+    last = levels[-1]
+    if not last.startswith("?") and "api-version=" not in last:
+        return UserName(identity_id=text)
+    named = levels[1:-1]
+    properties: dict[str, str] = {}
+    for item in last.removeprefix("?").split("&"):
+        name, _, value = item.partition("=")
+        properties.setdefault(name, unquote(value))
+    if len(levels[:-1]) not in _DIALECT_LEVELS or not all(levels[:-1]):
+        return None
+    if not properties.get("api-version", "").strip():
+        return None
+    return UserName(identity_id="/".join(named), model_id=properties.get("model-id") or None)
+
+
+async def sign_in(connect: Connect, identities: Identities, *, anonymous: bool) -> Client:
+    """Decide on a CONNECT.
+
+    Args:
+        connect: What the client sent.
+        identities: Who may sign in with a password.
+        anonymous: Whether clients without a password are let in.
+
+    Raises:
+        SignInError: If it is refused.
+    """
+    user = _user(connect)
+    client_id = _client_id(connect, user)
+    if connect.password is not None:
+        identity = await identities.verify(client_id, connect.password)
+        if identity is None:
+            raise SignInError(ConnectCode.CREDENTIALS, "unknown identity or wrong password")
+    elif anonymous and identities.get(client_id) is None:
+        identity = None
+    else:
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, "a password is needed")
+    return Client(
+        id=client_id,
+        identity=identity,
+        scope=None if identity is None else identity.scope(),
+        model_id=None if user is None else user.model_id,
+    )
+
+
+def _user(connect: Connect) -> UserName | None:
+    # An empty user name without a password is what some clients send for "none".
+    if connect.user_name is None or (not connect.user_name and connect.password is None):
+        return None
+    user = parse_user_name(connect.user_name)
+    if user is None:
+        raise SignInError(ConnectCode.CREDENTIALS, "user name breaks <host>/<id>/?api-version=..")
+    return user
+
+
+def _client_id(connect: Connect, user: UserName | None) -> str:
+    client_id = connect.client_id
+    if not client_id:
+        if not connect.clean_session:
+            raise SignInError(ConnectCode.IDENTIFIER, "empty client id with a stored session")
+        client_id = user.identity_id if user else f"auto-{secrets.token_hex(8)}"
+    if split_sender(client_id) is None:
+        raise SignInError(ConnectCode.IDENTIFIER, "client id is not <device> or <device>/<module>")
+    if user is not None and user.identity_id != client_id:
+        raise SignInError(ConnectCode.IDENTIFIER, "client id differs from the user name's id")
+    return client_id

@@ -1,0 +1,136 @@
+"""What the listener counts and shows: reasons as closed sets, counters, and frozen snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class DropReason(StrEnum):
+    """Why a message of a client was dropped."""
+
+    TOPIC_NOT_ALLOWED = "topic_not_allowed"  # not a telemetry topic of the dialect
+    TOPIC_NOT_UTF8 = "topic_not_utf8"
+    BAG_MALFORMED = "bag_malformed"
+    TOO_LARGE = "too_large"
+    INVALID = "invalid"  # the store can never take it
+    LIMIT = "limit"  # QoS 0 or a will, refused by a limit; QoS 1 comes again
+    QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
+    QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
+    CLOSING = "closing"  # QoS 0 or a will while the hub shuts down
+
+
+class CloseReason(StrEnum):
+    """Why a connection ended."""
+
+    DISCONNECT = "disconnect"  # the client said goodbye
+    LOST = "lost"  # the peer or the network closed it
+    CONNECT_REFUSED = "connect_refused"
+    CONNECT_TIMEOUT = "connect_timeout"
+    KEEP_ALIVE = "keep_alive"
+    STALLED = "stalled"  # was paused for longer than its keep-alive
+    TAKEN_OVER = "taken_over"
+    PROTOCOL_ERROR = "protocol_error"
+    QOS_2 = "qos_2"
+    FOREIGN_IDENTITY = "foreign_identity"  # another's identity in the topic, outside on_behalf
+    LIMIT = "limit"  # a PUBLISH was refused by a limit
+    UNRESPONSIVE = "unresponsive"  # too many deliveries without PUBACK
+    REVOKED = "revoked"  # its identity was removed, disabled or changed
+    STORE_FAILED = "store_failed"  # its session could not be stored
+    TOO_MANY = "too_many"
+    HUB_CLOSED = "hub_closed"
+
+
+class Counters:
+    """Totals since the start; one writer, the loop's thread."""
+
+    __slots__ = (
+        "accepted_total",
+        "acknowledged_total",
+        "closed",
+        "delivered_total",
+        "dropped",
+        "received_total",
+        "refused_connects",
+        "wills_total",
+    )
+
+    def __init__(self) -> None:
+        self.accepted_total = 0
+        self.received_total = 0
+        self.acknowledged_total = 0
+        self.delivered_total = 0
+        self.wills_total = 0
+        self.dropped = dict.fromkeys(DropReason, 0)
+        self.closed = dict.fromkeys(CloseReason, 0)
+        self.refused_connects: dict[str, int] = {}
+
+    def count_delivered(self) -> None:
+        """Count a delivery that arrived."""
+        self.delivered_total += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerStatistics:
+    """A snapshot of the listener.
+
+    Attributes:
+        connections: Open connections, signed in or not.
+        clients: Connections that are signed in.
+        paused: Clients that are not read at present.
+        stored_sessions: Sessions that outlive their connection.
+        accepted_total: Connections accepted.
+        received_total: PUBLISHes read.
+        acknowledged_total: PUBACKs written.
+        delivered_total: Deliveries that clients confirmed, or got with QoS 0.
+        wills_total: Wills submitted.
+        dropped: Messages dropped, by reason.
+        closed: Connections closed, by reason.
+        refused_connects: Sign-ins refused, by name of the return code.
+        unacknowledged_bytes: Bytes taken from clients that are not settled yet.
+    """
+
+    connections: int
+    clients: int
+    paused: int
+    stored_sessions: int
+    accepted_total: int
+    received_total: int
+    acknowledged_total: int
+    delivered_total: int
+    wills_total: int
+    dropped: Mapping[str, int]
+    closed: Mapping[str, int]
+    refused_connects: Mapping[str, int]
+    unacknowledged_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientInfo:
+    """One signed-in client.
+
+    Attributes:
+        connected_s: Age of the connection in seconds.
+        keep_alive_s: As the client asked for, 0 = none.
+        subscriptions: Granted quality of service by topic filter.
+        unacknowledged_bytes: Bytes of its PUBLISHes without PUBACK.
+        in_flight: Deliveries to it without PUBACK.
+    """
+
+    client_id: str
+    address: str
+    authenticated: bool
+    clean_session: bool
+    keep_alive_s: int
+    connected_s: float
+    subscriptions: Mapping[str, int]
+    received_total: int
+    dropped_total: int
+    unacknowledged_bytes: int
+    in_flight: int
+    unsent_bytes: int
+    paused: bool

@@ -1,0 +1,95 @@
+"""Who listens to what: topic prefixes to the connections that subscribed to them.
+
+Owns the index of live subscriptions and tells watchers when an input or a device begins or ceases
+to be listened to. Invariant: a watcher hears changes only, each once, and in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from edgehub.heads.mqtt.topics import input_prefixes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from edgehub.heads.mqtt.topics import Subscription
+
+C = TypeVar("C")
+
+
+class _Watch:
+    __slots__ = ("changed", "connected")
+
+    def __init__(self, changed: Callable[[bool], None], *, connected: bool) -> None:
+        self.changed = changed
+        self.connected = connected
+
+
+class SubscriptionIndex(Generic[C]):
+    """Live subscriptions of connections of type `C`.
+
+    Args:
+        hub_id: Device id of this hub, under which its modules are addressed.
+        device_bound_interest: Told when a device begins or ceases to listen.
+    """
+
+    def __init__(self, hub_id: str, device_bound_interest: Callable[[str, bool], None]) -> None:
+        self._hub_id = hub_id
+        self._device_bound_interest = device_bound_interest
+        # Prefix to connections in order of subscription, with the granted quality of service.
+        self._by_prefix: dict[str, dict[C, int]] = {}
+        self._watches: dict[tuple[str, str], _Watch] = {}
+
+    def add(self, connection: C, subscription: Subscription, qos: int) -> None:
+        """Take a subscription in, or change its quality of service."""
+        listeners = self._by_prefix.setdefault(subscription.prefix, {})
+        first = not listeners
+        listeners[connection] = qos
+        if first:
+            self._changed(subscription, listened=True)
+
+    def remove(self, connection: C, subscriptions: Iterable[Subscription]) -> None:
+        """Take subscriptions of a connection out; those it does not have are passed over."""
+        for subscription in subscriptions:
+            listeners = self._by_prefix.get(subscription.prefix)
+            if listeners is None or connection not in listeners:
+                continue
+            del listeners[connection]
+            if not listeners:
+                del self._by_prefix[subscription.prefix]
+                self._changed(subscription, listened=False)
+
+    def find(self, prefixes: Iterable[str]) -> tuple[C, int] | None:
+        """Give a connection that listens to one of the prefixes, and its quality of service.
+
+        The exact prefix comes first, and of several connections the one that subscribed last.
+        """
+        for prefix in prefixes:
+            listeners = self._by_prefix.get(prefix)
+            if listeners:
+                return next(reversed(listeners.items()))
+        return None
+
+    def input_listener(self, module_id: str, input_name: str) -> tuple[C, int] | None:
+        """Give the connection that takes an input of a module of this hub."""
+        return self.find(input_prefixes(self._hub_id, module_id, input_name))
+
+    def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
+        """Have `changed` called on later changes; one watcher per input, the last one holds."""
+        connected = self.input_listener(module_id, input_name) is not None
+        self._watches[module_id, input_name] = _Watch(changed, connected=connected)
+
+    def _changed(self, subscription: Subscription, *, listened: bool) -> None:
+        if subscription.module_id is None:
+            self._device_bound_interest(subscription.device_id, listened)
+            return
+        if subscription.device_id != self._hub_id:
+            return
+        for (module_id, input_name), watch in list(self._watches.items()):
+            if module_id != subscription.module_id:
+                continue
+            connected = self.input_listener(module_id, input_name) is not None
+            if connected != watch.connected:
+                watch.connected = connected
+                watch.changed(connected)

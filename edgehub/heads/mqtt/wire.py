@@ -1,0 +1,118 @@
+"""The socket side of a connection: what waits to be written, and whether the client is read.
+
+Owns the transport. Invariant: the client is read exactly while no reason to pause holds.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from edgehub.clock import Clock, TimerHandle
+
+CLOSE_TIMEOUT_S: Final = 5.0
+
+# Reasons not to read; several can hold at once.
+SIGNING_IN: Final = 1
+BACKLOG: Final = 2
+WRITING: Final = 4
+DRAINING: Final = 8
+
+# A peer that vanished without a word and asked for no keep-alive is found by TCP.
+_TCP_KEEP_ALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 60),
+    (socket.TCP_KEEPINTVL, 15),
+    (socket.TCP_KEEPCNT, 4),
+)
+
+
+class Wire:
+    """One socket.
+
+    Attributes:
+        pauses: Reasons not to read at present, as bits.
+        address: The peer, for logs and lists.
+    """
+
+    __slots__ = ("_abort_timer", "_clock", "_out", "_out_bytes", "_transport", "address", "pauses")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._abort_timer: TimerHandle | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self.pauses = 0
+        self.address = ""
+
+    def attach(self, transport: asyncio.BaseTransport, *, write_buffer_bytes_max: int) -> None:
+        """Take a fresh transport over."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _TCP_KEEP_ALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._transport.set_write_buffer_limits(high=write_buffer_bytes_max)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait for the client to read."""
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + self._out_bytes
+
+    def add(self, data: bytes) -> None:
+        """Collect bytes for the next `flush`."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def flush(self) -> None:
+        """Write what was collected, at once."""
+        if self._out:
+            transport = self._transport
+            if transport is not None and not transport.is_closing():
+                transport.write(b"".join(self._out))
+            self._out.clear()
+            self._out_bytes = 0
+
+    def pause(self, why: int) -> None:
+        """Do not read until `why` is over."""
+        if not self.pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self.pauses |= why
+
+    def resume(self, why: int) -> bool:
+        """Say that `why` is over; gives whether reading goes on again."""
+        was_paused = self.pauses
+        self.pauses &= ~why
+        if not was_paused or self.pauses:
+            return False
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._transport.resume_reading()
+        return True
+
+    def close(self) -> None:
+        """Write what is left, then close; a peer that does not read gets a few seconds for it."""
+        self.flush()
+        transport = self._transport
+        if transport is not None and self._abort_timer is None:
+            transport.close()
+            self._abort_timer = self._clock.call_later(CLOSE_TIMEOUT_S, transport.abort)
+
+    def abort(self) -> None:
+        """Close without writing what is left."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._transport = None
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()

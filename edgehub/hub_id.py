@@ -1,0 +1,51 @@
+"""The hub's own name: chosen by the settings, or made at the first start and kept."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+from edgehub.errors import StartupError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+def load_hub_id(data_dir: Path, configured: str | None) -> str:
+    """Make the data folder where it is missing and give the hub's id.
+
+    Args:
+        data_dir: State folder; gets mode 0700.
+        configured: `hub_id` of the settings; wins, and is not written down.
+
+    Raises:
+        StartupError: If the folder or the file cannot be used.
+    """
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if configured is not None:
+            return configured
+        file = data_dir / "hub_id"
+        if file.exists():
+            return _checked(file)
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("-.")[:100] or "hub"
+        made = f"{host}-{secrets.token_hex(2)}"
+        partial = file.with_suffix(".new")
+        partial.write_text(made + "\n", "ascii")
+        partial.replace(file)
+    except OSError as error:
+        msg = f"cannot use the data folder {data_dir}: {error.strerror or error}"
+        raise StartupError(f"{msg} (set data_dir to a folder this user may write)") from error
+    return made
+
+
+def _checked(file: Path) -> str:
+    text = file.read_text("utf-8", errors="replace").strip()
+    if not _VALID.fullmatch(text):
+        msg = f"{file} does not hold a hub id"
+        raise StartupError(f"{msg} (remove it for a new one, or set hub_id)")
+    return text

@@ -1,0 +1,255 @@
+"""The vocabulary that every stage shares: messages, rows, route results and send results.
+
+Owns no state and calls nothing above it. Objects of the message path are plain slotted classes:
+they are built once per message, and a frozen dataclass costs several times as much to build.
+Invariant: a `Message` is not changed after a head has submitted it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NewType
+
+EndpointId = NewType("EndpointId", str)
+"""`upstream`, the name of an endpoint of the settings, or `modules/<module>/inputs/<input>`."""
+
+QueueId = NewType("QueueId", str)
+"""Endpoint id, plus `_Pri<n>` for the priorities 0 to 9."""
+
+Offset = NewType("Offset", int)
+"""Place of a row in the one hub-wide order; never used twice."""
+
+Priority = NewType("Priority", int)
+"""0 is the best, 9 the last of the explicit ones, `DEFAULT_PRIORITY` is behind all of them."""
+
+UPSTREAM: Final = EndpointId("upstream")
+BEST_PRIORITY: Final = Priority(0)
+WORST_EXPLICIT_PRIORITY: Final = Priority(9)
+DEFAULT_PRIORITY: Final = Priority(2_000_000_000)
+
+NEVER_MS: Final = 2**62
+"""Hub time that is never reached: the expiry of a row without time to live."""
+
+
+def module_input(module_id: str, input_name: str) -> EndpointId:
+    """Name the endpoint of one input of one module."""
+    return EndpointId(f"modules/{module_id}/inputs/{input_name}")
+
+
+def split_module_input(endpoint_id: EndpointId) -> tuple[str, str] | None:
+    """Give module and input of an endpoint id, None = it is not a module input."""
+    match endpoint_id.split("/"):
+        case ["modules", module_id, "inputs", input_name]:
+            return module_id, input_name
+        case _:
+            return None
+
+
+def queue_id(endpoint_id: EndpointId, priority: Priority) -> QueueId:
+    """Name the queue of one endpoint and one priority, as in the seed (`upstream_Pri0`)."""
+    if priority == DEFAULT_PRIORITY:
+        return QueueId(endpoint_id)
+    assert BEST_PRIORITY <= priority <= WORST_EXPLICIT_PRIORITY, priority
+    return QueueId(f"{endpoint_id}_Pri{priority}")
+
+
+class Message:
+    """One message as a head hands it in.
+
+    Attributes:
+        device_id: The sender's device.
+        module_id: The sender's module, None for a device.
+        source: Normalised message source with a closing slash, for example `/messages/` or
+            `/messages/modules/cam/outputs/alerts/`.
+        properties: Application properties; None is a property without a value.
+        system: System properties by the names that conditions use (`messageId`, `contentType`),
+            without those that the hub derives (`connectionDeviceId`, `connectionModuleId`).
+        body: Payload bytes.
+        expiry_ms: Time to live asked for by the sender; shortens that of the route; None = none.
+        message_id: Unique over all hubs; set by the store when the message is appended.
+    """
+
+    __slots__ = (
+        "body",
+        "device_id",
+        "expiry_ms",
+        "message_id",
+        "module_id",
+        "properties",
+        "source",
+        "system",
+    )
+
+    def __init__(
+        self,
+        device_id: str,
+        module_id: str | None,
+        source: str,
+        properties: dict[str, str | None],
+        system: dict[str, str | None],
+        body: bytes,
+        expiry_ms: int | None = None,
+        message_id: str = "",
+    ) -> None:
+        self.device_id = device_id
+        self.module_id = module_id
+        self.source = source
+        self.properties = properties
+        self.system = system
+        self.body = body
+        self.expiry_ms = expiry_ms
+        self.message_id = message_id
+
+    @property
+    def sender(self) -> str:
+        """`<device>` or `<device>/<module>`: the unit inside which order is kept."""
+        if self.module_id is None:
+            return self.device_id
+        return f"{self.device_id}/{self.module_id}"
+
+    @property
+    def output(self) -> str | None:
+        """Name of the module output, None where the message has none."""
+        return self.system.get("outputName")
+
+
+def message_source(module_id: str | None, output: str | None) -> str:
+    """Give the source string of a telemetry message (reference: edge-hub section 1.3)."""
+    if module_id is None:
+        return "/messages/"
+    if not output:
+        return f"/messages/modules/{module_id}/"
+    return f"/messages/modules/{module_id}/outputs/{output}/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recency:
+    """A row younger than `seconds` waits in its route's priority, an older one in the fallback."""
+
+    seconds: int
+    fallback_priority: Priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteResult:
+    """Where one message goes: the best route of one endpoint.
+
+    Attributes:
+        endpoint_id: Destination.
+        priority: Number of the winning route.
+        ttl_ms: Time to live in milliseconds, None = never expires.
+        routes: Names of all matching routes to this endpoint, the winner first.
+        recency: Recency rule of the winning route, None = none.
+    """
+
+    endpoint_id: EndpointId
+    priority: Priority
+    ttl_ms: int | None
+    routes: tuple[str, ...]
+    recency: Recency | None = None
+
+
+class Order(StrEnum):
+    """What a refused row does to the later rows of its sender in the same queue."""
+
+    STRICT = "strict"  # they wait, and follow it again
+    SKIP = "skip"  # they pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRules:
+    """How often and how long a row is tried, and what a refusal does to its sender's order.
+
+    Attributes:
+        order: See `Order`.
+        max_attempts: Refused sends until the row becomes a dead letter; 0 = unlimited.
+        max_age_s: Seconds since the row was stored after which a refusal makes it a dead letter;
+            None = never.
+    """
+
+    order: Order = Order.STRICT
+    max_attempts: int = 0
+    max_age_s: float | None = None
+
+
+class Row:
+    """One copy of a message in one queue.
+
+    Attributes:
+        offset: Place in the hub-wide order.
+        message: What is to be sent.
+        enqueued_ms: Hub time at which it was stored.
+        expires_ms: Hub time at which its time to live ends, `NEVER_MS` = never.
+        routes: Names of the routes that put it here, the winner first.
+        attempts: Sends that the endpoint refused so far.
+        size: Bytes that it counts against limits and windows (body, properties, fixed overhead).
+        predecessor: Offset that must be confirmed before this row is sent, None = none.
+    """
+
+    __slots__ = (
+        "attempts",
+        "enqueued_ms",
+        "expires_ms",
+        "message",
+        "offset",
+        "predecessor",
+        "routes",
+        "size",
+    )
+
+    def __init__(
+        self,
+        offset: int,
+        message: Message,
+        enqueued_ms: int,
+        expires_ms: int,
+        routes: tuple[str, ...],
+        size: int,
+        attempts: int = 0,
+        predecessor: int | None = None,
+    ) -> None:
+        self.offset = offset
+        self.message = message
+        self.enqueued_ms = enqueued_ms
+        self.expires_ms = expires_ms
+        self.routes = routes
+        self.size = size
+        self.attempts = attempts
+        self.predecessor = predecessor
+
+
+class FailureKind(StrEnum):
+    """Why a send failed; decides retry, park or dead letter. Nobody branches on texts."""
+
+    TRANSIENT = "transient"  # this message, now: try again later
+    THROTTLED = "throttled"  # the peer asks for a pause of the whole queue
+    TIMEOUT = "timeout"  # no answer: unknown whether it arrived
+    UNAUTHORIZED = "unauthorized"  # the peer does not let us in: park until settings change
+    DISCONNECTED = "disconnected"  # the link went away before the answer
+    REJECTED = "rejected"  # never acceptable: dead letter
+    TOO_LARGE = "too_large"  # over the peer's limit: dead letter
+
+
+class SendResult:
+    """The endpoint's answer for one row; `kind` None means delivered."""
+
+    __slots__ = ("kind", "reason", "retry_after_s")
+
+    def __init__(
+        self, kind: FailureKind | None, reason: str = "", retry_after_s: float | None = None
+    ) -> None:
+        self.kind = kind
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+DELIVERED: Final = SendResult(None)
+
+
+class Refusal(StrEnum):
+    """Why the hub did not take a message; the head tells the sender in its protocol's words."""
+
+    INVALID = "invalid"  # can never be stored: acknowledge and drop where there is no other word
+    LIMIT = "limit"  # a limit of rows, bytes or disk
+    CLOSED = "closed"  # the hub is shutting down

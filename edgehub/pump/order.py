@@ -1,0 +1,117 @@
+"""Who is kept back inside a queue: senders and rows after a refusal, and rows on trial.
+
+Owns the holds it has set on the queues, and their ends. Invariant: every hold ends, by its time, by
+its row's settlement or by `release_all`; a sender is held at most once per lane.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from edgehub.message import Row
+    from edgehub.pump.lane import Lane
+
+HOLDS_MAX: Final = 1024
+"""Holds per lane; beyond it the whole queue waits, so that a peer that refuses all is bounded."""
+
+
+class Holds:
+    """The holds of one pump."""
+
+    __slots__ = ("_ends", "_rows", "_senders", "_sequence", "_trials")
+
+    def __init__(self) -> None:
+        self._senders: dict[tuple[Lane, str], float] = {}
+        self._rows: dict[int, tuple[Lane, float]] = {}
+        self._trials: dict[int, tuple[Lane, str]] = {}
+        self._ends: list[tuple[float, int, Lane, str | None, int]] = []
+        self._sequence = 0
+
+    @property
+    def next_end(self) -> float:
+        """Monotonic time at which the next hold ends, infinite when none does."""
+        return self._ends[0][0] if self._ends else math.inf
+
+    @property
+    def count(self) -> int:
+        """Senders and rows kept back now."""
+        return len(self._senders) + len(self._rows)
+
+    def holds_sender(self, lane: Lane, sender: str) -> bool:
+        """Tell whether this sender's rows in this lane are kept back."""
+        return (lane, sender) in self._senders
+
+    def hold_sender(self, lane: Lane, sender: str, until: float) -> None:
+        """Keep a sender's rows back until `until`; a hold that exists only becomes longer."""
+        key = (lane, sender)
+        held_until = self._senders.get(key)
+        if held_until is None:
+            lane.queue.hold_sender(sender)
+            lane.holds += 1
+        elif until <= held_until < math.inf:
+            # A trial holds without end; there the end is set now.
+            return
+        self._senders[key] = until
+        self._end_at(until, lane, sender, 0)
+
+    def hold_row(self, lane: Lane, offset: int, until: float) -> None:
+        """Keep one row back until `until`."""
+        assert offset not in self._rows, offset
+        lane.queue.hold_row(offset)
+        lane.holds += 1
+        self._rows[offset] = (lane, until)
+        self._end_at(until, lane, None, offset)
+
+    def start_trial(self, lane: Lane, row: Row) -> None:
+        """Send a row that was refused before alone for its sender: its later ones wait for it.
+
+        Without this each retry would carry the sender's later rows along, only to repeat them.
+        """
+        sender = row.message.sender
+        if (lane, sender) not in self._senders:
+            lane.queue.hold_sender(sender)
+            lane.holds += 1
+            self._senders[lane, sender] = math.inf
+            self._trials[row.offset] = (lane, sender)
+
+    def end_trial(self, offset: int) -> None:
+        """Let the sender go on, unless the row was refused again and the hold has an end now."""
+        trial = self._trials.pop(offset, None)
+        if trial is not None and self._senders.get(trial) == math.inf:
+            self._release_sender(*trial)
+
+    def release_due(self, now: float) -> None:
+        """End what has lasted long enough."""
+        while self._ends and self._ends[0][0] <= now:
+            until, _, lane, sender, offset = heapq.heappop(self._ends)
+            if sender is None:
+                if self._rows.get(offset) == (lane, until):
+                    self._release_row(offset)
+            elif self._senders.get((lane, sender)) == until:
+                self._release_sender(lane, sender)
+
+    def release_all(self) -> None:
+        """End every hold, on an operator's word or when the pump ends."""
+        for lane, sender in list(self._senders):
+            self._release_sender(lane, sender)
+        for offset in list(self._rows):
+            self._release_row(offset)
+        self._trials.clear()
+        self._ends.clear()
+
+    def _end_at(self, until: float, lane: Lane, sender: str | None, offset: int) -> None:
+        self._sequence += 1
+        heapq.heappush(self._ends, (until, self._sequence, lane, sender, offset))
+
+    def _release_sender(self, lane: Lane, sender: str) -> None:
+        del self._senders[lane, sender]
+        lane.holds -= 1
+        lane.queue.release_sender(sender)
+
+    def _release_row(self, offset: int) -> None:
+        lane, _ = self._rows.pop(offset)
+        lane.holds -= 1
+        lane.queue.release_row(offset)

@@ -1,0 +1,63 @@
+"""What the pump asks of a queue of the store; the store's `Queue` has this shape.
+
+The pump knows queues by this contract alone, so that its tests can put an in-memory one in their
+place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.message import EndpointId, FailureKind, Priority, QueueId, Row
+
+
+class PumpQueue(Protocol):
+    """The rows of one endpoint and one priority, oldest first."""
+
+    @property
+    def id(self) -> QueueId:
+        """Its name."""
+
+    @property
+    def endpoint_id(self) -> EndpointId:
+        """Where its rows go."""
+
+    @property
+    def priority(self) -> Priority:
+        """0 is the best."""
+
+    def has_ready(self) -> bool:
+        """Tell whether some row is neither in flight nor held."""
+
+    async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
+        """Take the oldest ready rows; they are in flight from here on.
+
+        At least one row comes when any is ready, even one larger than `bytes_max`.
+        """
+
+    def confirm(self, rows: Sequence[Row]) -> None:
+        """Take note that these rows were delivered; they leave the queue."""
+
+    def give_back(self, rows: Sequence[Row], *, attempted: bool) -> None:
+        """Put rows back to their own place; `attempted` counts one refused send for each."""
+
+    def expire(self, rows: Sequence[Row]) -> None:
+        """Drop rows in flight whose time to live has ended."""
+
+    def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
+        """Set a row in flight aside for a person."""
+
+    def hold_sender(self, sender: str) -> None:
+        """Keep this sender's rows back until released."""
+
+    def release_sender(self, sender: str) -> None:
+        """End `hold_sender`."""
+
+    def hold_row(self, offset: int) -> None:
+        """Keep one row back until released."""
+
+    def release_row(self, offset: int) -> None:
+        """End `hold_row`."""

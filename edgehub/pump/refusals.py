@@ -1,0 +1,184 @@
+"""What becomes of a row that was not delivered: back to its place, kept back, or a dead letter.
+
+Owns the failure counts, the pauses of the whole endpoint and the set of rows that must follow a
+refused one again. Calls queues only through lanes and holds. Invariant: a failure of one row never
+delays another queue; only time-outs, lost links and refused credentials stop the endpoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+import structlog
+
+from edgehub.endpoints.backoff import Backoff, delay_s
+from edgehub.message import FailureKind, Order
+from edgehub.pump.order import HOLDS_MAX, Holds
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
+
+    from edgehub.message import DeliveryRules, Row, SendResult
+    from edgehub.pump.lane import Lane
+    from edgehub.pump.window import Flight
+
+    Sent = tuple[Row, Lane, int, Flight]
+    """Row, its lane, its bytes on the link, the flight it left with."""
+
+PARKED_RETRY_S: Final = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """The failures of one pump.
+
+    Args:
+        endpoint_id: For log lines.
+        rules: Delivery rules of a row.
+        rng: Randomness for jitter.
+    """
+
+    def __init__(
+        self, endpoint_id: str, rules: Callable[[Row], DeliveryRules], rng: random.Random
+    ) -> None:
+        self._endpoint_id = endpoint_id
+        self._rules = rules
+        self._rng = rng
+        self._link = Backoff(rng)
+        self.holds = Holds()
+        self.counts: dict[FailureKind, int] = dict.fromkeys(FailureKind, 0)
+        self.follow_again: set[int] = set()
+        self.paused_until = 0.0
+        self.parked = False
+        self.reason = ""
+
+    def take(
+        self,
+        failed: Sequence[tuple[Sent, SendResult]],
+        in_flight: Mapping[int, Sent],
+        *,
+        now: float,
+        now_ms: int,
+    ) -> None:
+        """Settle the failures of one turn, before its deliveries: they decide what these mean.
+
+        Args:
+            failed: Rows already out of `in_flight`, with their results.
+            in_flight: Rows that are unsettled, or delivered in this very turn.
+            now: Monotonic seconds.
+            now_ms: Hub time.
+        """
+        barriers: dict[tuple[Lane, str], int] = {}
+        dead: list[str] = []
+        for (row, lane, _, _), result in failed:
+            kind = result.kind
+            assert kind is not None
+            self.counts[kind] += 1
+            self.follow_again.discard(row.offset)
+            reason = self._dead_letter_reason(row, kind, result.reason, now_ms)
+            if reason is not None:
+                lane.queue.dead_letter(row, kind, reason)
+                dead.append(reason)
+            else:
+                self._retry(row, lane, result, now=now, now_ms=now_ms)
+                if self._rules(row).order is Order.STRICT:
+                    key = (lane, row.message.sender)
+                    barriers[key] = min(row.offset, barriers.get(key, row.offset))
+            self.holds.end_trial(row.offset)
+        if barriers:
+            for offset, (row, lane, _, _) in in_flight.items():
+                barrier = barriers.get((lane, row.message.sender))
+                if barrier is not None and offset > barrier:
+                    self.follow_again.add(offset)
+        if dead:
+            log.warning(
+                "pump.rows_dead_lettered",
+                endpoint_id=self._endpoint_id,
+                rows=len(dead),
+                reason=dead[0],
+            )
+
+    def worked(self) -> None:
+        """Take note of a delivery: the link is fine and the peer lets us in."""
+        self._link.reset()
+        self.parked = False
+        self.reason = ""
+
+    def link_up(self) -> None:
+        """Forget pauses that were about the old connection."""
+        self.paused_until = 0.0
+        self.parked = False
+        self.reason = ""
+
+    def retry_within(self, now: float, seconds: float) -> None:
+        """Cut a pause after a time-out short; a parked endpoint stays parked."""
+        if not self.parked:
+            self.paused_until = min(self.paused_until, now + seconds)
+
+    def _dead_letter_reason(
+        self, row: Row, kind: FailureKind, reason: str, now_ms: int
+    ) -> str | None:
+        if kind in {FailureKind.REJECTED, FailureKind.TOO_LARGE}:
+            return reason or kind.value
+        if kind not in {FailureKind.TRANSIENT, FailureKind.TIMEOUT}:
+            return None
+        rules = self._rules(row)
+        if rules.max_attempts and row.attempts + 1 >= rules.max_attempts:
+            return f"max_attempts = {rules.max_attempts} reached: {reason or kind.value}"
+        if rules.max_age_s is not None and now_ms - row.enqueued_ms >= rules.max_age_s * 1000:
+            return f"max_age_s = {rules.max_age_s:g} reached: {reason or kind.value}"
+        return None
+
+    def _retry(self, row: Row, lane: Lane, result: SendResult, *, now: float, now_ms: int) -> None:
+        kind = result.kind
+        match kind:
+            case FailureKind.TRANSIENT:
+                # The store may count the attempt on this very object: take the wait first.
+                until = now + delay_s(row.attempts, self._rng)
+                if lane.put_back(row, now_ms, attempted=True):
+                    self._hold(row, lane, until)
+            case FailureKind.THROTTLED:
+                lane.put_back(row, now_ms, attempted=False)
+                self._throttle(lane, now, result.retry_after_s)
+            case FailureKind.TIMEOUT:
+                lane.put_back(row, now_ms, attempted=True)
+                self._pause(now, result.reason or kind.value)
+            case FailureKind.DISCONNECTED:
+                lane.put_back(row, now_ms, attempted=False)
+                self._pause(now, result.reason or kind.value)
+            case FailureKind.UNAUTHORIZED:
+                lane.put_back(row, now_ms, attempted=False)
+                self._park(now, result.reason or kind.value)
+            case FailureKind.REJECTED | FailureKind.TOO_LARGE | None:
+                raise AssertionError(kind)
+            case _:
+                assert_never(kind)
+
+    def _hold(self, row: Row, lane: Lane, until: float) -> None:
+        if lane.holds >= HOLDS_MAX:
+            lane.delayed_until = max(lane.delayed_until, until)
+        elif self._rules(row).order is Order.STRICT:
+            self.holds.hold_sender(lane, row.message.sender, until)
+        else:
+            self.holds.hold_row(lane, row.offset, until)
+
+    def _throttle(self, lane: Lane, now: float, retry_after_s: float | None) -> None:
+        # Several rows of one batch say the same thing; only the first of them makes it longer.
+        if retry_after_s is not None:
+            lane.delayed_until = max(lane.delayed_until, now + retry_after_s)
+        elif lane.delayed_until <= now:
+            lane.delayed_until = now + lane.throttle.next_s()
+
+    def _pause(self, now: float, reason: str) -> None:
+        if self.paused_until <= now:
+            self.paused_until = now + self._link.next_s()
+            self.reason = reason
+
+    def _park(self, now: float, reason: str) -> None:
+        if not self.parked:
+            log.error("pump.endpoint_parked", endpoint_id=self._endpoint_id, reason=reason)
+        self.parked = True
+        self.paused_until = max(self.paused_until, now + PARKED_RETRY_S)
+        self.reason = reason

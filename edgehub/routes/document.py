@@ -1,0 +1,69 @@
+"""JSON text of a manifest into Python values, with what JSON readers usually lose.
+
+Owns the reading (names that occur twice are kept, numbers are checked) and the way from a whole
+deployment to the desired properties of the hub. Invariant: bad text becomes a `ManifestError`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+from edgehub.errors import ManifestError, ManifestFault
+
+_MODULES: Final = "modulesContent"
+_HUB: Final = "$edgeHub"
+_DESIRED: Final = "properties.desired"
+
+
+class Members(dict[str, Any]):
+    """A JSON object that remembers the values of members that occur twice.
+
+    Attributes:
+        earlier: Name and value of members that a later one of the same name replaced.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__()
+        self.earlier: list[tuple[str, Any]] = []
+        for name, value in pairs:
+            if name in self:
+                self.earlier.append((name, self[name]))
+            self[name] = value
+
+
+def read_document(document: object, file: str) -> object:
+    """Give the desired properties of the hub out of a manifest in any of its wrappings.
+
+    Args:
+        document: JSON text, or what a JSON reader made of it.
+        file: Where it came from, for errors.
+
+    Raises:
+        ManifestError: If the text is no JSON.
+    """
+    if isinstance(document, str):
+        document = _parse(document, file)
+    for name in (_MODULES, _HUB, _DESIRED):
+        if isinstance(document, dict) and name in document:
+            document = document[name]
+    return document
+
+
+def _parse(text: str, file: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=Members, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        fault = ManifestFault(
+            path="", message=f"not JSON: {error.msg}", line=error.lineno, column=error.colno
+        )
+        raise ManifestError(file, [fault]) from error
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ManifestError(
+            file, [ManifestFault(path="", message=f"not JSON: {reason}")]
+        ) from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")

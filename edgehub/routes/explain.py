@@ -1,0 +1,211 @@
+"""Why a message goes where it goes: a verdict per route.
+
+Owns the words that people read when they ask. Slow, for people only; it asks the same table and the
+same compiled code that the message path uses, so that it cannot say anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.routes.query.body import NOT_READ
+from edgehub.routes.query.codegen import compile_value
+from edgehub.routes.query.functions import ValueType
+from edgehub.routes.query.lexer import Positions
+from edgehub.routes.query.syntax import (
+    AppProperty,
+    BodyValue,
+    Expression,
+    Literal,
+    Logic,
+    SystemProperty,
+    children,
+)
+from edgehub.routes.query.text import upper
+from edgehub.routes.query.values import UNDEFINED, Value
+from edgehub.routes.source import MQTT_PREFIX, PathSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.message import EndpointId, Message, Priority
+    from edgehub.routes.source import Source
+    from edgehub.routes.spec import RouteSpec
+    from edgehub.routes.table import RouteTable
+
+_SHOWN_CHARS_MAX: Final = 60
+
+
+class Outcome(StrEnum):
+    """What one route makes of one message."""
+
+    ROUTED = "routed"
+    BEATEN = "beaten"  # it matches, but a better route to the same endpoint does as well
+    SOURCE = "source"  # the message comes from elsewhere
+    FALSE = "false"
+    UNDEFINED = "undefined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteVerdict:
+    """What one route makes of one message, and why.
+
+    Attributes:
+        route: Name of the route.
+        endpoint_id: Where it sends.
+        priority: Its priority.
+        ttl_ms: Time to live it gives, None = never expires.
+        outcome: What becomes of the message.
+        reason: Why, in words.
+        winner: The better route, None = there is none.
+        line: Line of what decided in the route text, None = the whole route.
+        column: Column in that line.
+    """
+
+    route: str
+    endpoint_id: EndpointId
+    priority: Priority
+    ttl_ms: int | None
+    outcome: Outcome
+    reason: str
+    winner: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+
+def explain(table: RouteTable, message: Message) -> list[RouteVerdict]:
+    """Give a verdict per route, in the order of the manifest."""
+    winners = {result.endpoint_id: result.routes[0] for result in table.evaluate(message)}
+    return [_verdict(table, spec, message, winners) for spec in table.manifest.routes]
+
+
+def listens_to(source: Source, message_source: str) -> bool:
+    """Say whether a route's source takes messages from `message_source`."""
+    if isinstance(source, PathSource):
+        closed = message_source if message_source.endswith("/") else message_source + "/"
+        return upper(closed).startswith(source.key)
+    topic = message_source.removeprefix(MQTT_PREFIX)
+    return message_source.startswith(MQTT_PREFIX) and source.matches(topic)
+
+
+def _verdict(
+    table: RouteTable, spec: RouteSpec, message: Message, winners: dict[EndpointId, str]
+) -> RouteVerdict:
+    outcome, reason, place = _judge(spec, message, table.hub_id)
+    winner = None
+    endpoint_id = spec.route.sink.endpoint_id
+    if outcome is Outcome.ROUTED and winners[endpoint_id] != spec.name:
+        outcome, winner = Outcome.BEATEN, winners[endpoint_id]
+        reason = f"it matches, but `{winner}` sends to {endpoint_id} as well and is better"
+    line, column = (None, None) if place is None else Positions(spec.route.text).at(place)
+    return RouteVerdict(
+        route=spec.name,
+        endpoint_id=endpoint_id,
+        priority=spec.priority,
+        ttl_ms=table.ttl_ms(spec),
+        outcome=outcome,
+        reason=reason,
+        winner=winner,
+        line=line,
+        column=column,
+    )
+
+
+def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[Outcome, str, int | None]:
+    """Give outcome, reason and the offset of what decided."""
+    route = spec.route
+    if not listens_to(route.source, message.source):
+        return Outcome.SOURCE, f"it takes {route.source}, the message is {message.source}", None
+    tree = route.condition.expression
+    if tree is None:
+        return Outcome.ROUTED, "there is no condition", None
+    asked = _Asked(route.text, message, hub_id)
+    value = asked.value(tree)
+    if value is True:
+        return Outcome.ROUTED, "the condition is true", None
+    decider = asked.decider(tree)
+    outcome = Outcome.FALSE if value is False or value is None else Outcome.UNDEFINED
+    return outcome, asked.reason(decider), decider.span.start
+
+
+class _Asked:
+    """One condition, asked about one message."""
+
+    __slots__ = ("_hub_id", "_memo", "_message", "_text")
+
+    def __init__(self, text: str, message: Message, hub_id: str) -> None:
+        self._text = text
+        self._message = message
+        self._hub_id = hub_id
+        self._memo: list[Any] = [NOT_READ]
+
+    def value(self, expression: Expression) -> Value:
+        return compile_value(expression, self._hub_id)(self._message, self._memo)
+
+    def decider(self, expression: Expression) -> Expression:
+        """Find the smallest part that kept the whole from being true."""
+        if not isinstance(expression, Logic) or expression.type is ValueType.NULL:
+            return expression
+        values = [self.value(operand) for operand in expression.operands]
+        if expression.operator == "AND":
+            # A false operand makes the whole false; without one, what is not true leaves it open.
+            failing = _first(expression.operands, values, lambda value: value is False)
+            failing = failing or _first(
+                expression.operands, values, lambda value: value is not True
+            )
+        else:
+            failing = _first(expression.operands, values, lambda value: value is not False)
+        return expression if failing is None else self.decider(failing)
+
+    def reason(self, expression: Expression) -> str:
+        text = self._text[expression.span.start : expression.span.end]
+        value = self.value(expression)
+        word = "false" if value is False or value is None else "undefined"
+        if expression.type not in (ValueType.BOOL, ValueType.DYNAMIC, ValueType.NULL):
+            word = f"a {expression.type}, not a bool"
+        facts = dict.fromkeys(self._fact(leaf) for leaf in _leaves(expression))
+        told = "; ".join(facts)
+        return f"`{text}` is {word}" + (f": {told}" if told else "")
+
+    def _fact(self, leaf: Expression) -> str:
+        name = self._text[leaf.span.start : leaf.span.end]
+        value = self.value(leaf)
+        if value is UNDEFINED:
+            if isinstance(leaf, BodyValue):
+                return f"{name} is undefined, since {self._why_no_body_value()}"
+            return f"the message has no property {name}"
+        shown = json.dumps(value)
+        if len(shown) > _SHOWN_CHARS_MAX:
+            shown = shown[:_SHOWN_CHARS_MAX] + "..."
+        return f"{name} is {shown}"
+
+    def _why_no_body_value(self) -> str:
+        if isinstance(self._memo[0], dict):
+            return "it is an object or array"
+        system = self._message.system
+        if (system.get("contentType") or "").lower() != "application/json":
+            return "the content type is not application/json"
+        if (system.get("contentEncoding") or "").lower() not in ("utf-8", "utf-16", "utf-32"):
+            return "the content encoding is none of utf-8, utf-16 and utf-32"
+        return "the body is no JSON object"
+
+
+def _first(
+    operands: Sequence[Expression], values: Sequence[Value], holds: Callable[[Value], bool]
+) -> Expression | None:
+    for operand, value in zip(operands, values, strict=True):
+        if holds(value):
+            return operand
+    return None
+
+
+def _leaves(expression: Expression) -> list[Expression]:
+    """Give the properties and body values in an expression."""
+    if isinstance(expression, AppProperty | SystemProperty | BodyValue):
+        return [expression]
+    if isinstance(expression, Literal):
+        return []
+    return [leaf for child in children(expression) for leaf in _leaves(child)]

@@ -1,0 +1,1 @@
+"""The route language: text into tokens, trees and checked expressions, those into code."""

@@ -1,0 +1,128 @@
+"""Says in the user's words why a token does not fit where it stands.
+
+Owns the texts of syntax errors. Pure: the parser tells the token, what came before it and which
+kinds of token would have fitted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lark import Token
+
+END: Final = "$END"
+
+_KEYWORDS: Final = frozenset({"SELECT", "FROM", "WHERE", "INTO", "AND", "OR", "NOT"})
+_PATH_STRANGERS: Final = _KEYWORDS | {
+    "INTEGER",
+    "HEX",
+    "REAL",
+    "TRUE",
+    "FALSE",
+    "NULL",
+    "UNDEFINED",
+    "DOLLAR_NAME",
+}
+_OPERANDS: Final = frozenset({"NAME", "STRING", "INTEGER", "REAL", "HEX", "DOLLAR_NAME"})
+_FOREIGN_OPERATORS: Final = {"&&": "AND", "&": "AND", "|": "OR", "!": "NOT"}
+
+
+def unexpected(token: Token, before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, str]:
+    """Give message and hint for a token that fits nowhere.
+
+    Args:
+        token: The token, of type `$END` where the text ends too early.
+        before: All tokens in front of it.
+        fitting: Types of token that would have fitted.
+    """
+    last = before[-1] if before else None
+    if last is None:
+        return "a route begins with FROM", "FROM /messages/* INTO $upstream"
+    if token.type == END:
+        return _ends_early(before, fitting)
+    what = f"unexpected `{token}`"
+    if fitting == {END}:
+        return f"unexpected `{token}` after the end", "nothing may follow"
+    if "FROM" in fitting:
+        return what, "a route begins with FROM and a path, for example FROM /messages/*"
+    if last.type == "SLASH" and _in_path(before):
+        return f"`{token}` cannot be a part of a path", _path_hint(token)
+    return what, _hint(token, last, before, fitting)
+
+
+def _ends_early(before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, str]:
+    if _open_parentheses(before) and "RPAR" in fitting:
+        return "a closing `)` is missing", "each `(` needs its `)`"
+    if "INTO" in fitting:
+        return "INTO and a sink are missing", "end the route with INTO $upstream"
+    if before[-1].type == "INTO":
+        return "the sink is missing", "write INTO $upstream"
+    return f"something is missing after `{before[-1]}`", ""
+
+
+def _hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset[str]) -> str:
+    for word in (str(token), str(last)):
+        if word in _FOREIGN_OPERATORS:
+            return f"the operator is written {_FOREIGN_OPERATORS[word]}"
+    if last.type == "SLASH" and token.type == "STAR":
+        return "`/*` begins a comment, which ends with `*/`"
+    if last.type == token.type == "EQUALITY":
+        return "equality is one `=`"
+    if token.type in _OPERANDS and last.type in _OPERANDS:
+        return _adjacent_hint(token, last)
+    return _place_hint(token, last, before, fitting)
+
+
+def _place_hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset[str]) -> str:
+    hint = ""
+    if last.type == "INTO":
+        hint = 'a sink is $upstream, BrokeredEndpoint("...") or Endpoint("...")'
+    elif last.type == "FROM":
+        hint = "a source is a path such as /messages/*, without quotes"
+    elif token.type == "INTO" and _open_parentheses(before):
+        hint = "a closing `)` is missing before it"
+    elif token.type == "RPAR" and not _open_parentheses(before):
+        hint = "no `(` is open here"
+    elif token.type in _KEYWORDS and last.type == "WHERE":
+        hint = f"`{token}` is a keyword; something is missing between it and `{last}`"
+    elif "INTO" in fitting and _in_path(before):
+        hint = "after the source comes WHERE or INTO"
+    return hint
+
+
+def _adjacent_hint(token: Token, last: Token) -> str:
+    if last == "$":
+        return "no blank may follow the `$` of a name"
+    for word in (last, token):
+        if word.type == "NAME" and any(letter in "'+-*%!|&" for letter in word):
+            return f"`{word}` is read as one name; put blanks around operators and words"
+    if token.startswith("-"):
+        return f"for a difference put a blank after the minus: `- {token[1:]}`"
+    return f"an operator is missing between `{last}` and `{token}`"
+
+
+def _path_hint(token: Token) -> str:
+    if token.type == "SLASH":
+        return "write one slash between two names"
+    if token.type in _PATH_STRANGERS:
+        return (
+            "keywords, numbers and $names cannot be written in a path; take a path above it and "
+            f"WHERE $connectionModuleId = '{token}'"
+        )
+    return "a path has names without blanks, quotes and brackets"
+
+
+def _open_parentheses(before: Sequence[Token]) -> bool:
+    depth = 0
+    for token in before:
+        depth += (token.type == "LPAR") - (token.type == "RPAR")
+    return depth > 0
+
+
+def _in_path(before: Sequence[Token]) -> bool:
+    return all(token.type not in ("WHERE", "INTO") for token in before) and any(
+        token.type == "FROM" for token in before
+    )

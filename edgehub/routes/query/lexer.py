@@ -1,0 +1,248 @@
+"""Route text into tokens.
+
+Owns the lexical rules: the longest match wins, names may hold almost any character, so that `a-b`
+is one name, and `/*` is a star after a path but a comment elsewhere. Invariant: tokens carry their
+offsets in the route text; `tokenize` raises nothing but `RouteCompileError`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from lark import Token
+from lark.lexer import Lexer
+
+from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
+from edgehub.routes.hints import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lark.common import LexerConf
+
+TEXT_CHARS_MAX: Final = 32_768
+
+_NAME: Final = r"""[^()<>@,;:\\"/\[\]?={} \t\r\n]"""
+
+_ESCAPES: Final = r"""\\["'\\]|\\u[0-9A-Fa-f]{4}"""
+_DOUBLE_QUOTED: Final = rf""""(?:[^"\\]|{_ESCAPES})*"""
+_SINGLE_QUOTED: Final = rf"""'(?:[^'\\]|{_ESCAPES})*"""
+
+_RULES: Final = (
+    # The order decides between matches of the same length.
+    ("SELECT", r"(?i:select)"),
+    ("FROM", r"(?i:from)"),
+    ("WHERE", r"(?i:where)"),
+    ("INTO", r"(?i:into)"),
+    ("STRING", rf"""{_DOUBLE_QUOTED}"|{_SINGLE_QUOTED}'"""),
+    ("UNTERMINATED", rf"{_DOUBLE_QUOTED}|{_SINGLE_QUOTED}"),
+    ("INTEGER", r"-?[0-9]+"),
+    ("HEX", r"0x[0-9A-Fa-f]+"),
+    ("REAL", r"-?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|-?[0-9]+[eE][+-]?[0-9]+"),
+    ("TRUE", r"true"),
+    ("FALSE", r"false"),
+    ("NULL", r"null"),
+    ("UNDEFINED", r"undefined"),
+    ("LPAR", r"\("),
+    ("RPAR", r"\)"),
+    ("COMMA", r","),
+    ("LBRACE", r"\{"),
+    ("RBRACE", r"\}"),
+    ("PLUS", r"\+"),
+    ("MINUS", r"-"),
+    ("STAR", r"\*"),
+    ("SLASH", r"/"),
+    ("PERCENT", r"%"),
+    ("AND", r"(?i:and)"),
+    ("OR", r"(?i:or)"),
+    ("NOT", r"(?i:not)"),
+    ("EQUALITY", r"!=|<>|="),
+    ("ORDER", r"<=|>=|<|>"),
+    ("CONCAT", r"\|\|"),
+    ("COALESCE", r"\?\?"),
+    ("DOLLAR_NAME", rf"\$(?:{_NAME}|[\[\]])+"),
+    ("NAME", rf"{_NAME}+"),
+    ("BRACKETS", rf"(?:{_NAME}|[\[\]])+"),
+)
+_PATTERNS: Final = tuple((name, re.compile(pattern)) for name, pattern in _RULES)
+_BLANK: Final = re.compile(r"[ \t\r\n]+")
+_MQTT_FILTER: Final = re.compile(r"/mqtt/[^ \t\r\n]*", re.IGNORECASE)
+_AFTER_STAR: Final = re.compile(
+    rf"[ \t\r\n]*(?:/|\Z)|[ \t\r\n]+(?:where|into)(?!{_NAME})", re.IGNORECASE
+)
+_ESCAPE: Final = re.compile(r"""\\(?:["'\\]|u[0-9A-Fa-f]{4})""")
+
+
+class TokenStream(Lexer):
+    """Hands lark the tokens that `tokenize` made."""
+
+    def __init__(self, conf: LexerConf) -> None:
+        del conf
+
+    def lex(self, data: list[Token]) -> Iterator[Token]:  # type: ignore[override]  # tokens, not text, go in
+        """Give the tokens."""
+        return iter(data)
+
+
+class Positions:
+    """Turns offsets of one text into lines and columns, both 1-based."""
+
+    __slots__ = ("_line_starts",)
+
+    def __init__(self, text: str) -> None:
+        self._line_starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
+
+    def at(self, offset: int) -> tuple[int, int]:
+        """Give line and column of `offset`."""
+        line = bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1] + 1
+
+
+def tokenize(text: str, positions: Positions) -> list[Token]:
+    """Split a route or a condition into tokens; blanks and comments are dropped.
+
+    Raises:
+        RouteCompileError: For characters that form no token; all of them are reported.
+    """
+    return _Scanner(text, positions).scan()
+
+
+class _Scanner:
+    __slots__ = ("_at", "_faults", "_path", "_positions", "_text", "_tokens")
+
+    def __init__(self, text: str, positions: Positions) -> None:
+        self._text = text
+        self._positions = positions
+        self._at = 0
+        self._tokens: list[Token] = []
+        self._faults: list[RouteFault] = []
+        self._path = False
+
+    def scan(self) -> list[Token]:
+        if len(self._text) > TEXT_CHARS_MAX:
+            self._fault(0, f"the text has more than {TEXT_CHARS_MAX} characters")
+            raise RouteCompileError(self._faults)
+        while self._at < len(self._text):
+            blank = _BLANK.match(self._text, self._at)
+            if blank is not None:
+                self._at = blank.end()
+            elif not self._skip_comment() and not self._take_filter():
+                self._take()
+        if self._faults:
+            raise RouteCompileError(self._faults)
+        return self._tokens
+
+    def _take(self) -> None:
+        name, end = "", self._at
+        for candidate, pattern in _PATTERNS:
+            found = pattern.match(self._text, self._at)
+            if found is not None and found.end() > end:
+                name, end = candidate, found.end()
+        if name in ("", "UNTERMINATED", "BRACKETS"):
+            self._refuse(name, end)
+        else:
+            self._push(name, end)
+
+    def _push(self, name: str, end: int) -> None:
+        line, column = self._positions.at(self._at)
+        end_line, end_column = self._positions.at(end)
+        value = self._text[self._at : end]
+        self._tokens.append(Token(name, value, self._at, line, column, end_line, end_column, end))
+        # Only between FROM and the next clause can `/*` be a star.
+        self._path = name == "FROM" or (self._path and name not in ("WHERE", "INTO"))
+        self._at = end
+
+    def _take_filter(self) -> bool:
+        if not self._path or self._tokens[-1].type != "FROM":
+            return False
+        found = _MQTT_FILTER.match(self._text, self._at)
+        if found is None:
+            return False
+        self._push("MQTT_FILTER", found.end())
+        return True
+
+    def _skip_comment(self) -> bool:
+        if not self._text.startswith("/*", self._at):
+            return False
+        end = self._text.find("*/", self._at + 2)
+        # Without an end it is no comment; what slash and star then mean is up to the parser.
+        if end < 0 or (self._path and self._is_star(end)):
+            return False
+        if self._path and "/*" in self._text[self._at + 2 : end]:
+            self._fault(
+                self._at,
+                "`/*` can be read as a star of the path or as the start of a comment",
+                "write the star next to the path, and no `/*` inside the comment",
+            )
+        self._at = end + 2
+        return True
+
+    def _is_star(self, end: int) -> bool:
+        """Tell a star from a comment, which would go up to `end`."""
+        last = self._tokens[-1]
+        if last.type == "FROM":
+            # A comment before the path is followed by the path.
+            rest = end + 2
+            blank = _BLANK.match(self._text, rest)
+            return not self._text.startswith("/", blank.end() if blank else rest)
+        if last.end_pos != self._at:
+            return False
+        return _AFTER_STAR.match(self._text, self._at + 2) is not None
+
+    def _refuse(self, name: str, end: int) -> None:
+        start = self._at
+        self._at = max(end, start + 1)
+        if name == "UNTERMINATED":
+            self._refuse_string(start, end)
+        elif name == "BRACKETS":
+            self._fault(
+                start,
+                f"`{self._text[start:end]}`: brackets are not allowed here",
+                "only a body path such as `$body.axes[2].rms` has them",
+            )
+        else:
+            self._fault(start, f"unexpected character {self._text[start]!r}")
+
+    def _refuse_string(self, start: int, end: int) -> None:
+        if end < len(self._text) and self._text[end] == "\\":
+            self._fault(
+                end,
+                f"unknown escape `{self._text[end : end + 2]}` in a string",
+                "allowed are \\\" \\' \\\\ and \\uXXXX",
+            )
+            self._at = _string_end(self._text, start)
+        else:
+            quote = self._text[start]
+            self._fault(start, "the string has no end", f"close it with {quote}")
+
+    def _fault(self, offset: int, message: str, hint: str = "") -> None:
+        line, column = self._positions.at(offset)
+        self._faults.append(
+            RouteFault(
+                kind=RouteFaultKind.SYNTAX,
+                line=line,
+                column=column,
+                message=clipped(message),
+                hint=hint,
+            )
+        )
+
+
+def _string_end(text: str, start: int) -> int:
+    """Find where a string with unknown escapes was meant to end, so that reading can go on."""
+    found = re.compile(rf"(?:[^{text[start]}\\]|\\.)*{text[start]}", re.DOTALL).match(
+        text, start + 1
+    )
+    return len(text) if found is None else found.end()
+
+
+def unescape(quoted: str) -> str:
+    """Give the text of a string token: quotes off, escapes resolved from left to right."""
+
+    def resolve(found: re.Match[str]) -> str:
+        escape = found.group()
+        return chr(int(escape[2:6], base=16)) if escape[1] == "u" else escape[1]
+
+    return _ESCAPE.sub(resolve, quoted[1:-1])

@@ -1,0 +1,158 @@
+"""Route text into a checked route.
+
+Owns the grammar (`route.lark`) and the way from its trees to expressions. May call the lexer, the
+checker and the sink and source rules. Invariant: whatever the text, either a route comes out or one
+`RouteCompileError` that holds all faults with their places.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from lark import Lark, Token
+from lark.exceptions import UnexpectedToken
+
+from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
+from edgehub.routes.hints import clipped
+from edgehub.routes.query.builder import Builder
+from edgehub.routes.query.complaints import END, unexpected
+from edgehub.routes.query.functions import ValueType
+from edgehub.routes.query.lexer import Positions, TokenStream, tokenize
+from edgehub.routes.query.syntax import Condition, Expression, Route
+from edgehub.routes.sink import Sink
+from edgehub.routes.source import MqttSource, PathSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEPTH_MAX: Final = 50
+"""Levels of nested expressions; the code made from a condition nests as deep."""
+
+_NEVER_TRUE: Final = frozenset(
+    {ValueType.TEXT, ValueType.NUMBER, ValueType.NULL, ValueType.UNDEFINED}
+)
+
+
+def parse_route(text: str) -> Route:
+    """Parse and check a whole route, `FROM source WHERE condition INTO sink`.
+
+    Raises:
+        RouteCompileError: With all faults.
+    """
+    return _Parse(text).route()
+
+
+def parse_condition(text: str) -> Condition:
+    """Parse and check a condition on its own, as it may stand behind WHERE.
+
+    Raises:
+        RouteCompileError: With all faults, places counted from the condition's start.
+    """
+    return _Parse(text).condition()
+
+
+class _Parse:
+    """One run over one text."""
+
+    __slots__ = ("_faults", "_positions", "_text", "_tokens", "_warnings")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._positions = Positions(text)
+        self._tokens = tokenize(text, self._positions)
+        self._faults: list[tuple[int, RouteFault]] = []
+        self._warnings: list[RouteFault] = []
+
+    def route(self) -> Route:
+        children = self._tree("route").children
+        source = next(child for child in children if isinstance(child, PathSource | MqttSource))
+        sink = next((child for child in children if isinstance(child, Sink)), None)
+        tree = next((child for child in children if isinstance(child, Expression)), None)
+        condition = Condition(text="true", expression=None)
+        if tree is not None:
+            clause = [token.type for token in self._tokens]
+            condition = self._condition(
+                self._tokens[clause.index("WHERE") + 1 : clause.index("INTO")], tree
+            )
+        self._raise_faults()
+        assert sink is not None
+        return Route(
+            text=self._text,
+            source=source,
+            condition=condition,
+            sink=sink,
+            warnings=tuple(self._warnings),
+        )
+
+    def condition(self) -> Condition:
+        tree = self._tree("condition")
+        condition = self._condition(self._tokens, tree)
+        self._raise_faults()
+        return condition
+
+    def _condition(self, tokens: Sequence[Token], tree: Expression) -> Condition:
+        start, end = tokens[0].start_pos, tokens[-1].end_pos
+        assert start is not None
+        if tree.depth > DEPTH_MAX:
+            self._complain(
+                RouteFaultKind.CONDITION,
+                start,
+                f"the condition is nested {tree.depth} levels deep, {DEPTH_MAX} are allowed",
+                "split it over several routes",
+            )
+        if tree.type in _NEVER_TRUE:
+            self._warn(
+                RouteFaultKind.CONDITION,
+                start,
+                f"the condition is a {tree.type}, not a bool: the route takes nothing",
+                "compare it with something",
+            )
+        return Condition(
+            text=self._text[start:end], expression=tree, warnings=tuple(self._warnings)
+        )
+
+    def _tree(self, start: str) -> Any:
+        try:
+            tree = _grammar().parse(self._tokens, start=start)
+        except UnexpectedToken as error:
+            raise RouteCompileError([self._syntax_fault(error)]) from error
+        return Builder(self._complain, self._warn).transform(tree)
+
+    def _syntax_fault(self, error: UnexpectedToken) -> RouteFault:
+        token = error.token
+        end = len(self._text.rstrip())
+        offset = end if token.type == END or token.start_pos is None else token.start_pos
+        before = [each for each in self._tokens if (each.start_pos or 0) < offset]
+        message, hint = unexpected(token, before, frozenset(error.accepts or ()))
+        return self._fault(RouteFaultKind.SYNTAX, offset, message, hint)
+
+    def _complain(self, kind: RouteFaultKind, offset: int, message: str, hint: str) -> None:
+        self._faults.append((offset, self._fault(kind, offset, message, hint)))
+
+    def _warn(self, kind: RouteFaultKind, offset: int, message: str, hint: str) -> None:
+        self._warnings.append(self._fault(kind, offset, message, hint))
+
+    def _fault(self, kind: RouteFaultKind, offset: int, message: str, hint: str) -> RouteFault:
+        line, column = self._positions.at(offset)
+        return RouteFault(
+            kind=kind, line=line, column=column, message=clipped(message), hint=clipped(hint)
+        )
+
+    def _raise_faults(self) -> None:
+        if self._faults:
+            self._faults.sort(key=lambda fault: fault[0])
+            raise RouteCompileError([fault for _, fault in self._faults])
+
+
+@cache
+def _grammar() -> Lark:
+    grammar = files("edgehub.routes.query").joinpath("route.lark").read_text("utf-8")
+    return Lark(
+        grammar,
+        parser="lalr",
+        lexer=TokenStream,
+        start=["route", "condition"],
+        maybe_placeholders=False,
+    )

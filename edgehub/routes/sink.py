@@ -1,0 +1,107 @@
+"""Sinks: where a route sends.
+
+Owns the three forms (`$upstream`, `BrokeredEndpoint("/modules/m/inputs/i")`, `Endpoint("name")`)
+and turns them into endpoint ids. Whether a named endpoint exists is for the route table to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from edgehub.message import UPSTREAM, EndpointId, module_input
+from edgehub.routes.hints import near_miss
+
+ENDPOINT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+_FUNCTIONS: Final = {"brokeredendpoint": "BrokeredEndpoint", "endpoint": "Endpoint"}
+_MODULE_PATH_EXAMPLE: Final = 'BrokeredEndpoint("/modules/filter/inputs/raw")'
+_MODULE_PATH_PARTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """A checked sink.
+
+    Attributes:
+        endpoint_id: Destination.
+        named: It is an endpoint of the settings, which may or may not exist.
+        line: Line of the sink in the route text.
+        column: Column of the sink in that line.
+    """
+
+    endpoint_id: EndpointId
+    named: bool
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        parts = self.endpoint_id.split("/")
+        if len(parts) == _MODULE_PATH_PARTS:
+            return f"module:{parts[1]}/{parts[3]}"
+        return f"endpoint:{self.endpoint_id}" if self.named else self.endpoint_id
+
+
+class SinkFault(Exception):  # noqa: N818 - a report on its way to a RouteFault, never seen outside
+    """What is wrong with a sink, and how to mend it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def named_sink(name: str, line: int, column: int) -> Sink:
+    """Check a sink of the form `$name`.
+
+    Raises:
+        SinkFault: If it is not `$upstream`.
+    """
+    if name.lower() != "$upstream":
+        raise SinkFault(f"`{name}` is not a sink", "the only sink with a `$` is `$upstream`")
+    return Sink(endpoint_id=UPSTREAM, named=False, line=line, column=column)
+
+
+def called_sink(function: str, argument: str, line: int, column: int) -> Sink:
+    """Check a sink of the form `function("argument")`.
+
+    Raises:
+        SinkFault: If there is no such function, or the argument does not fit it.
+    """
+    name = _FUNCTIONS.get(function.lower())
+    if name is None:
+        close = near_miss(function.lower(), _FUNCTIONS)
+        hint = (
+            f"did you mean `{_FUNCTIONS[close]}`?" if close else "use BrokeredEndpoint or Endpoint"
+        )
+        raise SinkFault(f"`{function}` is not a kind of sink", hint)
+    if name == "BrokeredEndpoint":
+        return Sink(endpoint_id=_module_endpoint(argument), named=False, line=line, column=column)
+    endpoint = argument.strip()
+    if ENDPOINT_NAME.fullmatch(endpoint) is None:
+        raise SinkFault(
+            f'"{endpoint}" is not an endpoint name',
+            "a name has 1 to 63 characters of a-z, 0-9 and -, and does not begin with -",
+        )
+    named = endpoint != UPSTREAM
+    return Sink(endpoint_id=EndpointId(endpoint), named=named, line=line, column=column)
+
+
+def _module_endpoint(path: str) -> EndpointId:
+    parts = path.strip().removeprefix("/").removesuffix("/").split("/")
+    if len(parts) != _MODULE_PATH_PARTS:
+        raise SinkFault(
+            f'"{path}" does not name an input of a module', f"write it as {_MODULE_PATH_EXAMPLE}"
+        )
+    modules, module_id, inputs, input_name = parts
+    for word, wanted in ((modules, "modules"), (inputs, "inputs")):
+        if word.lower() != wanted:
+            raise SinkFault(
+                f'"{path}": `{word}` stands where `{wanted}` belongs',
+                f"write it as {_MODULE_PATH_EXAMPLE}",
+            )
+    if not module_id.strip() or not input_name.strip():
+        empty = "input" if module_id.strip() else "module"
+        raise SinkFault(f'"{path}": the {empty} is empty', f"write it as {_MODULE_PATH_EXAMPLE}")
+    return module_input(module_id, input_name)

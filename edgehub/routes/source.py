@@ -1,0 +1,114 @@
+"""Message sources: which senders a route listens to.
+
+Owns the two forms, a path prefix (`/messages/modules/cam/*`) and an MQTT topic filter
+(`/mqtt/plant/+/tele/#`), and how each is matched. Pure functions and immutable values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from edgehub.routes.query.text import upper
+
+MQTT_PREFIX: Final = "/mqtt/"
+
+_TELEMETRY: Final = ("messages", "modules", "*", "outputs", "*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathSource:
+    """All messages whose source begins with a path, ignoring case.
+
+    Attributes:
+        prefix: Normalised path with one closing slash.
+    """
+
+    prefix: str
+
+    def __str__(self) -> str:
+        return self.prefix
+
+    @property
+    def key(self) -> str:
+        """The prefix in the form in which sources are compared."""
+        return upper(self.prefix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttSource:
+    """All messages that came on a topic of a broker that a filter matches, in its exact case.
+
+    Attributes:
+        filter: MQTT topic filter.
+    """
+
+    filter: str
+
+    def __str__(self) -> str:
+        return MQTT_PREFIX + self.filter.replace(" ", "%20")
+
+    def matches(self, topic: str) -> bool:
+        """Apply the rules of MQTT 3.1.1 section 4.7; `#` includes the parent level.
+
+        Source: MQTT 3.1.1, 4.7.1.2 and 4.7.2.
+        """
+        levels = self.filter.split("/")
+        names = topic.split("/")
+        if topic.startswith("$") and levels[0] in ("+", "#"):
+            return False
+        for index, level in enumerate(levels):
+            if level == "#":
+                return True
+            if index == len(names):
+                return False
+            if level not in ("+", names[index]):
+                return False
+        return len(levels) == len(names)
+
+
+Source = PathSource | MqttSource
+
+
+def path_source(text: str) -> PathSource:
+    """Normalise a path: stars off the end, then slashes, then one slash on."""
+    return PathSource(prefix=text.rstrip("*").rstrip("/") + "/")
+
+
+def path_warning(text: str) -> str:
+    """Say why a path takes nothing, or not what it seems to; empty = nothing to say."""
+    names = text.strip("/").split("/")
+    star = next((name for name in names if name.endswith("*") and name.rstrip("*")), None)
+    if star is not None:
+        return f"`{star}` is not a pattern of names: only a whole level can be `*`, at the end"
+    while names and not names[-1].rstrip("*"):
+        names.pop()
+    if "*" in names:
+        return "`*` stands for a level only at the end of a path; this source takes no message"
+    return "" if _can_match(names) else "no message has this source, so the route takes none"
+
+
+def _can_match(names: list[str]) -> bool:
+    wanted = [name.lower() for name in names]
+    if wanted[:1] in ([], ["twinchangenotifications"], [MQTT_PREFIX.strip("/")]):
+        return len(wanted) <= 1
+    if len(wanted) > len(_TELEMETRY):
+        return False
+    return all(known in ("*", name) for known, name in zip(_TELEMETRY, wanted, strict=False))
+
+
+def filter_fault(topic_filter: str) -> str:
+    """Say what is wrong with an MQTT topic filter; empty = nothing."""
+    if not topic_filter:
+        return "the topic filter is empty; `/mqtt/#` takes every topic"
+    levels = topic_filter.split("/")
+    for index, level in enumerate(levels):
+        if "#" in level and (level != "#" or index != len(levels) - 1):
+            return f"`{level}`: `#` must be the whole last level of a topic filter"
+        if "+" in level and level != "+":
+            return f"`{level}`: `+` must be a whole level of a topic filter"
+        if "\0" in level:
+            return "a topic filter holds no NUL character"
+    if levels[-1] == "*":
+        return "`*` is no wildcard in a topic filter; use `#` for all below, `+` for one level"
+    return ""

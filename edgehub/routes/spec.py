@@ -1,0 +1,92 @@
+"""One route of a manifest and the manifest itself, as immutable values.
+
+Owns the fingerprint by which two manifests are told apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgehub.errors import ManifestFault
+    from edgehub.message import Priority, Recency
+    from edgehub.routes.query.syntax import Route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRules:
+    """How rows of one route are delivered; what is None is up to the endpoint.
+
+    Attributes:
+        order: `strict` = a refused row holds up its device's later ones, `skip` = they pass it.
+        max_attempts: Refusals after which a row is dead-lettered, 0 = unlimited.
+        max_age_s: Age in seconds at which a row is dead-lettered, 0 = unlimited.
+    """
+
+    order: str | None = None
+    max_attempts: int | None = None
+    max_age_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSpec:
+    """One route of a manifest.
+
+    Attributes:
+        name: Its name, unique in the manifest.
+        path: Dotted path of its text in the manifest, for messages.
+        route: The route text, parsed and checked.
+        priority: 0 is the best, `DEFAULT_PRIORITY` where the manifest has none.
+        ttl_ms: Own time to live in milliseconds, None = the global one.
+        recency: Recency rule, None = none.
+        rules: Delivery rules.
+    """
+
+    name: str
+    path: str
+    route: Route
+    priority: Priority
+    ttl_ms: int | None
+    recency: Recency | None
+    rules: DeliveryRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest without faults.
+
+    Attributes:
+        file: Where it came from.
+        schema_version: As written, for example `1.1`.
+        routes: In the order of the document.
+        global_ttl_ms: Time to live of routes without their own, in milliseconds, None = never ends.
+        warnings: What was accepted but is hardly meant.
+    """
+
+    file: str
+    schema_version: str
+    routes: tuple[RouteSpec, ...]
+    global_ttl_ms: int | None
+    warnings: tuple[ManifestFault, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides about routing; equal manifests need not be applied again."""
+        content = {
+            "global_ttl_ms": self.global_ttl_ms,
+            "routes": {
+                spec.name: {
+                    "route": spec.route.text,
+                    "priority": spec.priority,
+                    "ttl_ms": spec.ttl_ms,
+                    "recency": spec.recency and asdict(spec.recency),
+                    "rules": asdict(spec.rules),
+                }
+                for spec in self.routes
+            },
+        }
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()

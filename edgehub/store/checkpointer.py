@@ -1,0 +1,186 @@
+"""Per queue: which rows are in flight, which have left and wait for their commit, how far it is.
+
+Owns the rows in flight and the results that are not committed yet. Rows are the truth: a row that
+exists is unsent, whatever the checkpoint says, so the checkpoint decides nothing here; it is what
+people and other programs read. Invariant: a row is in flight at most once, and after its result
+nothing admits it again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from enum import IntEnum
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from edgehub.message import NEVER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from edgehub.message import Row
+    from edgehub.store.encoding import Params
+
+
+class Departure(IntEnum):
+    """Why a row leaves its queue."""
+
+    SENT = 0
+    EXPIRED = 1
+    DEAD_LETTERED = 2
+
+
+class Results:
+    """Rows that leave with the next transaction: 17 bytes each, and the dead letters' contents."""
+
+    __slots__ = ("attempts", "dead_letters", "kinds", "offsets", "sizes")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.sizes = array("q")
+        self.kinds = bytearray()
+        self.dead_letters: dict[int, Params] = {}
+        self.attempts: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __bool__(self) -> bool:
+        return bool(self.offsets or self.attempts)
+
+    def leave(self, rows: Sequence[Row], kind: Departure) -> None:
+        """Note that `rows` leave."""
+        self.offsets.extend([row.offset for row in rows])
+        self.sizes.extend([row.size for row in rows])
+        self.kinds.extend(bytes((kind,)) * len(rows))
+        if self.attempts:
+            for row in rows:
+                self.attempts.pop(row.offset, None)
+
+    def count(self, kind: Departure) -> int:
+        """Count the rows that leave for one reason."""
+        return self.kinds.count(kind)
+
+    def part(self, offset: int, refused: set[int]) -> tuple[Results, Results]:
+        """Part the results of rows up to `offset` from the others, and drop those refused."""
+        parts = (Results(), Results())
+        gone = refused.intersection(self.offsets)
+        refused -= gone
+        for row_offset, size, kind in zip(self.offsets, self.sizes, self.kinds, strict=True):
+            if row_offset in gone:
+                continue
+            half = parts[row_offset > offset]
+            half.offsets.append(row_offset)
+            half.sizes.append(size)
+            half.kinds.append(kind)
+        for row_offset, attempts in self.attempts.items():
+            parts[row_offset > offset].attempts[row_offset] = attempts
+        for row_offset, letter in self.dead_letters.items():
+            if row_offset in gone:
+                continue
+            parts[row_offset > offset].dead_letters[row_offset] = letter
+        return parts
+
+    def append(self, later: Results) -> None:
+        """Put what came later behind."""
+        self.offsets.extend(later.offsets)
+        self.sizes.extend(later.sizes)
+        self.kinds.extend(later.kinds)
+        self.dead_letters |= later.dead_letters
+        if self.attempts:
+            gone = set(later.offsets)
+            self.attempts = {
+                offset: count for offset, count in self.attempts.items() if offset not in gone
+            }
+        self.attempts |= later.attempts
+
+
+class Checkpointer:
+    """Admits rows to be sent and commits what became of them."""
+
+    __slots__ = ("_committing", "_refused", "_results", "checkpoint", "in_flight", "proposed")
+
+    def __init__(self, *, checkpoint: int, proposed: int) -> None:
+        self.checkpoint = checkpoint
+        self.proposed = proposed
+        self.in_flight: dict[int, Row] = {}
+        self._results = Results()
+        self._committing: Results | None = None
+        self._refused: set[int] = set()
+
+    def propose(self, offset: int) -> None:
+        """Note the highest committed offset of the queue."""
+        assert offset > self.proposed, (offset, self.proposed)
+        self.proposed = offset
+
+    def admit(self, rows: list[Row]) -> list[Row]:
+        """Let rows be sent, all but those that are in flight already."""
+        in_flight = self.in_flight
+        if in_flight:
+            rows = [row for row in rows if row.offset not in in_flight]
+        for row in rows:
+            in_flight[row.offset] = row
+        return rows
+
+    def withdraw(self, rows: Iterable[Row]) -> None:
+        """Take rows out of flight; each of them must be in flight."""
+        in_flight = self.in_flight
+        for row in rows:
+            del in_flight[row.offset]
+
+    @property
+    def results(self) -> Results:
+        """What waits for the next transaction."""
+        return self._results
+
+    @property
+    def unstored(self) -> int:
+        """Rows that have left and are still in the file."""
+        return len(self._results) + (len(self._committing) if self._committing else 0)
+
+    def ripe(self) -> bool:
+        """Tell whether results wait that can be stored: of rows that are in the file."""
+        results = self._results
+        return min(chain(results.offsets, results.attempts), default=NEVER_MS) <= self.proposed
+
+    def busy(self) -> list[int]:
+        """List the offsets that no clean-up may touch: in flight, or left and not committed."""
+        offsets = [*self.in_flight, *self._results.offsets]
+        if self._committing:
+            offsets.extend(self._committing.offsets)
+        return offsets
+
+    def take(self) -> Results:
+        """Hand out the results for one transaction; `commit` or `roll_back` ends it.
+
+        Results of rows whose own commit is still to come stay behind.
+        """
+        assert self._committing is None
+        results = self._results
+        highest = max(chain(results.offsets, results.attempts), default=-1)
+        if highest <= self.proposed and not self._refused:
+            self._committing = results
+            self._results = Results()
+        else:
+            self._committing, self._results = results.part(self.proposed, self._refused)
+        return self._committing
+
+    def commit(self) -> None:
+        """Note that the results taken are in the file."""
+        self._committing = None
+
+    def reach(self, lowest_offset: int | None, committed: int) -> None:
+        """Note the checkpoint that the rows left give, None = there are none left."""
+        self.checkpoint = committed if lowest_offset is None else lowest_offset - 1
+
+    def refuse(self, offset: int) -> None:
+        """Note that a row read before its commit will never be in the file."""
+        self._refused.add(offset)
+
+    def roll_back(self) -> None:
+        """Note that the results taken are not in the file: they join the next transaction."""
+        taken = self._committing
+        if taken is not None:
+            self._committing = None
+            taken.append(self._results)
+            self._results = taken

@@ -1,0 +1,161 @@
+"""Rows that will never be sent: kept with the reason, bounded, the oldest leave first.
+
+Owns the table `dead_letter` and its counts in memory. A row becomes a dead letter in the
+transaction that takes it out of its queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority
+from edgehub.store.encoding import ROW_OVERHEAD_BYTES, decode_message, encode_header
+from edgehub.store.transaction import evict_dead_letters
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from edgehub.message import Row
+    from edgehub.store.encoding import Params
+    from edgehub.store.labels import Labels
+    from edgehub.store.options import StoreOptions
+
+REASON_CHARS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One dead letter.
+
+    Attributes:
+        id: Its number, rising in order of arrival.
+        dead_ms: Hub time at which it was given up.
+        offset: Offset of the row it was.
+    """
+
+    id: int
+    dead_ms: int
+    endpoint_id: EndpointId
+    priority: Priority
+    kind: FailureKind
+    reason: str
+    offset: int
+    enqueued_ms: int
+    expires_ms: int
+    attempts: int
+    routes: tuple[str, ...]
+    size: int
+    message: Message
+
+
+class DeadLetters:
+    """Counts, bounds and the way in and out."""
+
+    __slots__ = ("_labels", "_options", "bytes", "rows")
+
+    def __init__(self, labels: Labels, options: StoreOptions, *, rows: int, size: int) -> None:
+        self._labels = labels
+        self._options = options
+        self.rows = rows
+        self.bytes = size
+
+    def encode(
+        self,
+        row: Row,
+        endpoint_id: EndpointId,
+        priority: Priority,
+        *,
+        now_ms: int,
+        failure: tuple[FailureKind, str],
+    ) -> Params:
+        """Make the columns of a dead letter; what a peer said is cut and made storable."""
+        message = row.message
+        kind, reason = failure
+        text = reason[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
+        header = encode_header(message, self._labels)
+        # A body of its own now, however many queues shared it.
+        size = len(header) + len(message.body) + ROW_OVERHEAD_BYTES + len(text)
+        return (
+            size,
+            now_ms,
+            endpoint_id,
+            priority,
+            kind.value,
+            text,
+            row.offset,
+            row.enqueued_ms,
+            None if row.expires_ms >= NEVER_MS else row.expires_ms,
+            row.attempts,
+            message.message_id,
+            self._labels.intern_routes(row.routes),
+            header,
+            message.body,
+        )
+
+    def excess(self, added: list[Params]) -> tuple[int, int]:
+        """Give rows and bytes by which the bounds are exceeded once `added` are in."""
+        return (
+            self.rows + len(added) - self._options.dead_letter_rows_max,
+            self.bytes + _bytes_of(added) - self._options.dead_letter_bytes_max,
+        )
+
+    def committed(self, added: list[Params], evicted_rows: int, evicted_bytes: int) -> None:
+        """Count what a transaction has added and evicted."""
+        self.rows += len(added) - evicted_rows
+        self.bytes += _bytes_of(added) - evicted_bytes
+        assert self.rows >= 0
+        assert self.bytes >= 0
+
+    def evict_older(self, connection: sqlite3.Connection, now_ms: int) -> tuple[int, int]:
+        """Delete those beyond the age bound; returns rows and bytes deleted."""
+        oldest_ms = now_ms - self._options.dead_letter_age_s_max * 1000
+        return evict_dead_letters(connection, 0, 0, older_than_ms=oldest_ms)
+
+    def page(
+        self, connection: sqlite3.Connection, after: int = 0, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Read up to `limit` dead letters with an id above `after`, in order."""
+        records = connection.execute(
+            f"SELECT {_COLUMNS} FROM dead_letter WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 - our names
+            (after, limit),
+        ).fetchall()
+        return [self._decode(record) for record in records]
+
+    def find(self, connection: sqlite3.Connection, letter_id: int) -> DeadLetter | None:
+        """Read one dead letter, None = there is none of that number."""
+        page = self.page(connection, letter_id - 1, 1)
+        return page[0] if page and page[0].id == letter_id else None
+
+    def _decode(self, record: tuple[Any, ...]) -> DeadLetter:
+        expires_ms, header, body, message_id = record[8], record[12], record[13], record[14]
+        return DeadLetter(
+            id=record[0],
+            dead_ms=record[1],
+            endpoint_id=EndpointId(record[2]),
+            priority=Priority(record[3]),
+            kind=FailureKind(record[4]),
+            reason=record[5],
+            offset=record[6],
+            enqueued_ms=record[7],
+            expires_ms=NEVER_MS if expires_ms is None else expires_ms,
+            attempts=record[9],
+            routes=self._labels.routes(record[10]),
+            size=record[11],
+            message=decode_message(header, body, message_id, self._labels),
+        )
+
+
+def _bytes_of(letters: list[Params]) -> int:
+    total = 0
+    for letter in letters:
+        size = letter[0]
+        assert isinstance(size, int)
+        total += size
+    return total
+
+
+_COLUMNS: Final = (
+    "id, dead_ms, endpoint_id, priority, kind, reason, offset, enqueued_ms, expires_ms, attempts,"
+    " routes, size, header, body, message_id"
+)

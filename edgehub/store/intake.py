@@ -1,0 +1,197 @@
+"""The way in: from a routed message to rows of the open group.
+
+Runs once per message on the loop, so it only builds what will be needed: the columns, the row that
+the pump will read, the place in the group. Invariant: a message joins a group with all of its rows
+or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from edgehub.message import NEVER_MS, Refusal, Row
+from edgehub.store.encoding import ROW_OVERHEAD_BYTES, encode_header
+from edgehub.store.group import GROUP_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.clock import HubTime
+    from edgehub.message import Message, RouteResult
+    from edgehub.store.group import Settle
+    from edgehub.store.labels import Labels
+    from edgehub.store.offsets import Offsets
+    from edgehub.store.registry import Registry
+    from edgehub.store.retention import Retention
+    from edgehub.store.writer import Writer
+
+
+class Intake:
+    """Appends messages."""
+
+    __slots__ = (
+        "_hub_time",
+        "_labels",
+        "_offsets",
+        "_pending_bytes_max",
+        "_prefix",
+        "_registry",
+        "_retention",
+        "_writer",
+        "closed",
+    )
+
+    def __init__(
+        self,
+        registry: Registry,
+        writer: Writer,
+        retention: Retention,
+        *,
+        labels: Labels,
+        offsets: Offsets,
+        hub_time: HubTime,
+        store_id: str,
+        pending_bytes_max: int,
+    ) -> None:
+        self._registry = registry
+        self._writer = writer
+        self._retention = retention
+        self._labels = labels
+        self._offsets = offsets
+        self._hub_time = hub_time
+        self._prefix = f"{store_id}-"
+        self._pending_bytes_max = pending_bytes_max
+        self.closed = False
+
+    def append(
+        self, message: Message, results: Sequence[RouteResult], settle: Settle, token: int
+    ) -> None:
+        """See `Store.append`."""
+        writer = self._writer
+        if self.closed or writer.pending_bytes > self._pending_bytes_max or not results:
+            self._turn_away(results, settle, token)
+            return
+        try:
+            header = encode_header(message, self._labels)
+            if len(results) == 1:
+                self._append_one(message, results[0], header, settle, token)
+            else:
+                self._append_shared(message, results, header, settle, token)
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
+            writer.refused_total += 1
+            settle(token, Refusal.INVALID)
+            return
+        group = writer.group
+        if group.rows >= writer.wake_at or group.bytes >= GROUP_BYTES_MAX:
+            writer.rows_waiting()
+
+    def _turn_away(self, results: Sequence[RouteResult], settle: Settle, token: int) -> None:
+        if not results:
+            settle(token, None)
+            return
+        self._writer.refused_total += 1
+        settle(token, Refusal.CLOSED if self.closed else Refusal.LIMIT)
+
+    def _append_one(
+        self, message: Message, result: RouteResult, header: bytes, settle: Settle, token: int
+    ) -> None:
+        label = self._labels.intern_routes(result.routes)
+        now_ms = self._hub_time.now_ms()
+        expires_ms = self._expiry(message, result, now_ms)
+        body = message.body
+        size = len(header) + len(body) + ROW_OVERHEAD_BYTES
+        queue = self._registry.queue(result.endpoint_id, result.priority)
+        writer = self._writer
+        group = writer.group
+        part = queue.reader.open_part or group.part(queue)
+        offsets = self._offsets
+        offset = offsets.next
+        offsets.next = offset + 1
+        message.message_id = f"{self._prefix}{offset:x}"
+        part.rows.append(Row(offset, message, now_ms, expires_ms, result.routes, size))
+        stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
+        if result.recency is None:
+            part.plain.append((offset, now_ms, stored_expiry, size, label, header, body))
+        else:
+            fresh_until_ms = now_ms + 1000 * result.recency.seconds
+            part.fresh_until_ms = max(part.fresh_until_ms, fresh_until_ms)
+            part.full.append(
+                (
+                    offset,
+                    now_ms,
+                    stored_expiry,
+                    size,
+                    label,
+                    fresh_until_ms,
+                    result.recency.fallback_priority,
+                    None,
+                    header,
+                    body,
+                )
+            )
+        group.waiters.append((settle, token, offset))
+        group.rows += 1
+        group.bytes += size
+        writer.pending_bytes += size
+        if offsets.ahead and len(part.rows) == part.handed_out + 1:
+            queue.wake()  # the row may be read although its commit lingers
+
+    def _append_shared(
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        header: bytes,
+        settle: Settle,
+        token: int,
+    ) -> None:
+        labels = [self._labels.intern_routes(result.routes) for result in results]
+        now_ms = self._hub_time.now_ms()
+        size = len(header) + len(message.body) + ROW_OVERHEAD_BYTES
+        group = self._writer.group
+        body_id = self._offsets.next
+        message.message_id = f"{self._prefix}{body_id:x}"
+        for offset, (result, label) in enumerate(zip(results, labels, strict=True), body_id):
+            expires_ms = self._expiry(message, result, now_ms)
+            queue = self._registry.queue(result.endpoint_id, result.priority)
+            part = queue.reader.open_part or group.part(queue)
+            part.early_max = min(part.early_max, len(part.rows))
+            part.rows.append(Row(offset, message, now_ms, expires_ms, result.routes, size))
+            fresh_until_ms = fallback = None
+            if result.recency is not None:
+                fresh_until_ms = now_ms + 1000 * result.recency.seconds
+                fallback = result.recency.fallback_priority
+                part.fresh_until_ms = max(part.fresh_until_ms, fresh_until_ms)
+            part.full.append(
+                (
+                    offset,
+                    now_ms,
+                    None if expires_ms >= NEVER_MS else expires_ms,
+                    size,
+                    label,
+                    fresh_until_ms,
+                    fallback,
+                    body_id,
+                    None,
+                    None,
+                )
+            )
+        count = len(results)
+        self._offsets.next = body_id + count
+        group.bodies.append((body_id, count, header, message.body))
+        group.waiters.append((settle, token, body_id))
+        group.rows += count
+        group.bytes += count * size
+        self._writer.pending_bytes += count * size
+
+    def _expiry(self, message: Message, result: RouteResult, now_ms: int) -> int:
+        ttl_ms = result.ttl_ms
+        wish_ms = message.expiry_ms
+        if wish_ms is not None and (ttl_ms is None or wish_ms < ttl_ms):
+            ttl_ms = wish_ms
+        if ttl_ms is None:
+            return NEVER_MS
+        if ttl_ms < self._retention.shortest_ttl_ms:
+            self._retention.ttl_seen(ttl_ms)
+        return min(now_ms + ttl_ms, NEVER_MS)

@@ -1,0 +1,181 @@
+"""What is read from the file at start, and repaired where it contradicts the rows.
+
+Rows are the truth: zone rows and checkpoints are made to fit them, never the other way round.
+Start-up cost does not depend on the number of rows: it reads zone rows and both ends of each
+queue. Runs as one job.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.message import NEVER_MS, EndpointId, Priority
+from edgehub.store.boots import BOOT_COLUMNS, BootRecord
+from edgehub.store.database import in_transaction
+from edgehub.store.queue import QueueRecord
+from edgehub.store.transaction import create_queue_table, lowest_row, write_zones
+from edgehub.store.zones import ZONE_OFFSETS, Zones
+
+if TYPE_CHECKING:
+    import sqlite3
+
+log = structlog.get_logger(__name__)
+
+COUNTED_ROWS_MAX: Final = 10_000
+"""Queues up to this depth are counted at start; longer ones are judged by their ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What the file holds.
+
+    Attributes:
+        boot: Newest boot, None = the file is new.
+        high_water: Highest offset that was ever handed out.
+    """
+
+    store_id: str
+    boot: BootRecord | None
+    labels: list[tuple[int, str]]
+    queues: list[QueueRecord]
+    high_water: int
+    dead_letter_rows: int
+    dead_letter_bytes: int
+    checkpoints_repaired: int
+    zones_repaired: int
+
+
+def recover(connection: sqlite3.Connection) -> Recovered:
+    """Read all but the rows themselves, and repair what does not fit them."""
+    boot = connection.execute(
+        f"SELECT {BOOT_COLUMNS} FROM boot ORDER BY seq DESC LIMIT 1"  # noqa: S608 - our names
+    ).fetchone()
+    records = connection.execute(
+        "SELECT number, endpoint_id, priority, checkpoint FROM queue ORDER BY number"
+    ).fetchall()
+    queues: list[QueueRecord] = []
+    zones_repaired = 0
+    for number, endpoint_id, priority, checkpoint in records:
+        record = QueueRecord(number, EndpointId(endpoint_id), Priority(priority))
+        record.checkpoint = checkpoint
+        zones_repaired += _load(connection, record)
+        queues.append(record)
+    high_water = max(
+        boot[-1] if boot else 0,
+        max([record.highest for record in queues], default=0),
+        _largest(connection, "SELECT max(offset) FROM dead_letter"),
+        _largest(connection, "SELECT max(id) FROM body"),
+    )
+    repaired = sum([_repair_checkpoint(connection, record, high_water) for record in queues])
+    rows, size = connection.execute(
+        "SELECT count(*), coalesce(sum(size), 0) FROM dead_letter"
+    ).fetchone()
+    return Recovered(
+        store_id=_store_id(connection),
+        boot=boot,
+        labels=connection.execute("SELECT id, text FROM label").fetchall(),
+        queues=queues,
+        high_water=high_water,
+        dead_letter_rows=rows,
+        dead_letter_bytes=size,
+        checkpoints_repaired=repaired,
+        zones_repaired=zones_repaired,
+    )
+
+
+def _load(connection: sqlite3.Connection, record: QueueRecord) -> bool:
+    """Read ends and zones of one queue; returns True when the zones had to be made anew."""
+    number = record.number
+    if not connection.execute(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (f"q_{number}",)
+    ).fetchone():
+        log.error("store.queue_table_missing", endpoint=record.endpoint_id, queue=number)
+        in_transaction(connection, lambda conn: create_queue_table(conn, number))
+    record.lowest = lowest_row(connection, number)
+    record.highest = _largest(connection, f"SELECT max(offset) FROM q_{number}")  # noqa: S608 - our number
+    record.zones = Zones(
+        connection.execute(
+            "SELECT zone, min_expires_ms, max_expires_ms, fresh_until_ms, rows, bytes FROM zone"
+            " WHERE queue = ? ORDER BY zone",
+            (number,),
+        )
+    )
+    if _fits(connection, record):
+        return False
+    before = record.zones.depth
+    record.zones = in_transaction(connection, lambda conn: _rebuild_zones(conn, number))
+    log.error(
+        "store.zones_rebuilt",
+        endpoint=record.endpoint_id,
+        priority=record.priority,
+        depth_before=before,
+        depth=record.zones.depth,
+    )
+    return True
+
+
+def _fits(connection: sqlite3.Connection, record: QueueRecord) -> bool:
+    zones = record.zones
+    if record.lowest is None or not zones.depth:
+        return record.lowest is None and not zones.depth
+    first, last = zones.span()
+    if (record.lowest[0] // ZONE_OFFSETS, record.highest // ZONE_OFFSETS) != (first, last):
+        return False
+    if zones.depth > COUNTED_ROWS_MAX:
+        return True
+    # LIMIT: a wrong zone row must not turn this into a walk over millions.
+    counted: tuple[int, int] = connection.execute(
+        f"SELECT count(*), sum(size) FROM (SELECT size FROM q_{record.number} LIMIT ?)",  # noqa: S608 - our number
+        (zones.depth + 1,),
+    ).fetchone()
+    return counted == (zones.depth, zones.bytes)
+
+
+def _rebuild_zones(connection: sqlite3.Connection, number: int) -> Zones:
+    connection.execute("DELETE FROM zone WHERE queue = ?", (number,))
+    values = connection.execute(
+        f"SELECT offset / {ZONE_OFFSETS}, min(coalesce(expires_ms, {NEVER_MS})),"  # noqa: S608 - our numbers
+        f" max(coalesce(expires_ms, {NEVER_MS})), max(coalesce(fresh_until_ms, 0)), count(*),"
+        f" sum(size) FROM q_{number} GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    write_zones(connection, number, values)
+    return Zones(values)
+
+
+def _repair_checkpoint(
+    connection: sqlite3.Connection, record: QueueRecord, high_water: int
+) -> bool:
+    """Put a checkpoint back that lies at or beyond a live row, or beyond all offsets."""
+    highest = high_water if record.lowest is None else record.lowest[0] - 1
+    if record.checkpoint <= highest:
+        return False
+    log.warning(
+        "store.checkpoint_repaired",
+        endpoint=record.endpoint_id,
+        priority=record.priority,
+        checkpoint_before=record.checkpoint,
+        checkpoint=highest,
+    )
+    record.checkpoint = highest
+    connection.execute("UPDATE queue SET checkpoint = ? WHERE number = ?", (highest, record.number))
+    return True
+
+
+def _largest(connection: sqlite3.Connection, sql: str) -> int:
+    value: int | None = connection.execute(sql).fetchone()[0]
+    return value or 0
+
+
+def _store_id(connection: sqlite3.Connection) -> str:
+    stored = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
+    if stored is not None:
+        return str(stored[0])
+    # 60 bits in 12 characters: message ids travel over thin links.
+    store_id = base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]
+    connection.execute("INSERT INTO meta (key, value) VALUES ('store_id', ?)", (store_id,))
+    return store_id

@@ -1,0 +1,89 @@
+-- First schema of queue.db (user_version 1). Forward-only: later versions are added beside this
+-- file and run after it; a released file is never edited.
+
+-- Facts about the file itself. `store_id` is random per file, so that message ids (store id and
+-- offset) are unique over all hubs and over a file that was made anew.
+CREATE TABLE meta (
+  key   TEXT PRIMARY KEY,
+  value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row per boot of the machine; the newest is rewritten by every commit. Rows hold hub time;
+-- this table maps hub time to UTC, so that times can be corrected when the wall clock was wrong.
+CREATE TABLE boot (
+  seq           INTEGER PRIMARY KEY,       -- order of boots
+  boot_id       TEXT    NOT NULL,          -- the kernel's name of the boot
+  first_hub_ms  INTEGER NOT NULL,          -- hub time when the hub first ran in this boot
+  first_wall_ms INTEGER NOT NULL,          -- UTC at that moment, as the machine believed
+  boottime_ms   INTEGER NOT NULL,          -- CLOCK_BOOTTIME at the last commit
+  hub_ms        INTEGER NOT NULL,          -- hub time at the last commit
+  wall_ms       INTEGER NOT NULL,          -- UTC at the last commit, as the machine believed
+  wall_trusted  INTEGER,                   -- 1 = the wall clock was known to be right, NULL = not judged
+  high_water    INTEGER NOT NULL           -- no offset above it was handed out before that commit
+) STRICT;
+
+CREATE TRIGGER boot_bound AFTER INSERT ON boot BEGIN
+  DELETE FROM boot WHERE seq <= new.seq - 1000;
+END;
+
+-- Texts that many rows repeat (sources, lists of route names); rows hold the number instead.
+CREATE TABLE label (
+  id   INTEGER PRIMARY KEY,
+  text TEXT NOT NULL
+) STRICT;
+
+-- Registry of queues. The rows of queue <number> are in table q_<number>.
+CREATE TABLE queue (
+  number      INTEGER PRIMARY KEY,
+  name        TEXT    NOT NULL,            -- for people: endpoint id, plus _Pri<n> for 0 to 9
+  endpoint_id TEXT    NOT NULL,
+  priority    INTEGER NOT NULL,
+  checkpoint  INTEGER NOT NULL,            -- lowest live offset - 1; the high-water mark when empty
+  UNIQUE (endpoint_id, priority)           -- not the name: an input may be called x_Pri3
+) STRICT;
+
+-- Messages that wait in several queues: once here, however many rows refer to it.
+CREATE TABLE body (
+  id     INTEGER PRIMARY KEY,              -- offset of the message's first row
+  refs   INTEGER NOT NULL,                 -- rows that refer to it
+  header BLOB    NOT NULL,
+  body   BLOB    NOT NULL
+) STRICT;
+
+-- Per queue one row for each 1000 offsets that hold rows. Expiries only widen while rows join;
+-- a clean-up that has read the whole zone may tighten min_expires_ms.
+CREATE TABLE zone (
+  queue          INTEGER NOT NULL,
+  zone           INTEGER NOT NULL,         -- offset / 1000
+  min_expires_ms INTEGER NOT NULL,         -- hub time; 2^62 = never
+  max_expires_ms INTEGER NOT NULL,
+  fresh_until_ms INTEGER NOT NULL,         -- latest end of freshness of a row, 0 = no recency
+  rows           INTEGER NOT NULL,
+  bytes          INTEGER NOT NULL,
+  PRIMARY KEY (queue, zone)
+) STRICT, WITHOUT ROWID;
+
+-- Rows that will never be sent, with the reason; bounded, the oldest leave first.
+CREATE TABLE dead_letter (
+  id          INTEGER PRIMARY KEY,         -- order of arrival
+  size        INTEGER NOT NULL,
+  dead_ms     INTEGER NOT NULL,            -- hub time
+  endpoint_id TEXT    NOT NULL,
+  priority    INTEGER NOT NULL,
+  kind        TEXT    NOT NULL,            -- failure kind
+  reason      TEXT    NOT NULL,
+  offset      INTEGER NOT NULL,
+  enqueued_ms INTEGER NOT NULL,
+  expires_ms  INTEGER,
+  attempts    INTEGER NOT NULL,
+  message_id  TEXT    NOT NULL,
+  routes      ANY     NOT NULL,
+  header      BLOB    NOT NULL,
+  body        BLOB    NOT NULL
+) STRICT;
+
+-- MQTT sessions that outlive their connection.
+CREATE TABLE session (
+  client_id     TEXT PRIMARY KEY,
+  subscriptions BLOB NOT NULL              -- JSON object: topic filter -> granted QoS
+) STRICT, WITHOUT ROWID;

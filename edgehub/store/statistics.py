@@ -1,0 +1,99 @@
+"""Frozen snapshots of what the store knows about itself; one source for CLI, metrics and views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgehub.message import EndpointId, Priority, QueueId
+
+
+class QueueState(StrEnum):
+    """What a queue is doing; each queue is in exactly one state."""
+
+    IDLE = "idle"  # no rows
+    WAITING = "waiting"  # rows wait, none is in flight
+    SENDING = "sending"  # rows are in flight
+    CHECKPOINTING = "checkpointing"  # results are in, their commit is not
+    DELAYED = "delayed"  # rows wait, all that were looked at are held back
+    CLOSED = "closed"  # the store is closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatistics:
+    """One queue. Depth and bytes are those of the rows in the file, at any moment.
+
+    Attributes:
+        depth: Rows in the file, those in flight included.
+        bytes: Sum of their sizes.
+        oldest_enqueued_ms: Hub time of the lowest row, None = no rows.
+        in_flight: Rows handed to the pump and not settled.
+        checkpoint: All rows up to it have left.
+        enqueued_total: Rows stored since start; the other totals alike.
+    """
+
+    id: QueueId
+    endpoint_id: EndpointId
+    priority: Priority
+    state: QueueState
+    depth: int
+    bytes: int
+    oldest_enqueued_ms: int | None
+    in_flight: int
+    checkpoint: int
+    enqueued_total: int
+    sent_total: int
+    expired_total: int
+    dead_lettered_total: int
+    dropped_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """The whole store.
+
+    Attributes:
+        durable: An acknowledged message is on disk.
+        failing: Text of the error that keeps commits from succeeding, None = all is well.
+        failing_for_s: How long that has been so.
+        rows: Rows over all queues.
+        bytes: Sum of their sizes.
+        pending_rows: Rows handed in and not committed.
+        pending_bytes: Sum of their sizes.
+        cache_bytes: Memory of rows held for the pump.
+        next_offset: Offset of the next row.
+        commits_total: Committed groups.
+        committed_rows_total: Rows in them.
+        early_rows_total: Rows confirmed before their commit and never written.
+        commit_failures_total: Commits that failed and were tried again.
+        refused_total: Messages not taken.
+        checkpoint_repaired_total: Checkpoints found wrong at start.
+        zone_repaired_total: Queues whose zone rows were rebuilt at start.
+        dead_letter_rows: Dead letters kept.
+        dead_letter_bytes: Sum of their sizes.
+        wal_bytes_total: Bytes written to the WAL, up to its last checkpoint.
+        row_bytes_total: Sum of the sizes of committed rows.
+    """
+
+    durable: bool
+    failing: str | None
+    failing_for_s: float
+    rows: int
+    bytes: int
+    pending_rows: int
+    pending_bytes: int
+    cache_bytes: int
+    next_offset: int
+    commits_total: int
+    committed_rows_total: int
+    early_rows_total: int
+    commit_failures_total: int
+    refused_total: int
+    checkpoint_repaired_total: int
+    zone_repaired_total: int
+    dead_letter_rows: int
+    dead_letter_bytes: int
+    wal_bytes_total: int
+    row_bytes_total: int

@@ -1,0 +1,266 @@
+"""The SQL of one group commit: a plain function on the connection, run as one job.
+
+Owns every statement that writes rows, zones, checkpoints, bodies and dead letters. It sees values
+only, never live objects, because it runs on the connection's thread. Invariant: all or nothing;
+the outcome is applied to memory only after COMMIT has returned.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.store.database import Fault, classify
+from edgehub.store.encoding import FULL_COLUMNS, PLAIN_COLUMNS
+from edgehub.store.migrations import read_sql
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from edgehub.store.encoding import Params
+    from edgehub.store.zones import ZoneValues
+
+ROWS_PER_STATEMENT: Final = 32
+"""Rows of one INSERT. The interpreter lock is dropped and taken at each statement, and on a busy
+loop each taking may wait for a switch interval; 32 rows also cost a sixth less than one by one."""
+
+
+class QueueWrite:
+    """What one transaction writes for one queue."""
+
+    __slots__ = (
+        "attempts",
+        "deletes",
+        "full",
+        "number",
+        "plain",
+        "registration",
+        "zones",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.registration: Params | None = None
+        self.plain: list[Params] = []
+        self.full: list[Params] = []
+        self.attempts: list[tuple[int, int]] = []
+        self.deletes: Sequence[int] = ()
+        self.zones: list[ZoneValues] = []
+
+
+class Outcome:
+    """What one transaction found out."""
+
+    __slots__ = ("evicted_bytes", "evicted_rows", "lowest", "operations")
+
+    def __init__(self) -> None:
+        self.lowest: dict[int, tuple[int, int] | None] = {}
+        """Queue number -> offset and enqueue time of the lowest row left, None = empty."""
+        self.operations: list[tuple[Any, Exception | None]] = []
+        self.evicted_rows = 0
+        self.evicted_bytes = 0
+
+
+class Transaction:
+    """Everything that one group commit writes."""
+
+    __slots__ = (
+        "bodies",
+        "boot",
+        "dead_letters",
+        "empty_checkpoint",
+        "evict",
+        "labels",
+        "operations",
+        "queues",
+    )
+
+    def __init__(self, *, boot: Params, empty_checkpoint: int) -> None:
+        self.boot = boot
+        self.empty_checkpoint = empty_checkpoint
+        self.queues: list[QueueWrite] = []
+        self.labels: list[tuple[int, str]] = []
+        self.bodies: list[Params] = []
+        self.dead_letters: list[Params] = []
+        self.evict = (0, 0)
+        """Rows and bytes by which the dead letters exceed their bounds once these are in."""
+        self.operations: list[Callable[[sqlite3.Connection], Any]] = []
+
+    def run(self, connection: sqlite3.Connection) -> Outcome:
+        """Write it; the caller begins and commits."""
+        outcome = Outcome()
+        if self.labels:
+            connection.executemany("INSERT INTO label (id, text) VALUES (?, ?)", self.labels)
+        if self.bodies:
+            connection.executemany(
+                "INSERT INTO body (id, refs, header, body) VALUES (?, ?, ?, ?)", self.bodies
+            )
+        for write in self.queues:
+            write_queue(connection, write, outcome, self.empty_checkpoint)
+        if self.dead_letters:
+            self._write_dead_letters(connection, outcome)
+        for operation in self.operations:
+            outcome.operations.append(_isolated(connection, operation))
+        connection.execute(_BOOT, self.boot)
+        return outcome
+
+    def _write_dead_letters(self, connection: sqlite3.Connection, outcome: Outcome) -> None:
+        connection.executemany(_DEAD_LETTER, self.dead_letters)
+        rows, size = self.evict
+        if rows > 0 or size > 0:
+            outcome.evicted_rows, outcome.evicted_bytes = evict_dead_letters(connection, rows, size)
+
+
+def write_queue(
+    connection: sqlite3.Connection, write: QueueWrite, outcome: Outcome, empty_checkpoint: int
+) -> None:
+    """Write one queue's rows, results, zones and checkpoint."""
+    number = write.number
+    if write.registration is not None:
+        connection.execute(_REGISTER, write.registration)
+        create_queue_table(connection, number)
+    _insert(connection, number, PLAIN_COLUMNS, write.plain)
+    _insert(connection, number, FULL_COLUMNS, write.full)
+    if write.attempts:
+        connection.executemany(
+            f"UPDATE q_{number} SET attempts = ? WHERE offset = ?",  # noqa: S608 - our number
+            write.attempts,
+        )
+    if write.deletes:
+        deleted = connection.execute(
+            f"DELETE FROM q_{number} WHERE offset IN (SELECT value FROM json_each(?))",  # noqa: S608 - our number
+            (json_list(write.deletes),),
+        ).rowcount
+        assert deleted == len(write.deletes), (number, deleted, len(write.deletes))
+    write_zones(connection, number, write.zones)
+    if write.deletes:
+        outcome.lowest[number] = write_checkpoint(connection, number, empty_checkpoint)
+
+
+def create_queue_table(connection: sqlite3.Connection, number: int) -> None:
+    """Make the table of one queue, inside the running transaction."""
+    # executescript would commit; the file's statements are told apart by blank lines.
+    for statement in read_sql("queue_table.sql").format(number=number).split("\n\n"):
+        connection.execute(statement)
+
+
+def write_zones(connection: sqlite3.Connection, number: int, zones: list[ZoneValues]) -> None:
+    """Store the entries as given; those without rows go."""
+    kept = [(number, *values) for values in zones if values[4]]
+    gone = [(number, values[0]) for values in zones if not values[4]]
+    if kept:
+        connection.executemany(_ZONE, kept)
+    if gone:
+        connection.executemany("DELETE FROM zone WHERE queue = ? AND zone = ?", gone)
+
+
+def write_checkpoint(
+    connection: sqlite3.Connection, number: int, empty_checkpoint: int
+) -> tuple[int, int] | None:
+    """Store the checkpoint that the rows left give, and return the lowest of them."""
+    lowest: tuple[int, int] | None = lowest_row(connection, number)
+    connection.execute(
+        "UPDATE queue SET checkpoint = ? WHERE number = ?",
+        (empty_checkpoint if lowest is None else lowest[0] - 1, number),
+    )
+    return lowest
+
+
+def lowest_row(connection: sqlite3.Connection, number: int) -> tuple[int, int] | None:
+    """Give offset and enqueue time of the lowest row of a queue, None = it is empty."""
+    row: tuple[int, int] | None = connection.execute(
+        f"SELECT offset, enqueued_ms FROM q_{number} ORDER BY offset LIMIT 1"  # noqa: S608 - our number
+    ).fetchone()
+    return row
+
+
+def evict_dead_letters(
+    connection: sqlite3.Connection, rows: int, size: int, *, older_than_ms: int = 0
+) -> tuple[int, int]:
+    """Delete the oldest dead letters: at least `rows` rows, `size` bytes, and all that are older.
+
+    Returns:
+        Rows and bytes deleted.
+    """
+    last_id = gone_rows = gone_bytes = 0
+    cursor = connection.execute("SELECT id, size, dead_ms FROM dead_letter ORDER BY id")
+    for letter_id, letter_bytes, dead_ms in cursor:
+        if gone_rows >= rows and gone_bytes >= size and dead_ms >= older_than_ms:
+            break
+        last_id = letter_id
+        gone_rows += 1
+        gone_bytes += letter_bytes
+    cursor.close()
+    if gone_rows:
+        connection.execute("DELETE FROM dead_letter WHERE id <= ?", (last_id,))
+    return gone_rows, gone_bytes
+
+
+def json_list(offsets: Sequence[int]) -> str:
+    """Write offsets for `json_each`: one statement for any number of them."""
+    return orjson.dumps(sorted(offsets)).decode()
+
+
+def _isolated(
+    connection: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]
+) -> tuple[Any, Exception | None]:
+    # One caller's mistake must not cost the others their commit; the disk's errors concern all.
+    connection.execute("SAVEPOINT operation")
+    try:
+        result = operation(connection)
+    except Exception as exc:
+        if classify(exc) in (Fault.RETRY, Fault.DAMAGE):
+            raise
+        connection.execute("ROLLBACK TO operation")
+        connection.execute("RELEASE operation")
+        return None, exc
+    connection.execute("RELEASE operation")
+    return result, None
+
+
+def _insert(
+    connection: sqlite3.Connection, number: int, columns: tuple[str, ...], rows: list[Params]
+) -> None:
+    if not rows:
+        return
+    many = len(rows) // ROWS_PER_STATEMENT * ROWS_PER_STATEMENT
+    if many:
+        connection.executemany(
+            _insert_sql(number, columns, ROWS_PER_STATEMENT),
+            [
+                tuple(chain.from_iterable(rows[start : start + ROWS_PER_STATEMENT]))
+                for start in range(0, many, ROWS_PER_STATEMENT)
+            ],
+        )
+    if many < len(rows):
+        connection.executemany(_insert_sql(number, columns, 1), rows[many:])
+
+
+@cache  # a handful per queue; building the text costs more than a row
+def _insert_sql(number: int, columns: tuple[str, ...], rows: int) -> str:
+    places = ", ".join(["(" + ", ".join("?" * len(columns)) + ")"] * rows)
+    return f"INSERT INTO q_{number} ({', '.join(columns)}) VALUES {places}"  # noqa: S608 - our names
+
+
+_REGISTER: Final = (
+    "INSERT INTO queue (number, name, endpoint_id, priority, checkpoint) VALUES (?, ?, ?, ?, ?)"
+)
+_ZONE: Final = (
+    "INSERT OR REPLACE INTO zone (queue, zone, min_expires_ms, max_expires_ms, fresh_until_ms,"
+    " rows, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_DEAD_LETTER: Final = (
+    "INSERT INTO dead_letter (size, dead_ms, endpoint_id, priority, kind, reason, offset,"
+    " enqueued_ms, expires_ms, attempts, message_id, routes, header, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_BOOT: Final = (
+    "INSERT INTO boot (seq, boot_id, first_hub_ms, first_wall_ms, boottime_ms, hub_ms, wall_ms,"
+    " high_water) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET"
+    " boottime_ms = excluded.boottime_ms, hub_ms = excluded.hub_ms, wall_ms = excluded.wall_ms,"
+    " high_water = excluded.high_water"
+)

@@ -1,0 +1,85 @@
+"""The write-ahead log: when its pages go into the database file, and what was written.
+
+Runs between groups only. A checkpoint inside a commit would make somebody wait for it; a longer
+log lets pages that are rewritten meanwhile go to the file once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.store.database import StoreBusyError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from edgehub.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+PAGE_BYTES: Final = 4096
+FRAME_BYTES: Final = PAGE_BYTES + 24
+COMMIT_PAGES: Final = 5
+"""Pages that every commit rewrites: boot row, zones, last pages of tables, maps of free pages."""
+TRUNCATE_FACTOR: Final = 4
+
+
+class Wal:
+    """Estimates the log's length and empties it in time."""
+
+    __slots__ = ("_bytes_max", "_database", "_estimate", "_threshold", "bytes_total")
+
+    def __init__(self, database: Database, bytes_max: int) -> None:
+        self._database = database
+        self._bytes_max = bytes_max
+        self._threshold = bytes_max
+        self._estimate = 0
+        self.bytes_total = 0
+
+    def written(self, row_bytes: int) -> None:
+        """Count one commit."""
+        self._estimate += COMMIT_PAGES * FRAME_BYTES + row_bytes + row_bytes // 8
+
+    async def checkpoint_if_due(self) -> None:
+        """Move the log into the file once it is long enough."""
+        if self._estimate >= self._threshold:
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Move the log into the file; a failure is logged and tried again later."""
+        job = partial(
+            _checkpoint, Path(f"{self._database.path}-wal"), self._bytes_max * TRUNCATE_FACTOR
+        )
+        try:
+            frames = await self._database.run(job)
+        except StoreBusyError as exc:
+            log.warning("store.wal_checkpoint_failed", error=str(exc))
+            self._threshold = self._estimate + self._bytes_max // 4
+            return
+        self.bytes_total += frames * FRAME_BYTES
+        self._estimate = 0
+        self._threshold = self._bytes_max
+
+    async def truncate(self) -> None:
+        """Move all of the log into the file and cut it, at the end."""
+        try:
+            await self._database.run(
+                lambda conn: conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            )
+        except StoreBusyError as exc:
+            # Nothing is lost: the log is read at the next start.
+            log.warning("store.wal_checkpoint_failed", error=str(exc))
+
+
+def _checkpoint(path: Path, bytes_max: int, connection: sqlite3.Connection) -> int:
+    # PASSIVE waits for nobody, and with one connection it moves everything; the next commit then
+    # starts the log from its beginning. One that a huge transaction has blown up is cut.
+    row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    frames: int = max(row[1], 0)
+    if path.stat().st_size > bytes_max:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return frames

@@ -1,0 +1,424 @@
+"""The one writer: gathers what is to be written into groups, commits them, bears the failures.
+
+Owns the open group, the sealed ones, and the rule what goes into the next transaction. Everything
+that changes the file passes here, one transaction after another, so what memory is told of
+outcomes comes in the order of commits. Invariant: nobody is told that a message is stored before
+COMMIT has returned, and everybody who waits is told in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.errors import StoreError
+from edgehub.message import Refusal
+from edgehub.store.commit import Commit
+from edgehub.store.database import StoreBusyError, StoreValueError, in_transaction, settled
+from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
+from edgehub.store.linger import Linger
+from edgehub.store.pause import Pause
+from edgehub.store.wal import Wal
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.message import Row
+    from edgehub.store.commit import CommitContext
+    from edgehub.store.database import Database
+    from edgehub.store.options import StoreOptions
+    from edgehub.store.queue import Queue
+
+log = structlog.get_logger(__name__)
+
+RESULTS_DELAY_S: Final = 0.05
+RESULTS_MAX: Final = 4096
+"""Rows that left and wait for their commit, above which it begins at once."""
+BACK_OFF_MIN_S: Final = 0.05
+BACK_OFF_MAX_S: Final = 5.0
+LOG_PERIOD_S: Final = 30.0
+DRAIN_ATTEMPTS: Final = 3
+
+Job = tuple["Callable[[sqlite3.Connection], Any]", "Callable[[Any], None]"]
+"""A transaction of its own: what runs on the connection, and what memory learns from it."""
+
+
+class Failure:
+    """A run of commits that did not succeed."""
+
+    __slots__ = ("attempts", "logged_s", "reason", "since_s")
+
+    def __init__(self, reason: str, now_s: float) -> None:
+        self.reason = reason
+        self.since_s = now_s
+        self.logged_s = now_s
+        self.attempts = 0
+
+    def delay_s(self) -> float:
+        """Double up to a few seconds: a full disk may be emptied any moment."""
+        return min(BACK_OFF_MIN_S * 2.0 ** min(self.attempts, 10), BACK_OFF_MAX_S)
+
+
+class Writer:
+    """Group commit."""
+
+    def __init__(
+        self, database: Database, clock: Clock, context: CommitContext, options: StoreOptions
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._context = context
+        self.group = Group()
+        self.wake_at = GROUP_ROWS_MAX
+        """`append` calls `rows_waiting` once the open group has so many rows."""
+        self.pending_bytes = 0
+        self.failure: Failure | None = None
+        self.commits_total = 0
+        self.committed_rows_total = 0
+        self.commit_failures_total = 0
+        self.refused_total = 0
+        self.early_rows_total = 0
+        self.row_bytes_total = 0
+        self.wal = Wal(database, options.wal_bytes_max)
+        self._linger = Linger(options.commit_linger_ms)
+        self._results_delay_s = max(RESULTS_DELAY_S, self._linger.fixed_s)
+        self._sealed: deque[Group] = deque()
+        self._changed: dict[Queue, None] = {}
+        self._changed_rows = 0
+        self._due = False
+        self._timer: TimerHandle | None = None
+        self._jobs: deque[tuple[Callable[[], Job | None], asyncio.Future[bool]]] = deque()
+        self._idle = Pause()
+        self._back_off = Pause()
+        self._turns = asyncio.Lock()
+        self._cancelled = False
+        self._closing = False
+        self._closed = False
+
+    async def run(self) -> None:
+        """Commit what comes until cancelled or closed.
+
+        Raises:
+            StoreCorruptError: The file is damaged; nothing more is acknowledged.
+        """
+        while not self._closed:
+            if not self._has_work():
+                await self._wait(None, 1)
+                continue
+            if self._may_linger():
+                await self._wait_for_rows()
+            async with self._turns:
+                await self._turn()
+                await self._between()
+            if self._cancelled:
+                self._cancelled = False
+                raise asyncio.CancelledError
+
+    def rows_waiting(self) -> None:
+        """Note that the open group has reached `wake_at` rows, or its bytes."""
+        if self.group.rows >= GROUP_ROWS_MAX or self.group.bytes >= GROUP_BYTES_MAX:
+            self._seal()
+        self._idle.cut()
+
+    def changed(self, queue: Queue, rows: int) -> None:
+        """Note that rows of a queue have results; they are committed within 50 ms."""
+        self._changed[queue] = None
+        self._changed_rows += rows
+        if self._changed_rows >= RESULTS_MAX:
+            self._results_due()
+        elif self._timer is None:
+            self._timer = self._clock.call_later(self._results_delay_s, self._results_due)
+
+    def withdraw(self, queue: Queue, row: Row) -> bool:
+        """Take a row that was confirmed before its commit out of the open group.
+
+        Returns:
+            False when its commit has begun; it leaves as any other row then.
+        """
+        part = queue.reader.open_part
+        if part is None or row.offset < part.rows[0].offset:
+            return False
+        self.group.withdraw(part, row)
+        self.pending_bytes -= row.size
+        self.early_rows_total += 1
+        return True
+
+    def transact(self, operation: Callable[[sqlite3.Connection], Any]) -> asyncio.Future[Any]:
+        """Let `operation` join the transaction of the messages appended so far."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._closing:
+            future.set_exception(StoreError("the store is closed"))
+            return future
+        self.group.operations.append((operation, future))
+        self._due = True
+        self._idle.cut()
+        return future
+
+    def between(self, prepare: Callable[[], Job | None]) -> asyncio.Future[bool]:
+        """Run a transaction of its own between two groups.
+
+        Args:
+            prepare: Called right before, on the loop; None = nothing to do any more.
+
+        Returns:
+            Whether a transaction was committed; fails with `StoreBusyError` when it could not be.
+        """
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._jobs.append((prepare, future))
+        self._idle.cut()
+        return future
+
+    async def flush(self) -> None:
+        """Wait until all rows and results handed in before are in the file."""
+        await self.transact(_nothing)
+        while self._changed:
+            # Results that had to stay behind: of rows in a later group, or after a failure.
+            await self.transact(_nothing)
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows that wait for their commit, those in the running one left out."""
+        return self.group.rows + sum([group.rows for group in self._sealed])
+
+    async def drain(self) -> None:
+        """Commit what is there, refuse what cannot be committed, and take no more."""
+        self._closing = True
+        self._idle.cut()
+        self._back_off.cut()
+        async with self._turns:
+            try:
+                await self._drain_turns()
+            except StoreError as exc:
+                log.error("store.drain_failed", error=str(exc))  # noqa: TRY400 - no bug of ours
+            self._refuse_rest()
+            self._closed = True
+        self._idle.cut()
+        if self._cancelled:
+            raise asyncio.CancelledError
+
+    async def _drain_turns(self) -> None:
+        attempts = 0
+        while (self._has_work() or self._changed) and attempts < DRAIN_ATTEMPTS:
+            await self._turn()
+            await self._between()
+            if self.failure is not None:
+                attempts += 1
+
+    def _has_work(self) -> bool:
+        return bool(
+            self._sealed
+            or self.group.rows
+            or self.group.operations
+            or (self._due and self._changed)
+            or self._jobs
+            or self._context.offsets.scarce()
+        )
+
+    def _may_linger(self) -> bool:
+        group = self.group
+        urgent = self._sealed or self._due or self._closing or self.failure or group.operations
+        return bool(group.rows and not urgent)
+
+    async def _wait_for_rows(self) -> None:
+        before = self.group.rows
+        delay_s = self._linger.delay_s(before, self._clock.monotonic())
+        if delay_s > 0:
+            await self._wait(delay_s, GROUP_ROWS_MAX)
+            if not self._due:
+                self._linger.lingered(before, self.group.rows)
+
+    async def _wait(self, delay_s: float | None, wake_at: int) -> None:
+        """Wait until woken, or until `delay_s` have passed."""
+        self.wake_at = wake_at
+        try:
+            await self._idle.wait(self._clock, delay_s)
+        finally:
+            self.wake_at = GROUP_ROWS_MAX
+
+    def _seal(self) -> None:
+        self.group.seal()
+        self._sealed.append(self.group)
+        self.group = Group()
+
+    def _results_due(self) -> None:
+        self._due = True
+        self._idle.cut()
+
+    def _next_group(self) -> Group:
+        if self.failure is not None and self._results_ripe():
+            # What frees space is tried first, without new rows.
+            return Group()
+        if not self._sealed:
+            self._seal()
+        return self._sealed.popleft()
+
+    def _results_ripe(self) -> bool:
+        return any(queue.checkpointer.ripe() for queue in self._changed)
+
+    async def _turn(self) -> None:
+        """Commit one group, or learn that it cannot be."""
+        group = self._next_group()
+        try:
+            await self._commit(group)
+        except StoreBusyError as exc:
+            self._put_back(group)
+            await self._bear(exc)
+        except StoreValueError as exc:
+            self._split(group, exc)
+        except BaseException:
+            self._put_back(group)
+            raise
+        else:
+            if self.failure is not None and (group or not (self._sealed or self.group)):
+                log.info(
+                    "store.commit_recovered",
+                    failed_for_s=round(self._clock.monotonic() - self.failure.since_s, 1),
+                    attempts=self.failure.attempts,
+                )
+                self.failure = None
+
+    def _put_back(self, group: Group) -> None:
+        if group:
+            self._sealed.appendleft(group)
+
+    async def _commit(self, group: Group) -> None:
+        changed: dict[Queue, None] = {}
+        if not (group.apart or (self.failure is not None and group)):
+            changed = self._take_changed()
+        if not (group or changed or self._context.offsets.scarce()):
+            return
+        commit = Commit(group, changed, self._context)
+        future = self._database.submit(partial(in_transaction, work=commit.transaction.run))
+        self._cancelled |= await settled(future)
+        try:
+            outcome = future.result()
+        except BaseException:
+            commit.roll_back()
+            self._changed = changed | self._changed
+            self._due = self._due or bool(self._changed)
+            raise
+        commit.apply(outcome)
+        self._count(group, commit)
+        commit.settle(outcome)
+        for queue in changed:
+            if queue.checkpointer.results:
+                self.changed(queue, 0)  # of rows whose own commit is still to come
+
+    def _take_changed(self) -> dict[Queue, None]:
+        changed, self._changed = self._changed, {}
+        self._changed_rows = 0
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return changed
+
+    def _count(self, group: Group, commit: Commit) -> None:
+        self.pending_bytes -= group.bytes
+        self.commits_total += 1
+        self.committed_rows_total += group.rows
+        self.row_bytes_total += group.bytes
+        # Deleting a row rewrites its page, which rows that leave in order share.
+        self.wal.written(group.bytes + commit.deleted_bytes // 2)
+        if group.rows:
+            self._linger.committed(group.rows, self._clock.monotonic())
+
+    async def _bear(self, error: StoreBusyError) -> None:
+        """Count and report a failed commit, at a bounded rate, and wait before the next try."""
+        now_s = self._clock.monotonic()
+        self.commit_failures_total += 1
+        failure = self.failure
+        if failure is None:
+            failure = self.failure = Failure(str(error), now_s)
+        failure.reason = str(error)
+        if failure.attempts == 0 or now_s - failure.logged_s >= LOG_PERIOD_S:
+            failure.logged_s = now_s
+            log.warning(
+                "store.commit_failed",
+                error=str(error),
+                attempts=failure.attempts + 1,
+                failing_for_s=round(now_s - failure.since_s, 1),
+                pending_bytes=self.pending_bytes,
+            )
+        delay_s = failure.delay_s()
+        failure.attempts += 1
+        if self._closing or self._cancelled:
+            return
+        # Nothing but time or the end cuts it: a store that fails is not made better by traffic.
+        await self._back_off.wait(self._clock, delay_s)
+
+    def _split(self, group: Group, error: StoreValueError) -> None:
+        """Go on with halves of a group, until the row that cannot be stored is alone."""
+        assert group.waiters, f"not a row's value: {error}"
+        if len(group.waiters) > 1:
+            self._sealed.extendleft(reversed(group.halves()))
+        elif not group.apart:
+            group.apart = True
+            self._sealed.appendleft(group)
+        else:
+            self._refuse(group, error)
+
+    def _refuse(self, group: Group, error: StoreValueError) -> None:
+        for part in group.parts:
+            part.queue.reader.sealed_rows -= len(part.rows) - part.handed_out
+            if part.handed_out:
+                part.queue.checkpointer.refuse(part.rows[0].offset)
+        self.refused_total += 1
+        self.pending_bytes -= group.bytes
+        log.warning("store.message_refused", error=str(error), refused_total=self.refused_total)
+        settle, token, _ = group.waiters[0]
+        settle(token, Refusal.INVALID)
+        if group.operations:
+            rest = Group()
+            rest.operations = group.operations
+            self._sealed.appendleft(rest)
+
+    def _refuse_rest(self) -> None:
+        if self.group:
+            self._seal()
+        for group in self._sealed:
+            for settle, token, _ in group.waiters:
+                settle(token, Refusal.CLOSED)
+            for _, future in group.operations:
+                if not future.done():
+                    future.set_exception(StoreError("the store is closed"))
+        self._sealed.clear()
+        for _, done in self._jobs:
+            if not done.done():
+                done.set_result(False)
+        self._jobs.clear()
+        self.pending_bytes = 0
+
+    async def _between(self) -> None:
+        if self._jobs:
+            await self._run_job(*self._jobs.popleft())
+        await self.wal.checkpoint_if_due()
+
+    async def _run_job(self, prepare: Callable[[], Job | None], done: asyncio.Future[bool]) -> None:
+        job = prepare()
+        if job is None:
+            if not done.done():
+                done.set_result(False)
+            return
+        work, apply = job
+        future = self._database.submit(partial(in_transaction, work=work))
+        self._cancelled |= await settled(future)
+        try:
+            result = future.result()
+        except StoreBusyError as exc:
+            if not done.done():
+                done.set_exception(exc)
+            return
+        apply(result)
+        if not done.done():
+            done.set_result(True)
+
+
+def _nothing(_connection: sqlite3.Connection) -> None:
+    """Join a transaction only to learn when it is committed."""

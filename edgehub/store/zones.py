@@ -1,0 +1,251 @@
+"""What is known about the rows of a queue without reading them: one entry per 1000 offsets.
+
+Owns the zone entries of one queue in memory, 48 bytes each, and with them its depth and bytes.
+They change after a transaction that wrote the same values has committed, so they equal the table
+`zone` and the rows at any moment. Invariant: an entry covers every row of its zone; it is gone
+when its last row is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from edgehub.message import NEVER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from edgehub.message import Row
+
+ZONE_OFFSETS: Final = 1000
+
+ZoneValues = tuple[int, int, int, int, int, int]
+"""zone, min expiry, max expiry, fresh until, rows, bytes."""
+
+
+class ZoneChange:
+    """What one transaction does to one zone."""
+
+    __slots__ = ("bytes", "fresh_until_ms", "max_expires_ms", "min_expires_ms", "rows", "zone")
+
+    def __init__(self, zone: int) -> None:
+        self.zone = zone
+        self.rows = 0
+        self.bytes = 0
+        self.min_expires_ms = NEVER_MS
+        self.max_expires_ms = 0
+        self.fresh_until_ms = 0
+
+
+class ZoneChanges:
+    """What one transaction does to the zones of one queue."""
+
+    __slots__ = ("zones",)
+
+    def __init__(self) -> None:
+        self.zones: dict[int, ZoneChange] = {}
+
+    def _zone(self, zone: int) -> ZoneChange:
+        change = self.zones.get(zone)
+        if change is None:
+            change = self.zones[zone] = ZoneChange(zone)
+        return change
+
+    def add_rows(self, rows: Sequence[Row], fresh_until_ms: int = 0) -> None:
+        """Count rows that join; `fresh_until_ms` is the latest of theirs."""
+        start = 0
+        while start < len(rows):
+            zone = rows[start].offset // ZONE_OFFSETS
+            end = len(rows)
+            if rows[-1].offset // ZONE_OFFSETS != zone:
+                end = bisect_left(rows, (zone + 1) * ZONE_OFFSETS, start, key=_offset_of)
+            part = rows if end - start == len(rows) else rows[start:end]
+            expiries = [row.expires_ms for row in part]
+            lowest, highest = min(expiries), max(expiries)
+            change = self._zone(zone)
+            change.rows += len(part)
+            change.bytes += sum([row.size for row in part])
+            change.min_expires_ms = min(change.min_expires_ms, lowest)
+            change.max_expires_ms = max(change.max_expires_ms, highest)
+            change.fresh_until_ms = max(change.fresh_until_ms, fresh_until_ms)
+            start = end
+
+    def remove_rows(self, offsets: Iterable[int], sizes: Iterable[int]) -> None:
+        """Count rows that leave."""
+        current = -1
+        change: ZoneChange | None = None
+        for offset, size in zip(offsets, sizes, strict=True):
+            zone = offset // ZONE_OFFSETS
+            if change is None or zone != current:
+                change = self._zone(zone)
+                current = zone
+            change.rows -= 1
+            change.bytes -= size
+
+
+class Zones:
+    """The zones of one queue, in order."""
+
+    __slots__ = ("_bytes", "_fresh", "_max", "_min", "_rows", "_zones", "bytes", "depth")
+
+    def __init__(self, stored: Iterable[ZoneValues] = ()) -> None:
+        self._zones = array("q")
+        self._min = array("q")
+        self._max = array("q")
+        self._fresh = array("q")
+        self._rows = array("q")
+        self._bytes = array("q")
+        self.depth = 0
+        self.bytes = 0
+        for values in stored:
+            self._insert(len(self._zones), values)
+            self.depth += values[4]
+            self.bytes += values[5]
+
+    def __len__(self) -> int:
+        return len(self._zones)
+
+    def __iter__(self) -> Iterator[ZoneValues]:
+        for index in range(len(self._zones)):
+            yield self._values(index)
+
+    @property
+    def min_expires_ms(self) -> int:
+        """Lower bound of the expiries of all rows."""
+        return min(self._min, default=NEVER_MS)
+
+    def values_after(self, changes: ZoneChanges) -> list[ZoneValues]:
+        """Give the entries as they are once `changes` are done; 0 rows = the entry goes."""
+        result: list[ZoneValues] = []
+        for zone, change in changes.zones.items():
+            values = self.get(zone)
+            if values is None:
+                values = (zone, NEVER_MS, 0, 0, 0, 0)
+            rows = values[4] + change.rows
+            size = values[5] + change.bytes
+            assert rows >= 0, (zone, rows)
+            assert size >= 0, (zone, size)
+            assert (rows == 0) == (size == 0), (zone, rows, size)
+            result.append(
+                (
+                    zone,
+                    min(values[1], change.min_expires_ms),
+                    max(values[2], change.max_expires_ms),
+                    max(values[3], change.fresh_until_ms),
+                    rows,
+                    size,
+                )
+            )
+        return result
+
+    def get(self, zone: int) -> ZoneValues | None:
+        """Give the entry of one zone, None = it has no rows."""
+        index = bisect_left(self._zones, zone)
+        if index < len(self._zones) and self._zones[index] == zone:
+            return self._values(index)
+        return None
+
+    def replace(self, entries: Iterable[ZoneValues]) -> None:
+        """Take over entries that have been committed."""
+        for values in entries:
+            index = bisect_left(self._zones, values[0])
+            if index < len(self._zones) and self._zones[index] == values[0]:
+                self.depth -= self._rows[index]
+                self.bytes -= self._bytes[index]
+                if values[4]:
+                    self._set(index, values)
+                else:
+                    self._delete(index)
+            elif values[4]:
+                self._insert(index, values)
+            self.depth += values[4]
+            self.bytes += values[5]
+
+    def readable(
+        self, first: int, last: int, now_ms: int, rows_max: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Choose offset ranges to read, passing zones that are empty or wholly expired.
+
+        Args:
+            first: Lowest offset that may be read.
+            last: Highest offset that may be read.
+            now_ms: Hub time.
+            rows_max: Ranges with about so many rows suffice.
+
+        Returns:
+            Ranges (both ends included), and the offset up to which they cover the queue.
+        """
+        ranges: list[tuple[int, int]] = []
+        rows = 0
+        for index in range(bisect_left(self._zones, first // ZONE_OFFSETS), len(self._zones)):
+            low = max(first, self._zones[index] * ZONE_OFFSETS)
+            high = min(last, self._zones[index] * ZONE_OFFSETS + ZONE_OFFSETS - 1)
+            if low > last:
+                break
+            if self._max[index] <= now_ms:
+                continue
+            if ranges and ranges[-1][1] + 1 == low:
+                ranges[-1] = (ranges[-1][0], high)
+            else:
+                ranges.append((low, high))
+            rows += self._rows[index]
+            # The first zone may have been read in part, so one more than needed is chosen.
+            if rows >= rows_max + ZONE_OFFSETS:
+                return ranges, high
+        return ranges, last
+
+    def expired(self, now_ms: int, *, head_only: bool = False) -> list[int]:
+        """List the zones in which some row may have expired, lowest first.
+
+        `head_only` ends the list at the first zone in which none has.
+        """
+        if not head_only:
+            pairs = zip(self._zones, self._min, strict=True)
+            return [zone for zone, expiry in pairs if expiry <= now_ms]
+        zones: list[int] = []
+        for zone, expiry in zip(self._zones, self._min, strict=True):
+            if expiry > now_ms:
+                break
+            zones.append(zone)
+        return zones
+
+    def span(self) -> tuple[int, int]:
+        """Give the first and the last zone; there must be one."""
+        return self._zones[0], self._zones[-1]
+
+    def _values(self, index: int) -> ZoneValues:
+        return (
+            self._zones[index],
+            self._min[index],
+            self._max[index],
+            self._fresh[index],
+            self._rows[index],
+            self._bytes[index],
+        )
+
+    def _set(self, index: int, values: ZoneValues) -> None:
+        (
+            self._zones[index],
+            self._min[index],
+            self._max[index],
+            self._fresh[index],
+            self._rows[index],
+            self._bytes[index],
+        ) = values
+
+    def _insert(self, index: int, values: ZoneValues) -> None:
+        for column, value in zip(self._columns(), values, strict=True):
+            column.insert(index, value)
+
+    def _delete(self, index: int) -> None:
+        for column in self._columns():
+            del column[index]
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return (self._zones, self._min, self._max, self._fresh, self._rows, self._bytes)
+
+
+def _offset_of(row: Row) -> int:
+    return row.offset

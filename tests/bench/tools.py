@@ -1,0 +1,136 @@
+"""The processes around a measurement: load tool, hub, Mosquitto; each bounded and cleaned up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.support.daemon import Daemon
+from tests.support.mosquitto import Mosquitto
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER: Final = Path(__file__).parent
+MQTTLOAD: Final = FOLDER / "bin" / "mqttload"
+LOAD_TIMEOUT_S: Final = 120
+
+
+def build() -> None:
+    """Compile the load tool if its sources are newer than the binary."""
+    sources = [FOLDER / "mqttload.c", FOLDER / "link.c", FOLDER / "link.h"]
+    newest = max(source.stat().st_mtime for source in sources)
+    if MQTTLOAD.exists() and MQTTLOAD.stat().st_mtime >= newest:
+        return
+    MQTTLOAD.parent.mkdir(exist_ok=True)
+    units = [str(source) for source in sources if source.suffix == ".c"]
+    subprocess.run(["cc", "-O2", "-o", str(MQTTLOAD), *units], check=True)
+
+
+def publish(port: int, messages: int, **options: Any) -> dict[str, Any]:
+    """Run the load tool's publisher to its end and give its figures."""
+    arguments = ["publish", "--port", str(port), "--messages", str(messages), *_flags(options)]
+    done = subprocess.run(
+        [MQTTLOAD, *arguments],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        timeout=LOAD_TIMEOUT_S,
+    )
+    return _figures(done.stdout)
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    flags = []
+    for name, value in {"timeout": LOAD_TIMEOUT_S, **options}.items():
+        flags += [f"--{name}", str(value)]
+    return flags
+
+
+def _figures(text: str) -> dict[str, Any]:
+    figures = json.loads(text.splitlines()[-1])
+    assert isinstance(figures, dict)
+    return figures
+
+
+class Receiver:
+    """The load tool as the far end: a sink, or a subscriber at a broker."""
+
+    def __init__(self, mode: str, port: int, messages: int, **options: Any) -> None:
+        arguments = [mode, "--port", str(port), "--messages", str(messages), *_flags(options)]
+        self._process = subprocess.Popen([MQTTLOAD, *arguments], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        first = json.loads(self._process.stdout.readline())
+        self.port: int = first.get("port", port)
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the last message and give the figures."""
+        out, _ = self._process.communicate(timeout=LOAD_TIMEOUT_S)
+        if self._process.returncode != 0:
+            msg = f"the receiver did not get all messages: {out}"
+            raise RuntimeError(msg)
+        return _figures(out)
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+class HubProcess(Daemon):
+    """`edgehub run`, with what the kernel says of it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running daemon."""
+        assert self._process is not None
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """Give the processor time used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mb(self) -> float:
+        """Give the resident memory."""
+        lines = Path(f"/proc/{self.pid}/status").read_text("ascii").splitlines()
+        kilobytes = next(line.split()[1] for line in lines if line.startswith("VmRSS"))
+        return int(kilobytes) / 1024
+
+
+@contextmanager
+def a_hub(folder: Path, *, upstream_port: int | None = None) -> Iterator[HubProcess]:
+    """Run a hub on a fresh folder, without an upstream or with one on loopback."""
+    config = 'data_dir = "data"\n[mqtt]\nport = 0\n[log]\nformat = "json"\n'
+    if upstream_port is not None:
+        config += f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {upstream_port}\n'
+    hub = HubProcess(folder, config)
+    try:
+        hub.start()
+        yield hub
+        hub.stop()
+    finally:
+        hub.close()
+        shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+def a_mosquitto(folder: Path, *, bridge_to: int | None = None) -> Mosquitto:
+    """Give a Mosquitto without limits of its own, as a bridge with a session on disk if asked."""
+    lines = ["max_inflight_messages 0"]
+    if bridge_to is not None:
+        lines += [
+            "persistence true",
+            f"persistence_location {folder}/",
+            "connection upstream",
+            f"address 127.0.0.1:{bridge_to}",
+            "topic devices/# out 1",
+            "cleansession false",
+            "notifications false",
+        ]
+    return Mosquitto(folder, *lines)

@@ -1,0 +1,96 @@
+"""The control socket over a real unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+
+import pytest
+
+from edgehub.cli.daemon import CommandError, call
+from edgehub.control.server import REQUEST_BYTES_MAX, ControlServer
+from edgehub.errors import DaemonUnreachableError, EdgeHubError, StartupError
+
+
+async def _echo(arguments):
+    return dict(arguments)
+
+
+async def _refuse(_arguments):
+    msg = "no such queue"
+    raise EdgeHubError(msg)
+
+
+@pytest.fixture
+async def socket_path(tmp_path):
+    """Give the socket of a running server."""
+    server = ControlServer(tmp_path / "c.sock", {"echo": _echo, "refuse": _refuse})
+    await server.open()
+    yield tmp_path / "c.sock"
+    await server.close()
+    assert not (tmp_path / "c.sock").exists()
+
+
+async def _ask(path, line: bytes) -> dict:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(line)
+    answer = await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    return json.loads(answer) if answer else {}
+
+
+async def test_a_command_is_answered_and_the_socket_is_private(socket_path):
+    """The client's call reaches the command; only the owner may open the socket."""
+    assert await asyncio.to_thread(call, socket_path, "echo", a=1) == {"a": 1}
+    assert stat.S_IMODE(socket_path.stat().st_mode) == 0o600
+
+
+async def test_errors_of_a_command_reach_the_caller(socket_path):
+    """A refusal is an error with the hub's own words."""
+    with pytest.raises(CommandError, match="no such queue"):
+        await asyncio.to_thread(call, socket_path, "refuse")
+    with pytest.raises(CommandError, match=r"unknown command 'ech' \(known: echo, refuse\)"):
+        await asyncio.to_thread(call, socket_path, "ech")
+
+
+@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"5\n", b'{"command": 7}\n', b"\xff\n"])
+async def test_a_bad_request_is_answered_and_disturbs_nobody(socket_path, line):
+    """Junk gets an error; the next client is served."""
+    assert (await _ask(socket_path, line))["ok"] is False
+    assert await asyncio.to_thread(call, socket_path, "echo") == {}
+
+
+async def test_an_endless_request_is_cut(socket_path):
+    """A line over the limit ends its connection, nothing else."""
+    assert await _ask(socket_path, b"x" * (REQUEST_BYTES_MAX * 2 + 2)) == {}
+    assert await asyncio.to_thread(call, socket_path, "echo") == {}
+
+
+async def test_a_second_server_on_the_socket_is_refused(socket_path):
+    """Two daemons on one folder: the second says so."""
+    with pytest.raises(StartupError, match="another process serves"):
+        await ControlServer(socket_path, {}).open()
+
+
+async def test_the_socket_file_of_a_killed_daemon_is_replaced(tmp_path):
+    """A file that nobody answers does not stop the start."""
+    path = tmp_path / "c.sock"
+    path.touch()
+    server = ControlServer(path, {"echo": _echo})
+    await server.open()
+    assert await asyncio.to_thread(call, path, "echo") == {}
+    await server.close()
+
+
+async def test_too_long_a_path_says_what_to_set(tmp_path):
+    """The kernel's limit on socket paths becomes a clear error."""
+    with pytest.raises(StartupError, match="control_socket"):
+        await ControlServer(tmp_path / ("x" * 120), {}).open()
+
+
+def test_no_daemon_is_said_with_a_hint(tmp_path):
+    """Without a hub the call fails at once."""
+    with pytest.raises(DaemonUnreachableError, match="is it running"):
+        call(tmp_path / "none.sock", "status")

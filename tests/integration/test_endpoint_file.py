@@ -1,0 +1,214 @@
+"""The file endpoint on a real file system."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import errno
+import json
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgehub.clock import ManualClock
+from edgehub.endpoints.file import FileEndpoint, FileOptions
+from edgehub.endpoints.json_lines import JsonLinesFile
+from edgehub.message import EndpointId, FailureKind
+from tests.support.listener import RecordingListener
+from tests.support.memory_queue import a_row
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+NOW_MS = 1_790_000_000_000
+
+
+class Parts:
+    """A file endpoint and a recording listener."""
+
+    def __init__(self, path: Path, clock: ManualClock, **options: Any) -> None:
+        self.path = path
+        self.clock = clock
+        self.listener = RecordingListener()
+        self.endpoint = FileEndpoint(
+            EndpointId("archive"),
+            FileOptions(path=path, **options),
+            clock=clock,
+            rng=random.Random(5),
+            utc_ms=lambda hub_ms: NOW_MS + hub_ms,
+        )
+
+    def send(self, *rows: Any) -> None:
+        """Hand rows over."""
+        self.endpoint.send_batch(rows, self.listener.settle)
+
+    async def settled(self, count: int) -> None:
+        """Wait for that many results."""
+        await self.listener.until(lambda: len(self.listener.results) >= count)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Read the file back."""
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+@contextlib.asynccontextmanager
+async def file_endpoint(path: Path, **options: Any) -> AsyncIterator[Parts]:
+    """Run an endpoint for the length of the block; gives it once its link is up."""
+    parts = Parts(path, ManualClock(), **options)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(parts.endpoint.run(parts.listener))
+        yield parts
+        task.cancel()
+
+
+async def up(parts: Parts) -> None:
+    """Wait for the link."""
+    await parts.listener.until(lambda: parts.endpoint.state == "up")
+
+
+async def test_a_row_becomes_one_json_line(tmp_path: Path) -> None:
+    """Every field of the record; text bodies as text, others as base64."""
+    async with file_endpoint(tmp_path / "out" / "rows.jsonl") as parts:
+        await up(parts)
+        row = a_row(1, module="cam", body="grün\n".encode(), properties={"k": "v", "n": None})
+        row.message.system["outputName"] = "alerts"
+        row.enqueued_ms = 1234
+        parts.send(row, a_row(2, body=b"\xff\x00"))
+        assert parts.endpoint.unsent_bytes() > 0
+        await parts.settled(2)
+        first, second = parts.records()
+        assert first == {
+            "id": "m1",
+            "device": "dev-1",
+            "module": "cam",
+            "output": "alerts",
+            "enqueued": "2026-09-21T14:13:21.234Z",
+            "properties": {"k": "v", "n": None},
+            "body": "grün\n",
+        }
+        assert base64.b64decode(second["body_base64"]) == b"\xff\x00"
+        assert "body" not in second
+        assert parts.endpoint.unsent_bytes() == 0
+        assert all(result.kind is None for result in parts.listener.results.values())
+
+
+async def test_a_row_counts_only_after_its_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delivered comes after the data reached the disk, and rows that wait share one fsync."""
+    events: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append("fsync"), real(descriptor)))
+    async with file_endpoint(tmp_path / "rows.jsonl") as parts:
+        await up(parts)
+        events.clear()
+        parts.send(*(a_row(number) for number in range(500)))
+        assert parts.listener.results == {}
+        await parts.settled(500)
+        assert events == ["fsync"]
+
+
+async def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
+    """What a power cut left behind the last line end goes; whole lines stay."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"id":"old"}\n{"id":"torn' + b"x" * 200_000)
+    async with file_endpoint(path) as parts:
+        await up(parts)
+        parts.send(a_row(1))
+        await parts.settled(1)
+        assert [record["id"] for record in parts.records()] == ["old", "m1"]
+
+
+async def test_a_file_without_any_line_end_starts_anew(tmp_path: Path) -> None:
+    """A first line that never became whole is no line."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"id":"torn')
+    async with file_endpoint(path) as parts:
+        await up(parts)
+        assert path.read_bytes() == b""
+
+
+async def test_files_rotate_by_size_and_old_ones_go(tmp_path: Path) -> None:
+    """No file grows beyond the bound, none is lost beyond those that are kept."""
+    path = tmp_path / "rows.jsonl"
+    async with file_endpoint(path, rotate_bytes=1000, keep_files=3) as parts:
+        await up(parts)
+        for number in range(20):
+            parts.send(a_row(number))
+            await parts.settled(number + 1)
+    files = sorted(tmp_path.glob("rows-*Z-*.jsonl"))  # noqa: ASYNC240 - the endpoint has ended
+    assert len(files) == 3
+    assert all(file.stat().st_size <= 1000 for file in [*files, path])
+    lines = [line for file in [*files, path] for line in file.read_text().splitlines()]
+    first = 20 - len(lines)
+    assert [json.loads(line)["id"] for line in lines] == [f"m{n}" for n in range(first, 20)]
+
+
+def test_files_rotate_by_age_of_their_first_line(tmp_path: Path) -> None:
+    """An hour after its first line a file is closed at the next append."""
+    file = JsonLinesFile(tmp_path / "rows.jsonl", rotate_s=3600)
+    file.append(b"1\n", NOW_MS)
+    file.append(b"2\n", NOW_MS + 3_599_000)
+    file.append(b"3\n", NOW_MS + 3_600_000)
+    file.close()
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"3\n"
+    assert len(list(tmp_path.glob("rows-20260921T151320Z-0000.jsonl"))) == 1
+
+
+async def test_a_full_disk_takes_the_link_down_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come back uncounted, nothing torn stays, and the link returns after a back-off."""
+    full = True
+    real = os.write
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if full and len(data) > 50:
+            real(descriptor, data[:50])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    async with file_endpoint(tmp_path / "rows.jsonl") as parts:
+        await up(parts)
+        parts.send(a_row(1), a_row(2))
+        await parts.settled(2)
+        assert parts.listener.results[1].kind is FailureKind.DISCONNECTED
+        assert parts.listener.links[-1] == "down: No space left on device"
+        assert parts.path.read_bytes() == b""
+        full = False
+        parts.listener.results.clear()
+        await parts.clock.advance(1.3)
+        await up(parts)
+        parts.send(a_row(1))
+        await parts.settled(1)
+        assert [record["id"] for record in parts.records()] == ["m1"]
+
+
+async def test_a_path_that_cannot_be_written_keeps_the_link_down(tmp_path: Path) -> None:
+    """A folder in the file's place is said by name of the error, and asked again."""
+    path = tmp_path / "rows.jsonl"
+    path.mkdir()
+    async with file_endpoint(path) as parts:
+        await parts.listener.until(lambda: bool(parts.listener.links))
+        assert parts.listener.links == ["down: Is a directory"]
+        path.rmdir()
+        parts.endpoint.retry_now()
+        await up(parts)
+
+
+async def test_stopping_waits_for_the_write_that_runs(tmp_path: Path) -> None:
+    """What the thread has written counts as delivered; the rest is given back."""
+    async with file_endpoint(tmp_path / "rows.jsonl") as parts:
+        await up(parts)
+        parts.send(a_row(1))
+        await asyncio.sleep(0)
+    written = [record["id"] for record in parts.records()]
+    kind = parts.listener.results[1].kind
+    assert (written, kind) in [(["m1"], None), ([], FailureKind.DISCONNECTED)]

@@ -1,0 +1,213 @@
+"""The MQTT endpoint against a scripted peer: what no real broker does on request."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edgehub.endpoints.mqtt_packet import build_publish
+from edgehub.message import FailureKind, SendResult
+from tests.support.memory_queue import a_row
+from tests.support.mqtt_peer import mqtt_peer
+from tests.support.ports import free_port
+from tests.support.uplink import uplink
+
+pytestmark = pytest.mark.integration
+
+
+async def test_the_peers_receive_maximum_is_never_exceeded() -> None:
+    """200 rows through a peer that allows 10: never 11 unconfirmed, one connection (L-07)."""
+    async with mqtt_peer() as peer, uplink(peer.port, rows_max=10) as up:
+        peer.acknowledge = False
+        queue = up.queue()
+        queue.put(*(a_row(number, body=b"%d" % number) for number in range(200)))
+        while len(queue.confirmed) < 200:
+            await peer.until(lambda: bool(peer.unconfirmed))
+            peer.confirm()
+            await up.until(lambda: bool(peer.unconfirmed) or len(queue.confirmed) == 200)
+        assert peer.unconfirmed_most <= 10
+        assert peer.connects == 1
+        assert peer.published == [b"%d" % number for number in range(200)]
+
+
+async def test_a_silent_peer_is_given_up_and_asked_again() -> None:
+    """No PUBACK in time: a time-out for the oldest row, a new connection, all delivered."""
+    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=0.4) as up:
+        peer.acknowledge = False
+        queue = up.queue()
+        queue.put(a_row(1), a_row(2))
+        await peer.until(lambda: len(peer.published) == 2)
+        await peer.until(lambda: peer.connects == 2)
+        peer.acknowledge = True
+        await up.until(lambda: queue.confirmed == [1, 2])
+        failures = up.pump.statistics().failures
+        assert failures[FailureKind.TIMEOUT] == 1
+        assert failures[FailureKind.DISCONNECTED] == 1
+
+
+async def test_confirmations_of_an_old_connection_count_for_nothing() -> None:
+    """After a cut every unconfirmed row is sent again, and settled once."""
+    async with mqtt_peer() as peer, uplink(peer.port) as up:
+        peer.acknowledge = False
+        queue = up.queue()
+        queue.put(a_row(1), a_row(2), a_row(3))
+        await peer.until(lambda: len(peer.unconfirmed) == 3)
+        peer.confirm(1)
+        await up.until(lambda: queue.confirmed == [1])
+        peer.cut()
+        await peer.until(lambda: peer.connects == 2 and len(peer.unconfirmed) == 2)
+        peer.send(b"\x40\x02\xff\x00")
+        peer.confirm()
+        await up.until(lambda: queue.confirmed == [1, 2, 3])
+        assert [row.attempts for row in queue.rows] == []
+
+
+@pytest.mark.parametrize(("connack", "parked"), [(4, True), (5, True), (3, False), (2, False)])
+async def test_a_refused_connect_parks_only_when_a_person_must_act(
+    connack: int, parked: bool
+) -> None:
+    """Bad credentials park; a server that is unavailable is asked again with back-off."""
+    async with mqtt_peer() as peer:
+        peer.connack = connack
+        async with uplink(peer.port) as up:
+            await up.until(lambda: bool(up.pump.statistics().reason))
+            statistics = up.pump.statistics()
+            assert statistics.state == ("parked" if parked else "connecting")
+            assert statistics.reason.startswith("refused: ")
+            peer.connack = 0
+            up.pump.retry_now()
+            queue = up.queue()
+            queue.put(a_row(1))
+            await up.until(lambda: queue.confirmed == [1])
+            assert up.endpoint.state == "up"
+
+
+async def test_a_peer_that_closes_before_connack_is_noticed_at_once() -> None:
+    """The hub does not wait for its connect time-out to learn that the peer hung up."""
+    async with mqtt_peer() as peer:
+        peer.connack = -1
+        async with uplink(peer.port, connect_timeout_s=60) as up:
+            await up.until(lambda: bool(up.pump.statistics().reason), timeout_s=3)
+            assert up.pump.statistics().reason == "closed by the peer"
+
+
+async def test_a_peer_without_connack_times_out() -> None:
+    """A peer that accepts and says nothing costs the connect time-out, no more."""
+    async with mqtt_peer() as peer:
+        peer.connack = None
+        async with uplink(peer.port, connect_timeout_s=0.3) as up:
+            await up.until(lambda: bool(up.pump.statistics().reason), timeout_s=3)
+            assert "timed out" in up.pump.statistics().reason
+
+
+async def test_an_unreachable_peer_leaves_the_endpoint_connecting() -> None:
+    """Nobody listens: state connecting, rows wait, the reason is shown (O-06)."""
+    async with uplink(free_port()) as up:
+        queue = up.queue()
+        queue.put(*(a_row(number) for number in range(720)))
+        await up.until(lambda: bool(up.pump.statistics().reason))
+        assert up.endpoint.state == "connecting"
+        assert up.pump.statistics().reason == "Connection refused"
+        assert len(queue.rows) == 720
+
+
+async def test_what_is_too_large_is_set_aside_and_the_rest_flows() -> None:
+    """The whole packet is measured, topic included, before it is sent (P-10)."""
+    async with mqtt_peer() as peer, uplink(peer.port, row_bytes_max=131_072) as up:
+        queue = up.queue()
+        queue.put(a_row(1, body=b"x" * 131_040), *(a_row(number) for number in range(2, 12)))
+        await up.until(lambda: len(queue.confirmed) == 10)
+        ((offset, kind, reason),) = queue.dead
+        assert (offset, kind) == (1, FailureKind.TOO_LARGE)
+        assert reason.startswith("packet of 1311")
+        assert peer.connects == 1
+
+
+async def test_a_row_without_a_topic_is_a_dead_letter() -> None:
+    """A device id that cannot stand in a topic never reaches the peer."""
+    async with mqtt_peer() as peer, uplink(peer.port) as up:
+        queue = up.queue()
+        queue.put(a_row(1, device="a/#"), a_row(2), a_row(3, properties={"k": "v" * 70_000}))
+        await up.until(lambda: queue.confirmed == [2] and len(queue.dead) == 2)
+        assert [(offset, kind) for offset, kind, _ in queue.dead] == [
+            (1, FailureKind.REJECTED),
+            (3, FailureKind.TOO_LARGE),
+        ]
+        assert len(peer.published) == 1
+
+
+async def test_large_and_small_rows_leave_in_order() -> None:
+    """Writes that the socket takes in parts never mix, also beside other packets."""
+    sizes = [0, 1, 127, 200_000, 5, 65_536, 3] * 4
+    async with mqtt_peer() as peer, uplink(peer.port) as up:
+        queue = up.queue()
+        bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+        queue.put(*(a_row(number, body=body) for number, body in enumerate(bodies)))
+        await up.until(lambda: len(queue.confirmed) == len(sizes))
+        assert peer.published == bodies
+
+
+async def test_stopping_with_rows_in_flight_gives_them_back() -> None:
+    """The endpoint ends at once, however silent the peer; no row is lost or settled twice."""
+    async with mqtt_peer() as peer:
+        peer.acknowledge = False
+        async with uplink(peer.port) as up:
+            queue = up.queue()
+            queue.put(a_row(1), a_row(2, body=b"x" * 3_000_000))
+            await peer.until(lambda: bool(peer.unconfirmed))
+        assert queue.waiting == [1, 2]
+        assert up.endpoint.state == "down"
+
+
+async def test_stopping_while_connecting_leaves_nothing_open() -> None:
+    """Cancelled at each stage of a connect: no socket, task or callback stays."""
+    async with mqtt_peer() as peer:
+        peer.connack = None
+        for turns in range(20):
+            async with uplink(peer.port):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+
+async def test_junk_from_the_peer_ends_the_connection_only() -> None:
+    """A packet that is none makes the hub connect again; rows come through."""
+    async with mqtt_peer() as peer, uplink(peer.port) as up:
+        await up.until(lambda: up.endpoint.state == "up")
+        peer.send(b"\xf7\xff\xff\xff\xff\xff\xff")
+        await peer.until(lambda: peer.connects == 2)
+        queue = up.queue()
+        queue.put(a_row(1))
+        await up.until(lambda: queue.confirmed == [1])
+
+
+async def test_device_bound_messages_are_acknowledged_after_the_device() -> None:
+    """The peer's PUBLISH, in small pieces, reaches the device; its PUBACK goes back after."""
+    offers = []
+    publish = build_publish(b"devices/d1/messages/devicebound/kind=cmd", 77, b"go" * 500)
+    async with (
+        mqtt_peer() as peer,
+        uplink(peer.port, device_bound=lambda *offer: offers.append(offer)) as up,
+    ):
+        await up.until(lambda: up.endpoint.state == "up")
+        up.endpoint.subscribe_device("d1")
+        await peer.until(lambda: peer.subscribes == 1)
+        for at in range(0, len(publish), 100):
+            peer.send(publish[at : at + 100])
+            await asyncio.sleep(0.001)
+        await up.until(lambda: len(offers) == 1)
+        device_id, message, settle = offers[0]
+        assert (device_id, message.body) == ("d1", b"go" * 500)
+        settle(SendResult(None))
+        await peer.until(lambda: peer.acknowledged == [77])
+
+
+async def test_keep_alive_survives_a_busy_link_of_confirmations_only() -> None:
+    """PUBACKs bypass the client that counts silence; its pings keep the link alive."""
+    async with mqtt_peer() as peer, uplink(peer.port, keep_alive_s=1) as up:
+        queue = up.queue()
+        for number in range(35):
+            queue.put(a_row(number))
+            await up.until(lambda count=number + 1: len(queue.confirmed) == count)
+            await asyncio.sleep(0.1)
+        assert peer.connects == 1

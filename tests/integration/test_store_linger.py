@@ -1,0 +1,259 @@
+"""A fixed linger: fewer commits for flash, and rows confirmed before theirs are never written."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.message import FailureKind, Refusal
+from edgehub.store import StoreOptions
+from tests.support.stores import (
+    LAB,
+    P0,
+    P2,
+    FaultPlan,
+    a_message,
+    a_result,
+    bodies,
+    crash_copy,
+    faulty_database,
+    read_all,
+    running,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.stores import Harness
+
+pytestmark = pytest.mark.integration
+
+LINGER = StoreOptions(commit_linger_ms=1000)
+
+
+async def started(hub: Harness) -> None:
+    """Wait until offsets are reserved, from when on rows may be read before their commit."""
+    await hub.until(lambda: hub.store.statistics().commits_total == 1)
+
+
+async def test_group_waits_for_the_linger(tmp_path: Path) -> None:
+    """Acknowledgements wait for the fixed linger, and come with one commit."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        for _ in range(9):
+            hub.send()
+            await hub.clock.advance(0.1)
+            await hub.store.read(lambda _conn: None)
+        assert hub.settled == []
+        await hub.clock.advance(0.2)
+        await hub.until_settled(9)
+        assert hub.store.statistics().commits_total == 2
+
+
+async def test_full_group_does_not_wait(tmp_path: Path) -> None:
+    """A group of 1024 rows begins its commit at once."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        hub.send_many(1024)
+        await hub.until_settled(1024)
+
+
+async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written(
+    tmp_path: Path,
+) -> None:
+    """S-05: with the link up a message costs no write at all."""
+    plan = FaultPlan()
+    async with running(
+        tmp_path / "q.db", options=LINGER, database_type=faulty_database(plan)
+    ) as hub:
+        await started(hub)
+        woken: list[str] = []
+        hub.store.watch(a_result().endpoint_id, lambda queue: woken.append(queue.id))
+        plan.statements.clear()
+        for number in range(50):
+            hub.send()
+            queue = hub.queue()
+            assert woken == [queue.id] * (number + 1)
+            assert queue.has_ready()
+            rows = await read_all(queue)
+            assert bodies(rows) == [f"body-{number}".encode()]
+            queue.confirm(rows)
+            assert hub.accepted == list(range(number + 1))
+            await hub.clock.advance(0.3)
+        await hub.store.read(lambda _conn: None)
+        assert not [sql for sql in plan.statements if sql.startswith(("INSERT", "BEGIN"))]
+        figures = queue.statistics()
+        assert (figures.depth, figures.enqueued_total, figures.sent_total) == (0, 50, 50)
+        assert hub.store.statistics().early_rows_total == 50
+        assert hub.store.statistics().pending_bytes == 0
+
+
+async def test_rows_not_confirmed_in_time_are_committed(tmp_path: Path) -> None:
+    """Of the rows read early only those unconfirmed are written; their results follow them."""
+    path = tmp_path / "q.db"
+    async with running(path, options=LINGER) as hub:
+        await started(hub)
+        hub.send_many(10)
+        queue = hub.queue()
+        rows = await queue.read_batch(6, 1 << 20)
+        queue.confirm([rows[1], rows[4]])
+        queue.give_back([rows[2]], attempted=True)
+        assert sorted(hub.accepted) == [1, 4]
+        await hub.clock.advance(1.1)
+        await hub.until_settled(10)
+        assert [token for token, _ in hub.settled[2:]] == [0, 2, 3, 5, 6, 7, 8, 9]
+        assert (await hub.count(queue))[0] == queue.statistics().depth == 8
+        copy = crash_copy(path, tmp_path / "crash")
+        again = await read_all(queue)
+        assert bodies(again) == [f"body-{n}".encode() for n in (2, 6, 7, 8, 9)]
+        queue.confirm(again)
+        queue.confirm([rows[0], rows[3], rows[5]])
+        await hub.store.flush()
+        assert await hub.count(queue) == (0, 0)
+        assert queue.statistics().sent_total == 10
+    async with running(copy) as hub:
+        rows = await read_all(hub.queue())
+        assert bodies(rows) == [f"body-{n}".encode() for n in (0, 2, 3, 5, 6, 7, 8, 9)]
+        assert [row.attempts for row in rows] == [0] * 8
+
+
+async def test_results_during_the_commit_wait_for_the_next(tmp_path: Path) -> None:
+    """A row confirmed while its commit runs, or fails, is deleted after it."""
+    plan = FaultPlan()
+    async with running(
+        tmp_path / "q.db", options=LINGER, database_type=faulty_database(plan)
+    ) as hub:
+        await started(hub)
+        hub.send_many(6)
+        queue = hub.queue()
+        rows = await queue.read_batch(5, 1 << 20)
+        plan.fail("COMMIT", times=2)
+        await hub.clock.advance(1.01)
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        queue.confirm(rows[:2])
+        queue.dead_letter(rows[2], FailureKind.REJECTED, "no")
+        queue.expire(rows[3:4])
+        queue.give_back(rows[4:], attempted=True)
+        assert hub.settled == []
+        await hub.until(lambda: len(hub.settled) == 6, tick_s=0.5)
+        await hub.store.flush()
+        assert (await hub.count(queue))[0] == queue.statistics().depth == 2
+        rows = await read_all(queue)
+        assert [(row.message.body, row.attempts) for row in rows] == [
+            (b"body-4", 1),
+            (b"body-5", 0),
+        ]
+        assert await hub.scalar("SELECT sum(attempts) FROM q_1") == 1
+        assert hub.store.statistics().dead_letter_rows == 1
+
+
+async def test_order_holds_when_the_file_has_older_rows(tmp_path: Path) -> None:
+    """Rows of the open group come after everything older, in the file or returned."""
+    options = StoreOptions(commit_linger_ms=1000, cache_bytes_max=1)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        await hub.stored(600)
+        await hub.stored(600)
+        hub.send_many(20)
+        rows = await read_all(hub.queue())
+        assert bodies(rows) == [f"body-{n}".encode() for n in range(1220)]
+
+
+async def test_shared_message_waits_for_its_commit(tmp_path: Path) -> None:
+    """A message for several queues is read once all of its rows are stored; order holds."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        hub.send()
+        hub.send(None, a_result(P2), a_result(P0, endpoint_id=LAB))
+        hub.send()
+        queue = hub.queue()
+        early = await read_all(queue)
+        assert bodies(early) == [b"body-0"]
+        assert not queue.has_ready()
+        await hub.store.flush()
+        assert bodies(await read_all(queue)) == [b"body-1", b"body-2"]
+
+
+async def test_held_rows_that_are_not_stored_yet_come_later(tmp_path: Path) -> None:
+    """A hold on a sender or a row also counts for rows that wait for their commit."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        for device in ("a", "b", "a", "b"):
+            hub.send(a_message(device, f"body-{len(hub.sent)}".encode()))
+        queue = hub.queue()
+        first = await queue.read_batch(2, 1 << 20)
+        queue.hold_sender("a")
+        queue.hold_row(first[1].offset)
+        queue.give_back(first, attempted=False)
+        assert bodies(await read_all(queue)) == [b"body-3"]
+        await hub.store.flush()
+        assert await read_all(queue) == []
+        queue.release_sender("a")
+        queue.release_row(first[1].offset)
+        assert bodies(await read_all(queue)) == [b"body-0", b"body-1", b"body-2"]
+
+
+async def test_row_read_early_and_then_refused_leaves_no_trace(tmp_path: Path) -> None:
+    """A row that turns out not to be storable is refused, though it may have been delivered."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        hub.send()
+        hub.send(a_message(body=b"x" * 30_000))
+        hub.send()
+        queue = hub.queue()
+        rows = await read_all(queue)
+        await hub.store.flush()
+        assert hub.settled == [(0, None), (1, Refusal.INVALID), (2, None)]
+        queue.confirm(rows)
+        await hub.store.flush()
+        assert queue.statistics().depth == 0
+        assert await hub.count(queue) == (0, 0)
+
+
+async def test_reserved_offsets_are_not_used_again_after_a_crash(tmp_path: Path) -> None:
+    """Ids that left the hub before any commit are never given to another message."""
+    path = tmp_path / "q.db"
+    async with running(path, options=LINGER) as hub:
+        await started(hub)
+        hub.send_many(5)
+        rows = await read_all(hub.queue())
+        hub.queue().confirm(rows)
+        copy = crash_copy(path, tmp_path / "crash")
+    async with running(copy, options=LINGER) as hub:
+        await started(hub)
+        hub.send()
+        (row,) = await read_all(hub.queue())
+        assert row.offset > rows[-1].offset
+
+
+async def test_reservation_is_renewed_without_other_writes(tmp_path: Path) -> None:
+    """Tens of thousands of rows that are never written still have reserved offsets."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        for _ in range(140):
+            hub.send_many(500)
+            queue = hub.queue()
+            rows = await queue.read_batch(500, 1 << 30)
+            queue.confirm(rows)
+            await hub.clock.advance(0.5)
+            await hub.store.read(lambda _conn: None)
+        figures = hub.store.statistics()
+        assert figures.early_rows_total == 70_000
+        assert 2 <= figures.commits_total <= 6
+        assert await hub.scalar("SELECT high_water FROM boot") > 70_000
+
+
+async def test_checkpoint_stays_below_rows_to_come(tmp_path: Path) -> None:
+    """The checkpoint of an empty queue is not the reserved mark, so no start repairs it."""
+    path = tmp_path / "q.db"
+    async with running(path, options=LINGER) as hub:
+        await hub.stored(3)
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        hub.send_many(2)
+        await hub.store.flush()
+        copy = crash_copy(path, tmp_path / "crash")
+    async with running(copy) as hub:
+        assert hub.store.statistics().checkpoint_repaired_total == 0
+        assert hub.queue().statistics().depth == 2

@@ -1,0 +1,112 @@
+"""What the store keeps beside queues: dead letters, sessions, operations of others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.message import (
+    UPSTREAM,
+    FailureKind,
+)
+from edgehub.store import SessionTable, StoreOptions
+from tests.support.stores import (
+    P2,
+    a_message,
+    a_result,
+    read_all,
+    running,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+async def test_dead_letter_leaves_the_queue_with_its_reason(tmp_path: Path) -> None:
+    """P-09: a row refused for good is kept with the reason; what a peer says is made storable."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        hub.send(
+            a_message("dev-9", b"bad", properties={"k": "v"}), a_result(P2, routes=("r1", "r2"))
+        )
+        await hub.store.flush()
+        queue = hub.queue()
+        (row,) = await read_all(queue)
+        queue.dead_letter(row, FailureKind.REJECTED, "400 \ud800 " + "x" * 5000)
+        await hub.store.flush()
+        assert queue.statistics().dead_lettered_total == 1
+        assert await hub.count(queue) == (0, 0)
+    async with running(path) as hub:
+        (letter,) = await hub.store.dead_letters()
+        assert (letter.kind, letter.endpoint_id, letter.priority) == ("rejected", UPSTREAM, P2)
+        assert letter.reason.startswith("400 ? xxx")
+        assert len(letter.reason) == 1000
+        assert (letter.offset, letter.routes, letter.message.body) == (
+            row.offset,
+            ("r1", "r2"),
+            b"bad",
+        )
+        assert letter.message.message_id == row.message.message_id
+        assert (await hub.store.dead_letter(letter.id)) is not None
+        assert (await hub.store.dead_letter(letter.id + 1)) is None
+        assert hub.store.statistics().dead_letter_rows == 1
+
+
+async def test_dead_letters_are_bounded_by_rows_bytes_and_age(tmp_path: Path) -> None:
+    """The oldest leave first when a bound is exceeded."""
+    options = StoreOptions(dead_letter_rows_max=5, dead_letter_bytes_max=3000)
+    async with running(tmp_path / "queue.db", options=options) as hub:
+        await hub.stored(8)
+        hub.send(a_message(body=b"x" * 2500))
+        await hub.store.flush()
+        queue = hub.queue()
+        for row in await queue.read_batch(8, 1 << 20):
+            queue.dead_letter(row, FailureKind.REJECTED, "no")
+        await hub.store.flush()
+        assert [d.message.body for d in await hub.store.dead_letters()] == [
+            f"body-{n}".encode() for n in range(3, 8)
+        ]
+        (large,) = await read_all(queue)
+        queue.dead_letter(large, FailureKind.TOO_LARGE, "too large")
+        await hub.store.flush()
+        figures = hub.store.statistics()
+        assert figures.dead_letter_bytes <= 3000
+        assert figures.dead_letter_bytes == await hub.scalar("SELECT sum(size) FROM dead_letter")
+        await hub.clock.advance(31 * 86_400)
+        await hub.store.flush()
+        await hub.clock.advance(3601)
+        await hub.until(lambda: hub.store.statistics().dead_letter_rows == 0)
+        assert await hub.store.dead_letters() == []
+
+
+async def test_sessions_are_stored_replaced_and_forgotten(tmp_path: Path) -> None:
+    """M-14: a stored session outlives the hub until it is deleted."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        table = SessionTable(hub.store)
+        await table.save("c1", {"cmd/#": 1})
+        await table.save("c1", {"cmd/#": 1, "ünï/+": 0})
+        await table.save("c2", {})
+        await table.delete("c2")
+    async with running(path) as hub:
+        assert await SessionTable(hub.store).load() == {"c1": {"cmd/#": 1, "ünï/+": 0}}
+
+
+async def test_operation_joins_the_transaction_of_what_was_appended(tmp_path: Path) -> None:
+    """`transact` sees the rows appended before, returns a value, and fails alone."""
+    async with running(tmp_path / "queue.db") as hub:
+        hub.send_many(3)
+        seen = hub.store.transact(
+            lambda conn: conn.execute("SELECT count(*) FROM q_1").fetchone()[0]
+        )
+        broken = hub.store.transact(
+            lambda conn: conn.execute("INSERT INTO meta VALUES ('a', NULL)")
+        )
+        results = await asyncio.gather(seen, broken, return_exceptions=True)
+        assert results[0] == 3
+        assert "NOT NULL" in str(results[1])
+        assert hub.accepted == [0, 1, 2]

@@ -1,0 +1,112 @@
+"""The daemon as a process, as systemd would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from edgehub.cli.daemon import call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+START_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 25.0
+
+
+class Daemon:
+    """`edgehub run` on one folder; can be started again after a stop or a kill."""
+
+    def __init__(self, folder: Path, config: str, *, env: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.config = folder / "edgehub.toml"
+        self.config.write_text(config, "utf-8")
+        self.env = dict(env or {})
+        self.log: list[dict[str, Any]] = []
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.mqtt_port = 0
+
+    def start(self) -> Daemon:
+        """Start and wait for the log event that says that the heads listen."""
+        self._events = queue.Queue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "edgehub", "run", "--config", str(self.config)],
+            cwd=self.folder,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **self.env},
+        )
+        threading.Thread(
+            target=self._collect, args=(self._process, self._events), daemon=True
+        ).start()
+        started = self.wait_event("hub.started", START_TIMEOUT_S)
+        self.mqtt_port = started["mqtt_port"]
+        return self
+
+    def wait_event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
+        """Give the next log line with this event; fails when the daemon ends first."""
+        while True:
+            line = self._events.get(timeout=timeout_s)
+            if line is None:
+                msg = f"the daemon ended before {name}: {self.log[-5:]}"
+                raise AssertionError(msg)
+            if line.get("event") == name:
+                return line
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Ask over the control socket."""
+        return call(self.folder / "data" / "control.sock", command, **arguments)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until `condition`, which asks the daemon, holds; each answer paces the next."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, "the daemon did not get there"
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; gives the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end; gives the exit code."""
+        assert self._process is not None
+        return self._process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def _collect(
+        self, process: subprocess.Popen[bytes], events: queue.Queue[dict[str, Any] | None]
+    ) -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for raw in process.stderr:
+                try:
+                    line = json.loads(raw)
+                except ValueError:
+                    line = {"event": "text", "text": raw.decode(errors="replace")}
+                self.log.append(line)
+                events.put(line)
+        events.put(None)

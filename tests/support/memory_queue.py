@@ -1,0 +1,132 @@
+"""A queue in memory with the interface of the store's queue, for tests of the pump alone."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+from edgehub.message import NEVER_MS, EndpointId, Message, Row, queue_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.message import FailureKind, Priority
+
+_OVERHEAD_BYTES = 64
+
+
+class MemoryQueue:
+    """Rows sorted by offset; keeps a record of what became of each."""
+
+    def __init__(self, endpoint_id: str, priority: Priority) -> None:
+        self.endpoint_id = EndpointId(endpoint_id)
+        self.priority = priority
+        self.id = queue_id(self.endpoint_id, priority)
+        self.rows: list[Row] = []
+        self.in_flight: dict[int, Row] = {}
+        self.confirmed: list[int] = []
+        self.expired: list[int] = []
+        self.dead: list[tuple[int, FailureKind, str]] = []
+        self.wake: Callable[[MemoryQueue], None] = lambda _queue: None
+        self._held_senders: set[str] = set()
+        self._held_rows: set[int] = set()
+
+    def put(self, *rows: Row) -> None:
+        """Append rows and tell the pump, as a commit does."""
+        for row in rows:
+            insort(self.rows, row, key=lambda row: row.offset)
+        self.wake(self)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Give the offsets that are neither in flight nor gone."""
+        return [row.offset for row in self.rows]
+
+    @property
+    def held_senders(self) -> frozenset[str]:
+        """Give the senders that are kept back."""
+        return frozenset(self._held_senders)
+
+    def has_ready(self) -> bool:
+        """See `PumpQueue`."""
+        return any(self._is_ready(row) for row in self.rows)
+
+    async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
+        """See `PumpQueue`."""
+        batch: list[Row] = []
+        size = 0
+        for row in self.rows:
+            if len(batch) == rows_max or (batch and size + row.size > bytes_max):
+                break
+            if self._is_ready(row):
+                batch.append(row)
+                size += row.size
+        taken = {row.offset for row in batch}
+        self.rows = [row for row in self.rows if row.offset not in taken]
+        self.in_flight.update((row.offset, row) for row in batch)
+        return batch
+
+    def confirm(self, rows: Sequence[Row]) -> None:
+        """See `PumpQueue`."""
+        for row in rows:
+            self._land(row)
+            self.confirmed.append(row.offset)
+
+    def give_back(self, rows: Sequence[Row], *, attempted: bool) -> None:
+        """See `PumpQueue`."""
+        for row in rows:
+            self._land(row)
+            row.attempts += attempted
+            insort(self.rows, row, key=lambda row: row.offset)
+
+    def expire(self, rows: Sequence[Row]) -> None:
+        """See `PumpQueue`."""
+        for row in rows:
+            self._land(row)
+            self.expired.append(row.offset)
+
+    def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
+        """See `PumpQueue`."""
+        self._land(row)
+        self.dead.append((row.offset, kind, reason))
+
+    def hold_sender(self, sender: str) -> None:
+        """See `PumpQueue`."""
+        assert sender not in self._held_senders
+        self._held_senders.add(sender)
+
+    def release_sender(self, sender: str) -> None:
+        """See `PumpQueue`."""
+        self._held_senders.remove(sender)
+
+    def hold_row(self, offset: int) -> None:
+        """See `PumpQueue`."""
+        assert offset not in self._held_rows
+        self._held_rows.add(offset)
+
+    def release_row(self, offset: int) -> None:
+        """See `PumpQueue`."""
+        self._held_rows.remove(offset)
+
+    def _land(self, row: Row) -> None:
+        assert self.in_flight.pop(row.offset) is row
+
+    def _is_ready(self, row: Row) -> bool:
+        return row.message.sender not in self._held_senders and row.offset not in self._held_rows
+
+
+def a_row(
+    offset: int,
+    *,
+    device: str = "dev-1",
+    module: str | None = None,
+    body: bytes = b"x" * 200,
+    properties: dict[str, str | None] | None = None,
+    enqueued_ms: int = 0,
+    expires_ms: int = NEVER_MS,
+) -> Row:
+    """Build a row; its offset is also its message id."""
+    message = Message(
+        device, module, "/messages/", properties or {}, {}, body, message_id=f"m{offset}"
+    )
+    return Row(offset, message, enqueued_ms, expires_ms, ("route",), len(body) + _OVERHEAD_BYTES)

@@ -1,0 +1,185 @@
+"""A listener on loopback with scripted neighbours: router, session table, pump callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from edgehub.clock import Clock, SystemClock
+from edgehub.devices.identities import Identities
+from edgehub.errors import StoreError
+from edgehub.heads.mqtt.listener import MqttListener
+from edgehub.heads.mqtt.options import ListenerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from edgehub.message import Message, Refusal, SendResult
+
+HUB_ID = "hub"
+
+
+class ScriptedRouter:
+    """Takes messages; settles them at once, or when told to, with or without a refusal."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.holding = False
+        self.refusal: Refusal | None = None
+        self.pending: list[tuple[Callable[[int, Refusal | None], None], int]] = []
+        self._arrived = asyncio.Event()
+
+    def submit(
+        self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
+    ) -> None:
+        """See `edgehub.heads.head.Submit`."""
+        self.messages.append(message)
+        self._arrived.set()
+        if self.holding:
+            self.pending.append((settle, token))
+        else:
+            settle(token, self.refusal)
+
+    def settle(self, *places: int, refusal: Refusal | None = None) -> None:
+        """Settle held messages, all or those at `places`, in that order."""
+        chosen = [self.pending[place] for place in places] if places else list(self.pending)
+        self.pending = [held for held in self.pending if held not in chosen]
+        for settle, token in chosen:
+            settle(token, refusal)
+
+    async def received(self, count: int) -> list[Message]:
+        """Wait until `count` messages have come in."""
+        while len(self.messages) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.messages
+
+
+class MemorySessions:
+    """A session table in memory; `failing` makes every write fail as a broken disk does."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, dict[str, int]] = {}
+        self.failing = False
+
+    async def load(self) -> dict[str, dict[str, int]]:
+        """See `SessionStore`."""
+        return {client_id: dict(filters) for client_id, filters in self.table.items()}
+
+    def save(self, client_id: str, subscriptions: Mapping[str, int]) -> Awaitable[None]:
+        """See `SessionStore`."""
+        return self._write(lambda: self.table.update({client_id: dict(subscriptions)}))
+
+    def delete(self, client_id: str) -> Awaitable[None]:
+        """See `SessionStore`."""
+        return self._write(lambda: self.table.pop(client_id, None))
+
+    async def _write(self, change: Callable[[], object]) -> None:
+        await asyncio.sleep(0)
+        if self.failing:
+            msg = "disk full"
+            raise StoreError(msg)
+        change()
+
+
+class _Collected:
+    """Things in order of arrival."""
+
+    def __init__(self) -> None:
+        self.all: list = []
+        self._arrived = asyncio.Event()
+
+    def add(self, thing: object) -> None:
+        """Take one."""
+        self.all.append(thing)
+        self._arrived.set()
+
+    async def count(self, count: int) -> list:
+        """Wait until there are `count`."""
+        while len(self.all) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.all
+
+
+class Results(_Collected):
+    """Collects send results."""
+
+    def settle(self, result: SendResult) -> None:
+        """Take one."""
+        self.add(result)
+
+    @property
+    def kinds(self) -> list:
+        """Failure kinds so far, None = delivered."""
+        return [result.kind for result in self.all]
+
+
+class Changes(_Collected):
+    """Collects the arguments with which watchers are called."""
+
+    def __call__(self, *arguments: object) -> None:
+        """Take one call."""
+        self.add(arguments)
+
+
+class Bench:
+    """A running listener and its neighbours."""
+
+    def __init__(self, listener: MqttListener, parts: dict) -> None:
+        self.listener = listener
+        self.router: ScriptedRouter = parts["router"]
+        self.sessions: MemorySessions = parts["sessions"]
+        self.identities: Identities = parts["identities"]
+        self.interest: Changes = parts["interest"]
+        self.link: dict[str, bool] = parts["link"]
+        self.port = listener.addresses[0][1]
+
+    def dropped(self) -> dict[str, int]:
+        """Counts of dropped messages that are not zero."""
+        return {k: v for k, v in self.listener.statistics().dropped.items() if v}
+
+    def ended(self) -> dict[str, int]:
+        """Counts of ended connections that are not zero."""
+        return {k: v for k, v in self.listener.statistics().closed.items() if v}
+
+
+@asynccontextmanager
+async def running(
+    *,
+    clock: Clock | None = None,
+    identities_file: Path | None = None,
+    sessions: MemorySessions | None = None,
+    **options: object,
+) -> AsyncIterator[Bench]:
+    """Run a listener on a free loopback port; keywords are fields of `ListenerOptions`."""
+    parts = {
+        "router": ScriptedRouter(),
+        "sessions": sessions or MemorySessions(),
+        "identities": Identities(identities_file),
+        "interest": Changes(),
+        "link": {"up": True},
+    }
+    await parts["identities"].load()
+    listener = MqttListener(
+        options=ListenerOptions(**{"port": 0, **options}),
+        hub_id=HUB_ID,
+        clock=clock or SystemClock(),
+        submit=parts["router"].submit,
+        sessions=parts["sessions"],
+        identities=parts["identities"],
+        device_bound_interest=parts["interest"],
+        link_up=lambda: parts["link"]["up"],
+    )
+    await listener.open()
+    bench = Bench(listener, parts)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(listener.run())
+        try:
+            yield bench
+        finally:
+            await listener.close()
+            task.cancel()
+            parts["identities"].close()

@@ -1,0 +1,94 @@
+"""A pump with in-memory queues in front of a real MQTT endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+from edgehub.clock import SystemClock
+from edgehub.endpoints.aiomqtt_bridge import LinkOptions, TlsOptions
+from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
+from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
+from edgehub.pump.pump import Pump
+from tests.support.memory_queue import MemoryQueue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from edgehub.endpoints.device_bound import Deliver
+    from edgehub.message import Row
+
+
+class Uplink:
+    """The parts of one uplink on real time."""
+
+    def __init__(self, endpoint: MqttEndpoint) -> None:
+        self.clock = SystemClock()
+        self.endpoint = endpoint
+        self.queues: dict[int, MemoryQueue] = {}
+        self.pump = Pump(
+            endpoint,
+            queues=lambda: list(self.queues.values()),
+            rules=_rules,
+            clock=self.clock,
+            now_ms=self.clock.boottime_ms,
+            rng=random.Random(3),
+        )
+
+    def queue(self, priority: int = DEFAULT_PRIORITY) -> MemoryQueue:
+        """Give the queue of a priority, new or not."""
+        if priority not in self.queues:
+            queue = self.queues[priority] = MemoryQueue(UPSTREAM, Priority(priority))
+            queue.wake = self.pump.rows_ready
+        return self.queues[priority]
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 10) -> None:
+        """Wait until a condition on pump or queues holds; they have no events of their own."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 - statistics have no event
+                await asyncio.sleep(0.01)
+
+
+def _rules(_row: Row) -> DeliveryRules:
+    return DeliveryRules()
+
+
+@contextlib.asynccontextmanager
+async def uplink(
+    port: int,
+    *,
+    username: str | None = None,
+    password_file: Path | None = None,
+    tls: TlsOptions | None = None,
+    host: str = "127.0.0.1",
+    device_bound: Deliver | None = None,
+    connect_timeout_s: float = 5.0,
+    keep_alive_s: int = 60,
+    **options: Any,
+) -> AsyncIterator[Uplink]:
+    """Run a pump and an MQTT endpoint towards a port for the length of the block."""
+    link = LinkOptions(
+        host=host,
+        port=port,
+        client_id="hub-1",
+        username=username,
+        password_file=password_file,
+        tls=tls,
+        connect_timeout_s=connect_timeout_s,
+        keep_alive_s=keep_alive_s,
+    )
+    endpoint = MqttEndpoint(
+        UPSTREAM,
+        MqttOptions(link=link, **options),
+        clock=SystemClock(),
+        rng=random.Random(3),
+        device_bound=device_bound,
+    )
+    parts = Uplink(endpoint)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(parts.pump.run())
+        yield parts
+        task.cancel()

@@ -1,0 +1,90 @@
+"""`edgehub identity`: the file it writes and what it says."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from edgehub.cli.identity import identity
+from edgehub.devices.identity_file import IdentityFileError, read_identities
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Path of an identities file that is not there yet."""
+    return tmp_path / "identities.jsonl"
+
+
+def run(path, *arguments, password="secret\n"):
+    """Run a subcommand on the file; the password comes by standard input."""
+    return CliRunner().invoke(identity, [*arguments, "--file", str(path)], input=password)
+
+
+def test_add_from_standard_input(path):
+    """The password is read from standard input, without its line end, and stored hashed."""
+    result = run(path, "add", "dev1", "--on-behalf", "child-*", "--on-behalf", "x")
+    assert result.exit_code == 0, result.output
+    entry = read_identities(path)["dev1"]
+    assert entry.password.matches(b"secret")
+    assert entry.on_behalf == ("child-*", "x")
+    assert b"secret" not in path.read_bytes()
+
+
+def test_add_from_a_file(path, tmp_path):
+    """The password can come from a file."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"from file\r\n")
+    assert run(path, "add", "dev1", "--password-file", str(secret)).exit_code == 0
+    assert read_identities(path)["dev1"].password.matches(b"from file")
+
+
+def test_passwd_and_remove(path):
+    """A password is replaced, rights stay; a removed identity is gone."""
+    run(path, "add", "dev1", "--on-behalf", "a*")
+    run(path, "add", "dev2")
+    assert run(path, "passwd", "dev1", password="new").exit_code == 0
+    entry = read_identities(path)["dev1"]
+    assert entry.password.matches(b"new")
+    assert entry.on_behalf == ("a*",)
+    assert run(path, "remove", "dev1").exit_code == 0
+    assert list(read_identities(path)) == ["dev2"]
+
+
+def test_list(path):
+    """The list shows rights and never hashes, as JSON and as a table."""
+    run(path, "add", "dev1", "--on-behalf", "a*")
+    result = run(path, "list", "--json")
+    assert json.loads(result.stdout) == [{"id": "dev1", "on_behalf": ["a*"], "disabled": False}]
+    table = run(path, "list").stdout
+    assert "dev1" in table
+    assert "scrypt" not in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "password", "says"),
+    [
+        (["add", "dev1"], "x", "exists already"),
+        (["add", "a b"], "x", "is not <device>"),
+        (["add", "dev2", "--on-behalf", ""], "x", "pattern"),
+        (["add", "dev2"], "", "0 bytes"),
+        (["add", "dev2"], "x" * 2000, "allowed are 1 to 1024"),
+        (["passwd", "dev2"], "x", "is not in"),
+        (["remove", "dev2"], "", "is not in"),
+    ],
+)
+def test_refused(path, arguments, password, says):
+    """What cannot be done says why and leaves the file alone."""
+    run(path, "add", "dev1")
+    before = path.read_bytes()
+    result = run(path, *arguments, password=password)
+    assert result.exit_code != 0
+    assert says in result.output
+    assert path.read_bytes() == before
+
+
+def test_a_broken_file_is_not_overwritten(path):
+    """A file with faults is reported, not replaced."""
+    path.write_text("no json\n")
+    result = run(path, "add", "dev1")
+    assert isinstance(result.exception, IdentityFileError)
+    assert path.read_text() == "no json\n"

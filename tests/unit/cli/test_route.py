@@ -1,0 +1,216 @@
+"""`edgehub route`: lines in, lines out; manifests checked; messages explained."""
+
+import json
+import os
+
+import pytest
+
+from edgehub.cli.main import main
+from tests.support.routes import a_manifest
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run a command line in an empty directory; gives exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("EDGEHUB_")]:
+        monkeypatch.delenv(variable)
+
+    def run_command(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run_command
+
+
+def answers(output: str) -> list[dict]:
+    """Read the answers, one JSON object a line."""
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_conditions_and_routes_are_tried_line_by_line(run, tmp_path):
+    """A match, no match, and a compile error are answers; the exit code is 0."""
+    lines = [
+        {"id": 1, "condition": "site = 'n'", "message": {"properties": {"site": "n"}}},
+        {"id": "two", "condition": "site = 'n'", "message": {"properties": {"site": None}}},
+        {"id": 3, "route": "FROM /* WHERE level > 5 INTO $upstream", "message": {}},
+        {
+            "id": 4,
+            "route": "FROM /messages/modules/cam/* INTO Endpoint('lab')",
+            "message": {"device": "d", "module": "cam", "output": "o"},
+        },
+        {
+            "id": 5,
+            "condition": "$body.t = 'Zürich'",
+            "message": {
+                "body": {"t": "Zürich"},
+                "content_type": "application/json",
+                "content_encoding": "utf-16",
+            },
+        },
+        {"id": 6, "route": "FROM /mqtt/a/# INTO $upstream", "message": {"source": "/mqtt/a"}},
+        {"id": 7, "condition": "a+b = 'x'"},
+    ]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("\n\n".join(json.dumps(line) for line in lines))
+    code, output, _ = run("route", "test", str(file))
+    found = answers(output)
+    assert code == 0
+    assert [answer["id"] for answer in found] == [1, "two", 3, 4, 5, 6, 7]
+    assert [answer["match"] for answer in found] == [True, False, None, True, True, True, None]
+    assert [answer["ok"] for answer in found] == [True, True, False, True, True, True, True]
+    assert found[2]["error"] | {"message": "", "hint": ""} == {
+        "kind": "condition",
+        "line": 1,
+        "column": 21,
+        "message": "",
+        "hint": "",
+    }
+    assert found[3] | {"reason": ""} == {
+        "id": 4,
+        "ok": True,
+        "match": True,
+        "error": None,
+        "errors": [],
+        "warnings": [],
+        "source": "/messages/modules/cam/",
+        "condition": "true",
+        "sink": "endpoint:lab",
+        "outcome": "routed",
+        "reason": "",
+    }
+    assert found[6]["warnings"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[]",
+        "[" * 100_000,
+        '{"id": 1}',
+        '{"id": 1, "condition": 5}',
+        '{"id": 1, "condition": "true", "route": "FROM /* INTO $upstream"}',
+        '{"id": 1, "condition": "true", "message": 5}',
+        '{"id": 1, "condition": "true", "message": {"properties": {"level": 5}}}',
+        '{"id": 1, "condition": "true", "message": {"properties": []}}',
+        '{"id": 1, "condition": "true", "message": {"device": 5}}',
+        '{"id": 1, "condition": "true", "message": {"propertiess": {}}}',
+    ],
+)
+def test_a_bad_line_is_answered_and_the_others_go_on(run, tmp_path, line):
+    """The answer says what is wrong; the exit code is 1."""
+    file = tmp_path / "lines.jsonl"
+    file.write_text(line + '\n{"id": 2, "condition": "true", "message": {}}\n')
+    code, output, _ = run("route", "test", str(file))
+    bad, good = answers(output)
+    assert code == 1
+    assert (bad["ok"], bad["match"], bad["error"]["kind"]) == (False, None, "line")
+    assert bad["error"]["message"]
+    assert (good["id"], good["match"]) == (2, True)
+
+
+def test_undecodable_lines_are_answered(run, tmp_path):
+    """Bytes that are no UTF-8 spoil only their line."""
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b'\xff\xfe\n{"id": 2, "condition": "true"}\n')
+    code, output, _ = run("route", "test", str(file))
+    assert code == 1
+    assert [answer["ok"] for answer in answers(output)] == [False, True]
+
+
+def test_check_accepts_a_good_manifest_with_its_warnings(run, tmp_path):
+    """The number of routes on standard output, warnings on the other one."""
+    file = tmp_path / "m.json"
+    file.write_text(
+        json.dumps(
+            a_manifest({"a": "FROM /* INTO Endpoint('lab')", "b": "FROM /foo INTO $upstream"})
+        )
+    )
+    code, output, errors = run("route", "check", "--manifest", str(file))
+    assert code == 0
+    assert "2 routes" in output
+    assert "routes.b" in errors
+    code, output, _ = run("route", "check", "--manifest", str(file), "--json")
+    document = json.loads(output)
+    assert code == 0
+    assert (document["ok"], document["routes"], len(document["warnings"])) == (True, 2, 1)
+    assert len(document["fingerprint"]) == 64
+
+
+def test_check_reports_every_fault_of_a_bad_manifest(run, tmp_path):
+    """Exit code 78, one line per fault, or all as JSON."""
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(a_manifest({"a": "FROM", "b": {"route": 5, "priority": 10}})))
+    code, _, errors = run("route", "check", "--manifest", str(file))
+    assert code == 78
+    assert [path in errors for path in ("routes.a:", "routes.b.route", "routes.b.priority")] == [
+        True
+    ] * 3
+    code, output, _ = run("route", "check", "--manifest", str(file), "--json")
+    assert code == 78
+    assert len(json.loads(output)["faults"]) == 3
+
+
+def test_endpoints_are_compared_with_the_settings(run, tmp_path):
+    """With a settings file, a named endpoint must be in it."""
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(a_manifest({"a": "FROM /* INTO Endpoint('labb')"})))
+    config = tmp_path / "hub.toml"
+    config.write_text("")
+    code, _, errors = run("--config", str(config), "route", "check", "--manifest", str(file))
+    assert code == 78
+    assert '"labb"' in errors
+
+
+def test_explain_says_where_a_message_goes(run, tmp_path):
+    """As a table for people, as JSON for programs; without a message an empty one is taken."""
+    file = tmp_path / "m.json"
+    routes = {
+        "alarm": {"route": "FROM /* WHERE kind = 'alarm' INTO $upstream", "priority": 0},
+        "rest": "FROM /messages/* INTO $upstream",
+        "kept": {"route": "FROM /* WHERE $body.a[0] = 1 INTO $upstream"},
+    }
+    file.write_text(
+        json.dumps(a_manifest(routes, storeAndForwardConfiguration={"timeToLiveSecs": -1}))
+    )
+    message = tmp_path / "message.json"
+    message.write_text(json.dumps({"properties": {"kind": "alarm"}}))
+    asked = ("route", "explain", "--manifest", str(file), "--message", str(message))
+    code, output, _ = run(*asked)
+    assert code == 0
+    assert "alarm" in output
+    assert "beaten" in output
+    _, output, _ = run(*asked, "--json")
+    verdicts = json.loads(output)["routes"]
+    assert [verdict["outcome"] for verdict in verdicts] == ["routed", "beaten", "undefined"]
+    assert verdicts[0] | {"reason": ""} == {
+        "route": "alarm",
+        "endpoint": "upstream",
+        "priority": 0,
+        "ttl_s": None,
+        "outcome": "routed",
+        "reason": "",
+        "winner": None,
+        "line": None,
+        "column": None,
+    }
+    _, output, _ = run("route", "explain", "--manifest", str(file), "--json")
+    assert json.loads(output)["routes"][1]["outcome"] == "routed"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message", "code"),
+    [(b"\xff", b"{}", 78), (None, b"nonsense", 1), (None, b"[]", 1)],
+)
+def test_explain_refuses_what_it_cannot_read(run, tmp_path, manifest, message, code):
+    """A manifest that is no text, a message that is no JSON object."""
+    file = tmp_path / "m.json"
+    file.write_bytes(json.dumps(a_manifest({})).encode() if manifest is None else manifest)
+    form = tmp_path / "message.json"
+    form.write_bytes(message)
+    exit_code, _, errors = run("route", "explain", "--manifest", str(file), "--message", str(form))
+    assert exit_code == code
+    assert errors.startswith("edgehub: ")

@@ -1,0 +1,228 @@
+"""Identities: ids, hashes, the file, and the check of passwords."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from edgehub.devices.identities import Identities
+from edgehub.devices.identity_file import Identity, IdentityFileError, changing, read_identities
+from edgehub.devices.ids import is_device_id, split_sender
+from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
+
+HASH = PasswordHash.of(b"secret")
+
+
+def an_identity(identity_id="dev1", **fields) -> Identity:
+    """Build an entry with the password `secret`."""
+    return Identity(**{"id": identity_id, "password": HASH, **fields})
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Path of an identities file that is not there yet."""
+    return tmp_path / "identities.jsonl"
+
+
+def write(path, *entries: Identity) -> None:
+    """Add entries to the file."""
+    with changing(path) as identities:
+        identities.update({entry.id: entry for entry in entries})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dev1", ("dev1", None)),
+        ("dev1/mod", ("dev1", "mod")),
+        ("a-b.c%d_e*f?g!h(i)j,k:l=m@n$o'", ("a-b.c%d_e*f?g!h(i)j,k:l=m@n$o'", None)),
+        ("", None),
+        ("/", None),
+        ("dev1/", None),
+        ("/mod", None),
+        ("a/b/c", None),
+        ("a b", None),
+        ("a+", None),
+        ("a#", None),
+        ("a\n", None),
+        ("ä", None),
+        ("x" * 129, None),
+    ],
+)
+def test_split_sender(text, expected):
+    """Ids are one or two levels of allowed characters."""
+    assert split_sender(text) == expected
+
+
+@given(st.text(max_size=10))
+def test_ids_are_safe_topic_levels(text):
+    """An accepted id never holds what MQTT treats specially."""
+    assert not is_device_id(text) or not set(text) & set("/+#\0 \n")
+
+
+@given(st.binary(min_size=1, max_size=8))
+def test_hash_text_round_trip(password):
+    """The text of a hash is read back as the same hash."""
+    hashed = PasswordHash(log2_n=4, r=8, p=1, salt=password, key=bytes(32))
+    assert PasswordHash.parse(str(hashed)) == hashed
+
+
+def test_hash_matches_its_password_only():
+    """A hash accepts its password; the same password hashes differently each time."""
+    assert HASH.matches(b"secret")
+    assert not HASH.matches(b"Secret")
+    assert str(PasswordHash.of(b"secret")) != str(HASH)
+    assert not PasswordHash.decoy().matches(b"secret")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "secret",
+        "$scrypt$ln=14,r=8,p=1$AAAA",
+        "$scrypt$ln=0,r=8,p=1$AAAA$" + "A" * 43,
+        "$scrypt$ln=30,r=8,p=1$AAAA$" + "A" * 43,
+        "$scrypt$ln=17,r=8,p=99$AAAA$" + "A" * 43,
+        "$scrypt$ln=14,r=8,p=1$AAAA$AAAA",
+        "$scrypt$ln=14,r=8,p=1$A$" + "A" * 43,
+    ],
+)
+def test_bad_hashes(text):
+    """Broken hashes and parameters that would eat the machine are refused."""
+    with pytest.raises(ValueError, match=r"hash|scrypt|key|base64"):
+        PasswordHash.parse(text)
+
+
+def test_file_round_trip(path):
+    """What is written is read back in order, readable by its owner alone."""
+    entries = [
+        an_identity("zz", on_behalf=("dev-*", "x?/y")),
+        an_identity("dev1/mod", disabled=True),
+    ]
+    write(path, *entries)
+    assert list(read_identities(path).values()) == entries
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_change_that_fails_leaves_the_file(path):
+    """An error inside the change writes nothing."""
+    write(path, an_identity())
+    before = path.read_bytes()
+
+    def fail() -> None:
+        with changing(path) as identities:
+            identities.clear()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_bytes() == before
+
+
+def test_all_faults_at_once(path):
+    """Every fault is reported with its line, and nothing is taken."""
+    good = {"id": "dev1", "password": str(HASH)}
+    lines = [
+        json.dumps(good),
+        "",
+        "no json",
+        "[]",
+        json.dumps({**good, "id": "a b"}),
+        json.dumps({**good, "password": "plain"}),
+        json.dumps({"id": "dev2"}),
+        json.dumps({**good, "id": "dev3", "onbehalf": []}),
+        json.dumps({**good, "id": "dev4", "on_behalf": "*"}),
+        json.dumps({**good, "id": "dev5", "on_behalf": [""]}),
+        json.dumps({**good, "id": "dev6", "disabled": 1}),
+        json.dumps(good),
+    ]
+    path.write_text("\n".join(lines))
+    with pytest.raises(IdentityFileError) as error:
+        read_identities(path)
+    faults = error.value.faults
+    assert [fault.key for fault in faults] == [f"{path}:{n}" for n in range(3, 13)]
+    assert "did you mean on_behalf?" in str(error.value)
+    assert "second entry of 'dev1'" in str(error.value)
+
+
+def test_a_missing_file_says_how_to_make_one(path):
+    """The error of a missing file names the command."""
+    with pytest.raises(IdentityFileError, match="edgehub identity add"):
+        read_identities(path)
+
+
+def test_scope():
+    """Patterns stand for devices and their modules; none means nobody else."""
+    scope = an_identity(on_behalf=("dev-*", "x?/y")).scope()
+    assert scope is not None
+    for sender, expected in [
+        ("dev-1", True),
+        ("dev-1/mod", True),
+        ("x1/y", True),
+        ("x1", False),
+        ("a/dev-1", False),
+        ("Dev-1", False),
+    ]:
+        assert (scope.match(sender) is not None) is expected
+    assert an_identity().scope() is None
+
+
+@pytest.fixture
+async def identities(path):
+    """Loaded identities: dev1 and the disabled dev2."""
+    write(path, an_identity(), an_identity("dev2", disabled=True))
+    loaded = Identities(path)
+    await loaded.load()
+    yield loaded
+    loaded.close()
+
+
+async def test_verify(identities):
+    """Only the right password of an enabled identity is accepted, also the second time."""
+    assert await identities.verify("dev1", b"secret") is identities.get("dev1")
+    assert await identities.verify("dev1", b"secret") is identities.get("dev1")
+    assert await identities.verify("dev1", b"wrong") is None
+    assert await identities.verify("dev2", b"secret") is None
+    assert await identities.verify("dev3", b"secret") is None
+    assert await identities.verify("dev1", b"secret" + bytes(PASSWORD_BYTES_MAX)) is None
+
+
+async def test_reload(identities, path):
+    """A reload takes changes over; a password that was right before its change is not any more."""
+    assert await identities.verify("dev1", b"secret")
+    write(path, an_identity(password=PasswordHash.of(b"other")), an_identity("dev9"))
+    await identities.load()
+    assert await identities.verify("dev1", b"secret") is None
+    assert await identities.verify("dev1", b"other")
+    assert await identities.verify("dev9", b"secret")
+
+
+async def test_a_reload_that_fails_changes_nothing(identities, path):
+    """With a fault in the file what was in force stays in force."""
+    path.write_text("no json\n")
+    with pytest.raises(IdentityFileError):
+        await identities.load()
+    assert await identities.verify("dev1", b"secret")
+
+
+async def test_loose_rights_are_warned_of(identities, path):
+    """A file that others may read is used, with a warning that says how to mend it."""
+    path.chmod(0o640)
+    with capture_logs() as lines:
+        await identities.load()
+    (warning,) = [line for line in lines if line["log_level"] == "warning"]
+    assert warning["event"] == "identities.file_exposed"
+    assert warning["hint"] == f"chmod 600 {path}"
+
+
+async def test_no_file():
+    """Without a file there is nobody."""
+    identities = Identities(None)
+    await identities.load()
+    assert len(identities) == 0
+    assert await identities.verify("dev1", b"secret") is None
+    identities.close()

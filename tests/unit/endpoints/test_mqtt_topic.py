@@ -1,0 +1,69 @@
+"""Topics of the dialect and of templates."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicError, TopicTemplate
+from edgehub.errors import ConfigError
+from edgehub.message import UPSTREAM
+from tests.support.memory_queue import a_row
+
+
+def template(text: str) -> TopicTemplate:
+    """Build a template of the upstream endpoint."""
+    return TopicTemplate(text, endpoint_id=UPSTREAM, key="upstream.topic")
+
+
+def test_a_device_publishes_on_its_events_topic() -> None:
+    """The bag is the last level, with properties, message id and sender."""
+    topic = IotHubTopics().topic(a_row(7, device="dev-1", properties={"kind": "alarm"}))
+    assert topic == b"devices/dev-1/messages/events/kind=alarm&%24.mid=m7&%24.cdid=dev-1"
+
+
+def test_a_module_publishes_on_its_own_topic() -> None:
+    """Device and module stand in the topic, the output in the bag."""
+    row = a_row(7, device="edge", module="cam")
+    row.message.system["outputName"] = "alerts"
+    topic = IotHubTopics().topic(row)
+    assert topic.startswith(b"devices/edge/modules/cam/messages/events/")
+    assert b"%24.on=alerts" in topic
+
+
+@pytest.mark.parametrize("device", ["a/b", "a+", "#", "", "nul\0"])
+def test_ids_that_would_change_the_topic_are_refused(device: str) -> None:
+    """A broker would close the connection for them; a named error is better."""
+    with pytest.raises(TopicError, match="device id"):
+        IotHubTopics().topic(a_row(1, device=device))
+
+
+def test_a_template_takes_its_values_from_the_row() -> None:
+    """All placeholders; absent values are a dash, so that levels stay where they are."""
+    row = a_row(1, device="d", properties={"kind": "alarm"})
+    topic = template("s/{device}/{module}/{output}/{endpoint}/{property:kind}/{property:x}")
+    assert topic.topic(row) == b"s/d/-/-/upstream/alarm/-"
+
+
+def test_values_cannot_add_levels_or_wildcards() -> None:
+    """Characters that mean something in topics are written as %XX."""
+    row = a_row(1, properties={"p": "a/b+c#d%\0"})
+    assert template("t/{property:p}").topic(row) == b"t/a%2Fb%2Bc%23d%25%00"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty topic"),
+        ("a/{devise}", r"unknown placeholder \{devise\}"),
+        ("a/{property:}", r"unknown placeholder"),
+        ("a/{device", r"single \{"),
+        ("a/device}", r"single \}"),
+        ("a/#", "'#' in the topic"),
+        ("+/{device}", r"'\+' in the topic"),
+    ],
+)
+def test_a_wrong_template_says_what_is_wrong(text: str, reason: str) -> None:
+    """Faults are found when settings are read, with the setting's name."""
+    with pytest.raises(ConfigError, match=reason) as caught:
+        template(text)
+    assert caught.value.key == "upstream.topic"

@@ -1,0 +1,117 @@
+"""Deliveries to one client: packet ids, time limits, and one result each."""
+
+from edgehub.clock import ManualClock
+from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, Deliveries
+from edgehub.message import FailureKind
+from tests.support.mqtt_listener import Changes, Results
+
+
+class Peer:
+    """Deliveries with all that they write and report."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.written: list[bytes] = []
+        self.unresponsive = Changes()
+        self.delivered = Changes()
+        self.results = Results()
+        self.deliveries = Deliveries(
+            clock=self.clock,
+            ack_timeout_s=30,
+            write=self.written.append,
+            unresponsive=self.unresponsive,
+            delivered=self.delivered,
+        )
+
+    def send(self, *, qos: int = 1, topic: str = "t") -> None:
+        """Send one."""
+        self.deliveries.send(topic, b"body", qos, self.results.settle)
+
+    @property
+    def kinds(self) -> list[FailureKind | None]:
+        """Results so far."""
+        return [result.kind for result in self.results.all]
+
+    @property
+    def ids(self) -> list[int]:
+        """Packet ids written so far."""
+        return [int.from_bytes(data[5:7], "big") for data in self.written]
+
+
+async def test_delivered_after_puback():
+    """QoS 1 is settled by its PUBACK, a second PUBACK changes nothing."""
+    peer = Peer()
+    peer.send()
+    peer.send()
+    assert peer.kinds == []
+    peer.deliveries.acknowledge(2)
+    peer.deliveries.acknowledge(2)
+    assert peer.kinds == [None]
+    assert len(peer.deliveries) == 1
+    assert len(peer.delivered.all) == 1
+
+
+async def test_qos_0_is_delivered_at_once():
+    """QoS 0 has no PUBACK to wait for."""
+    peer = Peer()
+    peer.send(qos=0)
+    assert peer.kinds == [None]
+    assert peer.written == [b"\x30\x07\x00\x01tbody"]
+
+
+async def test_late_ones_time_out_each_at_its_own_time():
+    """A delivery is late 30 s after it was sent, whatever happened to others."""
+    peer = Peer()
+    peer.send()
+    await peer.clock.advance(20)
+    peer.send()
+    await peer.clock.advance(10)
+    assert peer.kinds == [FailureKind.TIMEOUT]
+    await peer.clock.advance(19)
+    assert peer.kinds == [FailureKind.TIMEOUT]
+    await peer.clock.advance(1)
+    assert peer.kinds == [FailureKind.TIMEOUT] * 2
+
+
+async def test_a_late_puback_confirms_nothing_else():
+    """The packet id of a timed-out delivery is not used again before its PUBACK."""
+    peer = Peer()
+    peer.send()
+    await peer.clock.advance(30)
+    for _ in range(65_534):
+        peer.send()
+        peer.deliveries.acknowledge(peer.ids[-1])
+        peer.written.clear()
+    peer.send()
+    assert peer.ids != [1]
+    peer.deliveries.acknowledge(1)
+    assert len(peer.deliveries) == 1
+
+
+async def test_an_unresponsive_client_is_given_up():
+    """A client that never confirms is reported once its unconfirmed ids reach the bound."""
+    peer = Peer()
+    for _ in range(ABANDONED_MAX - 1):
+        peer.send()
+    await peer.clock.advance(30)
+    assert peer.unresponsive.all == []
+    peer.send()
+    await peer.clock.advance(30)
+    assert peer.unresponsive.all == [()]
+
+
+async def test_close_settles_the_rest():
+    """When the client goes, what is in flight comes back as disconnected, and no timer runs."""
+    peer = Peer()
+    peer.send()
+    peer.send()
+    peer.deliveries.close()
+    await peer.clock.advance(60)
+    assert peer.kinds == [FailureKind.DISCONNECTED] * 2
+
+
+async def test_a_topic_that_does_not_fit():
+    """Properties that no topic can hold are too large, not an exception."""
+    peer = Peer()
+    peer.send(topic="t" * 65_536)
+    assert peer.kinds == [FailureKind.TOO_LARGE]

@@ -1,0 +1,68 @@
+"""The linger rule: steady traffic waits, a lone message does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgehub.store.linger import LINGER_S, Linger
+
+
+def steady(rate: float, seconds: float = 1.0) -> tuple[Linger, float]:
+    """Feed a rule with evenly spaced single rows."""
+    linger = Linger(0)
+    now = 0.0
+    while now < seconds:
+        linger.committed(1, now)
+        now += 1 / rate
+    return linger, now
+
+
+def test_lone_message_does_not_wait() -> None:
+    """Nothing is known of the traffic, or it is thin: commit at once."""
+    assert Linger(0).delay_s(1, 0.0) == 0
+    linger, now = steady(200)
+    assert linger.delay_s(1, now) == 0
+
+
+def test_steady_traffic_waits_a_little() -> None:
+    """From a thousand rows per second on, a group lingers."""
+    linger, now = steady(3000)
+    assert linger.delay_s(1, now) == LINGER_S
+    assert linger.delay_s(64, now) == 0
+
+
+def test_message_after_silence_does_not_wait() -> None:
+    """The rate is that of traffic which has ended."""
+    linger, now = steady(3000)
+    assert linger.delay_s(1, now + 0.2) == 0
+
+
+def test_linger_that_brings_nothing_stops_for_a_while() -> None:
+    """Senders that wait for their acknowledgement gain nothing; tried again ever more rarely."""
+    linger, now = steady(3000)
+    pauses = []
+    for _ in range(8):
+        skipped = 0
+        while not linger.delay_s(1, now):
+            skipped += 1
+        pauses.append(skipped)
+        linger.lingered(3, 4)
+    assert pauses == [0, 8, 16, 32, 64, 128, 256, 512]
+    while not linger.delay_s(1, now):
+        pass
+    linger.lingered(3, 9)
+    assert linger.delay_s(1, now) == LINGER_S
+
+
+def test_fixed_linger_is_kept() -> None:
+    """A fixed linger does not adapt."""
+    linger = Linger(250)
+    assert linger.delay_s(1, 0.0) == linger.delay_s(1000, 9.0) == pytest.approx(0.25)
+
+
+def test_clock_that_stands_still_says_nothing() -> None:
+    """On a manual clock many commits at one moment are not a high rate."""
+    linger = Linger(0)
+    for _ in range(10):
+        linger.committed(1000, 5.0)
+    assert linger.delay_s(1, 5.0) == 0

@@ -1,0 +1,53 @@
+"""The README's examples are right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgehub.routes.manifest import parse_manifest
+from edgehub.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def example(language: str) -> str:
+    """Give the only code block of a language."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    return str(blocks[0])
+
+
+def test_it_is_short():
+    """Start here, not a manual."""
+    assert len(README.splitlines()) < 150
+
+
+def test_the_settings_are_valid(tmp_path: Path):
+    """The example file loads as it is."""
+    file = tmp_path / "edgehub.toml"
+    file.write_text(example("toml"), "utf-8")
+    settings = load_settings(file)
+    assert settings.upstream is not None
+    assert str(settings.manifest) == "routes.json"
+
+
+def test_the_manifest_is_valid():
+    """The example routes compile, without a warning."""
+    manifest = parse_manifest(example("json"), file="README.md")
+    assert [route.name for route in manifest.routes] == ["alarms", "raw", "rest"]
+    assert list(manifest.warnings) == []
+
+
+def test_the_make_targets_exist():
+    """Every `make` that it names is in the Makefile."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    named = set(re.findall(r"make ([a-z]+)", README))
+    assert {name for name in named if f"\n{name}:" not in makefile} == set()
+
+
+def test_linked_files_exist():
+    """No link leads nowhere."""
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert [link for link in links if not (ROOT / link).exists()] == []
