@@ -217,6 +217,11 @@ class Egress:
             rng=around.rng,
         )
 
+    def _client_id(self, endpoint_id: EndpointId) -> str:
+        # Two endpoints may lead to one broker, where one client id would end the other's session.
+        hub_id = self._around.hub_id
+        return hub_id if endpoint_id == UPSTREAM else f"{hub_id}-{endpoint_id}"
+
     def _build_mqtt(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> MqttEndpoint:
         around = self._around
         tls = None
@@ -233,7 +238,7 @@ class Egress:
                 link=LinkOptions(
                     host=options.host,
                     port=options.port,
-                    client_id=options.client_id or around.hub_id,
+                    client_id=options.client_id or self._client_id(endpoint_id),
                     username=options.username,
                     password_file=options.password_file,
                     tls=tls,

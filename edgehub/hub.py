@@ -27,7 +27,7 @@ from edgehub.hub_id import load_hub_id
 from edgehub.lifecycle import Phase
 from edgehub.message import EndpointId
 from edgehub.router import Router
-from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, parse_manifest
+from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.store.options import StoreOptions
 from edgehub.store.sessions import SessionTable
@@ -272,11 +272,7 @@ class Hub:
         file = self._settings.manifest
         if file is None:
             return DEFAULT_MANIFEST
-        try:
-            text = await asyncio.to_thread(file.read_text, "utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(str(file), f"cannot read the manifest: {error}") from error
-        return parse_manifest(text, file=str(file))
+        return await asyncio.to_thread(load_manifest, file)
 
     def _compile(self, manifest: Manifest) -> RouteTable:
         named = [EndpointId(name) for name in self._settings.endpoints]

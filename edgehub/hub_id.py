@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import socket
@@ -34,13 +35,26 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
             return _checked(file)
         host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("-.")[:100] or "hub"
         made = f"{host}-{secrets.token_hex(2)}"
-        partial = file.with_suffix(".new")
-        partial.write_text(made + "\n", "ascii")
-        partial.replace(file)
+        _keep(made, file)
     except OSError as error:
         msg = f"cannot use the data folder {data_dir}: {error.strerror or error}"
         raise StartupError(f"{msg} (set data_dir to a folder this user may write)") from error
     return made
+
+
+def _keep(text: str, file: Path) -> None:
+    # Synced before it gets its name: an empty file after a power cut would stop every later start.
+    partial = file.with_suffix(".new")
+    with partial.open("w", encoding="ascii") as writer:
+        writer.write(text + "\n")
+        writer.flush()
+        os.fsync(writer.fileno())
+    partial.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _checked(file: Path) -> str:

@@ -5,6 +5,7 @@ Owns one short connection per call. Invariant: the database file is never opened
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from typing import TYPE_CHECKING, Any, Final
@@ -38,15 +39,17 @@ def call(path: Path, command: str, **arguments: Any) -> Any:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(TIMEOUT_S)
             connection.connect(str(path))
-            connection.sendall(request)
+            with contextlib.suppress(BrokenPipeError):
+                # A hub that turns us away closes without reading, but says why.
+                connection.sendall(request)
             with connection.makefile("rb") as lines:
                 answer = lines.readline()
     except OSError as error:
         reason = error.strerror or str(error)
         msg = f"no hub answers on {path}: {reason} (is it running? is data_dir the same?)"
         raise DaemonUnreachableError(msg) from error
-    if not answer:
-        msg = f"the hub on {path} closed the connection without an answer"
+    if not answer.endswith(b"\n"):
+        msg = f"the hub on {path} closed the connection without a whole answer"
         raise DaemonUnreachableError(msg)
     document = json.loads(answer)
     if not document["ok"]:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.identity_file import Identity, changing, check_pattern, read_identities
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
@@ -143,11 +142,11 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
         ]
         click.echo(json.dumps(document, indent=2))
         return
-    table = Table("id", "on behalf of", "state", box=None)
+    table = new_table("id", "on behalf of", "state")
     for entry in entries:
         state = "disabled" if entry.disabled else "enabled"
         table.add_row(entry.id, " ".join(entry.on_behalf) or "-", state)
-    Console().print(table)
+    print_table(table)
 
 
 def _path(file: Path | None, obj: dict[str, Any] | None) -> Path:

@@ -8,6 +8,8 @@ Owns the translation of errors into exit codes: 0 done, 1 failed, 2 usage, 3 sta
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -71,6 +73,10 @@ def _default_config() -> Path | None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _hold_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Properties and paths may hold what the terminal's encoding cannot; a sign is better.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         outcome: Any = cli.main(args=arguments, prog_name="edgehub", standalone_mode=False)
     except click.exceptions.Abort:
@@ -83,7 +89,23 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         click.echo(f"edgehub: {error}", err=True)
         sys.exit(_exit_code(error))
+    except OSError as error:
+        # What no command expects: a full disk behind standard output, a folder that takes no files.
+        if "--debug" in arguments:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"edgehub: {where}{error.strerror or error}", err=True)
+        sys.exit(EXIT_FAILED)
     sys.exit(outcome if isinstance(outcome, int) else 0)
+
+
+def _hold_standard_streams() -> None:
+    """Open closed standard streams, so that no database or socket gets their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The system gives the lowest free number, which is that of the stream.
+            stream = os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8")
+            setattr(sys, name, stream)
 
 
 def _exit_code(error: EdgeHubError) -> int:

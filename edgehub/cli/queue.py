@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from edgehub.cli.daemon import call
+from edgehub.cli.tables import new_table, print_table
 from edgehub.settings import load_settings
+
+_FIGURES: Final = ("waiting", "bytes", "oldest", "sent", "expired", "dead")
 
 
 @click.group()
@@ -32,11 +33,7 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
 
 def queue_table(queues: list[dict[str, Any]]) -> None:
     """Print queues as a table; `queues` as the daemon gives them."""
-    table = Table(box=None)
-    table.add_column("queue")
-    for name in ("waiting", "bytes", "oldest", "sent", "expired", "dead"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
+    table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
     for entry in queues:
         age = entry["oldest_age_s"]
         table.add_row(
@@ -49,4 +46,4 @@ def queue_table(queues: list[dict[str, Any]]) -> None:
             str(entry["dead_lettered"]),
             "orphaned" if entry["orphaned"] else entry["state"],
         )
-    Console().print(table)
+    print_table(table)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from edgehub.cli.message_form import MessageFormError, read_message
 from edgehub.cli.route_trial import try_line
-from edgehub.errors import ConfigError, ManifestError
+from edgehub.cli.tables import new_table, print_table
+from edgehub.errors import ManifestError
 from edgehub.message import DEFAULT_PRIORITY, EndpointId
-from edgehub.routes import Manifest, RouteTable, parse_manifest
+from edgehub.routes import Manifest, RouteTable, load_manifest
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
@@ -121,11 +120,7 @@ def explain(obj: dict[str, Any], file: Path, message_file: IO[bytes] | None, as_
 
 def _load(file: Path, config: Path | None) -> tuple[Manifest, RouteTable]:
     """Read and compile a manifest as the daemon does."""
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(file), f"cannot read the manifest: {error}") from error
-    manifest = parse_manifest(text, file=str(file))
+    manifest = load_manifest(file)
     endpoints: Collection[EndpointId] = {spec.route.sink.endpoint_id for spec in manifest.routes}
     hub_id = ""
     if config is not None:
@@ -159,9 +154,7 @@ def _verdict_object(verdict: RouteVerdict) -> dict[str, Any]:
 
 
 def _print_verdicts(verdicts: Iterable[RouteVerdict]) -> None:
-    table = Table(box=None)
-    for name in ("route", "endpoint", "priority", "time to live", "outcome", "why"):
-        table.add_column(name, overflow="fold")
+    table = new_table("route", "endpoint", "priority", "time to live", "outcome", "why")
     for verdict in verdicts:
         table.add_row(
             verdict.route,
@@ -171,8 +164,7 @@ def _print_verdicts(verdicts: Iterable[RouteVerdict]) -> None:
             verdict.outcome,
             verdict.reason,
         )
-    # Brackets in conditions and names are text, not markup.
-    Console(markup=False, highlight=False).print(table)
+    print_table(table)
 
 
 def _as_objects(faults: Iterable[ManifestFault]) -> list[dict[str, Any]]:

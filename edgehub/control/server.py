@@ -1,14 +1,16 @@
 """Control socket of the daemon: one JSON object per line in, one per line out.
 
 Owns the socket file and its connections; what the commands do belongs to the hub, which passes them
-in. The socket's mode is 0600: who may open it may operate the hub. Invariant: a bad request is
-answered with an error and disturbs nobody else.
+in. The socket's mode is 0600: who may open it may operate the hub. Invariants: a bad request is
+answered with an error and disturbs nobody else; a client that neither asks nor reads holds neither
+its place nor the hub's end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import socket
+import stat
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX: Final = 65_536
 CLIENTS_MAX: Final = 16
+SILENCE_MAX_S: Final = 60.0
+"""Time for a client to ask, and to read its answer."""
+
 # sun_path holds 108 bytes with its closing zero.
 _SOCKET_PATH_BYTES_MAX: Final = 107
+_CROWDED: Final = f"{CLIENTS_MAX} others use the control socket; try again in a moment"
 
 log = structlog.get_logger(__name__)
 
@@ -38,15 +44,25 @@ class ControlServer:
         commands: Name of each command and the coroutine function that carries it out. It gets the
             request's `arguments` and returns what JSON can hold; an `EdgeHubError` becomes the
             error answer.
+        silence_max_s: Time for a client to ask, and to read its answer.
     """
 
-    __slots__ = ("_clients", "_commands", "_path", "_server")
+    __slots__ = ("_clients", "_commands", "_idle", "_path", "_server", "_silence_max_s")
 
-    def __init__(self, path: Path, commands: Mapping[str, Command]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        commands: Mapping[str, Command],
+        *,
+        silence_max_s: float = SILENCE_MAX_S,
+    ) -> None:
         self._path = path
         self._commands = commands
+        self._silence_max_s = silence_max_s
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.StreamWriter] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def open(self) -> None:
         """Bind the socket.
@@ -58,56 +74,90 @@ class ControlServer:
             msg = f"control socket path is over {_SOCKET_PATH_BYTES_MAX} bytes: {self._path}"
             raise StartupError(f"{msg} (set control_socket to a shorter one)")
         await self._remove_stale()
+        listening = socket.socket(socket.AF_UNIX)
         try:
-            self._server = await asyncio.start_unix_server(
-                self._serve, path=str(self._path), limit=REQUEST_BYTES_MAX
-            )
+            listening.bind(str(self._path))
+            # Nobody can connect before `listen`, so a wider mode until here lets nobody in.
             self._path.chmod(0o600)
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=listening, limit=REQUEST_BYTES_MAX
+            )
         except OSError as error:
-            msg = f"cannot open the control socket {self._path}: {error.strerror or error}"
-            raise StartupError(msg) from error
+            listening.close()
+            raise self._unusable(error) from error
 
     async def close(self) -> None:
         """Stop answering and remove the socket file."""
         if self._server is None:
             return
         self._server.close()
-        for writer in list(self._clients):
-            writer.close()
+        for writer in self._clients:
+            # Not `close`: that would wait for a client which does not read.
+            writer.transport.abort()
         await self._server.wait_closed()
+        await self._idle.wait()
         self._server = None
         self._path.unlink(missing_ok=True)
 
     async def _remove_stale(self) -> None:
         # The database's lock tells whether another daemon runs on this directory; a socket file
         # that nobody answers is what a killed daemon left.
-        if not self._path.exists():
+        try:
+            mode = self._path.stat().st_mode
+        except FileNotFoundError:
             return
+        except OSError as error:
+            raise self._unusable(error) from error
+        if not stat.S_ISSOCK(mode):
+            msg = f"{self._path} is in the way of the control socket and is no socket"
+            raise StartupError(f"{msg} (move it away, or set control_socket to another path)")
         try:
             _, writer = await asyncio.open_unix_connection(str(self._path))
-        except OSError:
+        except ConnectionRefusedError:
             self._path.unlink(missing_ok=True)
             return
+        except OSError as error:
+            raise self._unusable(error) from error
         writer.close()
         msg = f"another process serves the control socket {self._path}"
         raise StartupError(f"{msg} (stop it, or set another data_dir)")
 
+    def _unusable(self, error: OSError) -> StartupError:
+        msg = f"cannot open the control socket {self._path}: {error.strerror or error}"
+        return StartupError(f"{msg} (set control_socket to a path this user may write)")
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= CLIENTS_MAX:
+            writer.write(_encode({"ok": False, "error": _CROWDED}))
             writer.close()
             return
         self._clients.add(writer)
+        self._idle.clear()
         try:
-            while line := await _read_line(reader):
-                writer.write(_encode(await self._answer(line)))
-                await writer.drain()
-        except ConnectionError:
-            pass  # The command line went away; there is nobody to tell.
+            while line := await self._read_line(reader):
+                answer = _encode(await self._answer(line))
+                if writer.is_closing():
+                    break
+                writer.write(answer)
+                async with asyncio.timeout(self._silence_max_s):
+                    await writer.drain()
+        except (ConnectionError, TimeoutError):
+            # The command line went away, or does not read; there is nobody to tell.
+            writer.transport.abort()
         finally:
-            self._clients.discard(writer)
             writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            self._clients.discard(writer)
+            if not self._clients:
+                self._idle.set()
+
+    async def _read_line(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            async with asyncio.timeout(self._silence_max_s):
+                return await reader.readline()
+        except ValueError:
+            # Over the limit: what follows cannot be told apart from the next request any more.
+            log.warning("control.request_refused", bytes_max=REQUEST_BYTES_MAX)
+            return b""
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
@@ -123,15 +173,6 @@ class ControlServer:
             return {"ok": True, "result": await command(arguments)}
         except EdgeHubError as error:
             return {"ok": False, "error": str(error)}
-
-
-async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.readline()
-    except ValueError:
-        # Over the limit: what follows cannot be told apart from the next request any more.
-        log.warning("control.request_refused", bytes_max=REQUEST_BYTES_MAX)
-        return b""
 
 
 def _encode(answer: dict[str, Any]) -> bytes:

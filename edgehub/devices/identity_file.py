@@ -79,7 +79,8 @@ def read_identities(path: Path) -> dict[str, Identity]:
         raise IdentityFileError([ConfigError(str(path), f"not UTF-8: {error}")]) from error
     except OSError as error:
         reason = error.strerror or str(error)
-        hint = f"create it with `edgehub identity add ID --file {path}`"
+        absent = isinstance(error, FileNotFoundError)
+        hint = f"create it with `edgehub identity add ID --file {path}`" if absent else ""
         raise IdentityFileError([ConfigError(str(path), reason, hint)]) from error
     identities: dict[str, Identity] = {}
     faults: list[ConfigError] = []
@@ -101,7 +102,11 @@ def read_identities(path: Path) -> dict[str, Identity]:
 
 def loose_mode(path: Path) -> int | None:
     """Give the file's permission bits where others may read or change it, else None."""
-    mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        # It was there a moment ago, when it was read; what is gone exposes nothing.
+        return None
     return mode if mode & _OTHERS else None
 
 
@@ -110,11 +115,13 @@ def changing(path: Path) -> Iterator[dict[str, Identity]]:
     """Give the entries to change in place; written back when the block ends without an error.
 
     A lock on the folder keeps two commands from undoing each other's change. The file keeps its
-    owner; a new one gets the folder's, so that root can prepare it for the daemon.
+    owner; a new one gets the folder's, so that root can prepare it for the daemon. Of a symbolic
+    link the file behind it is changed.
 
     Raises:
         IdentityFileError: If the present file is unusable.
     """
+    path = path.resolve()
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -163,7 +170,7 @@ class _Line:
     def parse(self, line: str) -> _Line:
         try:
             entry = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._fault(f"not JSON: {error}")
             return self
         if not isinstance(entry, dict):

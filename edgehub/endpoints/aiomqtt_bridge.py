@@ -12,7 +12,7 @@ messages, DISCONNECT. What is reached into, and why:
   about 48 us a message, paho's own `publish` about 25, a written packet 2.
 - `paho._loop_rc_handle`, `paho._sock_close`: the ways to end a connection at once, with and
   without telling aiomqtt.
-- `Client._client_connect`, `_on_disconnect`: see `_Client`.
+- `Client._client_connect`, `_on_disconnect`, `_disconnected`: see `_Client`.
 
 Invariant: when `connect` is left, by whatever way, the socket is closed and no callback comes.
 """
@@ -25,7 +25,7 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiomqtt
 from paho.mqtt.enums import MQTTErrorCode
@@ -219,11 +219,21 @@ async def connect(
 
 
 class _Client(aiomqtt.Client):
-    """aiomqtt's client on a socket that is connected already."""
+    """aiomqtt's client on a socket that is connected already; used for one connection."""
 
     def start(self) -> None:
         """Send CONNECT: aiomqtt would do it in a thread, which is of no use without blocking."""
+        # The end may come when nobody waits for it, which asyncio would complain about.
+        self._disconnected.add_done_callback(lambda end: end.cancelled() or end.exception())
         super()._client_connect()
+
+    async def __aenter__(self) -> Self:
+        end = self._disconnected
+        await super().__aenter__()
+        # aiomqtt puts a new future here if the peer closed right behind its CONNACK, and waits for
+        # the end of a connection that is gone already.
+        self._disconnected = end
+        return self
 
     def _client_connect(self) -> None:
         """Do nothing: `start` has done it."""

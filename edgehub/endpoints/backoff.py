@@ -7,6 +7,7 @@ the endpoints because they wait with it too and may not import the pump.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -54,20 +55,39 @@ class Backoff:
 
 
 class RetryWait:
-    """The wait between two tries of one link, which others may cut short."""
+    """The wait between two tries of one link, which others may cut short.
 
-    __slots__ = ("_clock", "_due", "_over", "_timer")
+    They do not know whether a wait or a try is running: what they ask for during a try holds for
+    the wait after it, because that try may have begun with what was true before.
+    """
+
+    __slots__ = ("_clock", "_cut_by", "_due", "_ended", "_over", "_patient", "_timer")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._over = asyncio.Event()
         self._timer: TimerHandle | None = None
         self._due = 0.0
+        self._ended = False
+        self._cut_by = math.inf
+        self._patient = False
 
-    async def wait(self, seconds: float) -> None:
-        """Wait `seconds` of monotonic time, or less if told so meanwhile."""
+    async def wait(self, seconds: float, *, patient: bool = False) -> None:
+        """Wait `seconds` of monotonic time, or less if told so meanwhile or during the last try.
+
+        Args:
+            seconds: The longest wait.
+            patient: Only `end` counts, not `cut`: a person must act.
+        """
+        due = self._clock.monotonic() + seconds
+        if self._ended:
+            due = 0.0
+        elif not patient:
+            due = min(due, self._cut_by)
+        self.forget()
+        self._patient = patient
         self._over.clear()
-        self._arm(seconds)
+        self._arm(due)
         try:
             await self._over.wait()
         finally:
@@ -76,15 +96,28 @@ class RetryWait:
                 self._timer = None
 
     def end(self) -> None:
-        """End a running wait now; harmless when none runs."""
-        self._over.set()
+        """End the running wait now, or the next one as it begins."""
+        if self._timer is None:
+            self._ended = True
+        else:
+            self._over.set()
 
     def cut(self, seconds: float) -> None:
-        """Let a running wait end within `seconds`; harmless when none runs."""
-        if self._timer is not None and self._due > self._clock.monotonic() + seconds:
+        """Let the running wait, or the next one, end within `seconds`."""
+        by = self._clock.monotonic() + seconds
+        if self._timer is None:
+            self._cut_by = min(self._cut_by, by)
+        elif by < self._due and not self._patient:
             self._timer.cancel()
-            self._arm(seconds)
+            self._arm(by)
 
-    def _arm(self, seconds: float) -> None:
-        self._due = self._clock.monotonic() + seconds
-        self._timer = self._clock.call_later(seconds, self._over.set)
+    def forget(self) -> None:
+        """Forget what was asked for during the last try: it has worked."""
+        self._ended = False
+        self._cut_by = math.inf
+
+    def _arm(self, due: float) -> None:
+        self._due = due
+        self._timer = self._clock.call_later(
+            max(0.0, due - self._clock.monotonic()), self._over.set
+        )

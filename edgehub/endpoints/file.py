@@ -129,11 +129,13 @@ class FileEndpoint:
 
     def retry_now(self) -> None:
         """See `Endpoint`."""
-        self._retry.end()
+        if self._state != "up":
+            self._retry.end()
 
     def retry_within(self, seconds: float) -> None:
         """See `Endpoint`."""
-        self._retry.cut(seconds)
+        if self._state != "up":
+            self._retry.cut(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`."""
@@ -145,6 +147,7 @@ class FileEndpoint:
         await _in_thread(self._file.open, self._clock.wall_ms())
         self._state = "up"
         self._told = ""
+        self._retry.forget()
         listener.link_up(rows_max=None)
         while True:
             await self._arrived.wait()

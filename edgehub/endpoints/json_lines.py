@@ -79,6 +79,7 @@ class JsonLinesFile:
         Raises:
             OSError: If they are not; then none of them is in the file.
         """
+        self._close_if_changed()
         self.open(now_ms)
         if self._is_full(len(lines), now_ms):
             self._rotate(now_ms)
@@ -99,6 +100,20 @@ class JsonLinesFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _close_if_changed(self) -> None:
+        # Somebody may have moved, deleted or emptied the file, as log rotation does. Written on
+        # regardless, lines would go to a file without a name, or behind a hole.
+        if self._descriptor < 0:
+            return
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            self.close()
+            return
+        held = os.fstat(self._descriptor)
+        if not os.path.samestat(named, held) or held.st_size != self._size:
+            self.close()
 
     def _cut_back(self) -> None:
         # After a failed fsync nobody knows what the pages hold: the next open looks at the file

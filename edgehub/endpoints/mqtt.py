@@ -8,6 +8,7 @@ window is the only bound on what is handed over, so nothing is queued here for l
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +100,9 @@ class MqttEndpoint:
         self._memo: dict[int, bytes | SendResult] = {}
         self._progress_at = 0.0
         self._unsent_seen = 0
+        self._confirmed_some = False
+        self._oldest: tuple[Row, Settle] | None = None
+        self._overtaken_at = math.inf
         self._watch: TimerHandle | None = None
 
     @property
@@ -158,17 +162,18 @@ class MqttEndpoint:
         try:
             while True:
                 wait_s = await self._keep_link(listener)
-                await self._retry.wait(wait_s)
+                await self._retry.wait(wait_s, patient=self._state == "parked")
         finally:
             await self.close()
 
     def retry_now(self) -> None:
         """See `Endpoint`."""
-        self._retry.end()
+        if self._state != "up":
+            self._retry.end()
 
     def retry_within(self, seconds: float) -> None:
         """See `Endpoint`."""
-        if self._state != "parked":
+        if self._state != "up":
             self._retry.cut(seconds)
 
     async def close(self) -> None:
@@ -222,6 +227,7 @@ class MqttEndpoint:
         self._state = "up"
         self._up_at = self._clock.monotonic()
         self._told = ""
+        self._retry.forget()
         log.info("endpoint.link_up", endpoint_id=self.id)
         rows_max = self._options.rows_max
         listener.link_up(
@@ -252,6 +258,7 @@ class MqttEndpoint:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        self._oldest = None
         in_flight, self._in_flight = self._in_flight, {}
         result = SendResult(FailureKind.DISCONNECTED, reason)
         for row, settle in in_flight.values():
@@ -259,13 +266,17 @@ class MqttEndpoint:
 
     def _take_pubacks(self, mids: list[int]) -> None:
         pop = self._in_flight.pop
+        known = False
         for mid in mids:
-            # Unknown ids are answers to rows that were given up.
+            # Unknown ids are answers to rows that were given up, or made up; they prove nothing.
             entry = pop(mid, None)
             if entry is not None:
+                known = True
                 entry[1](entry[0], DELIVERED)
-        self._progress_at = self._clock.monotonic()
-        self._backoff.reset()
+        if known:
+            self._confirmed_some = True
+            self._progress_at = self._clock.monotonic()
+            self._backoff.reset()
 
     def _take_message(self, incoming: Incoming) -> None:
         if self._relay is not None:
@@ -283,6 +294,7 @@ class MqttEndpoint:
     def _watch_progress(self) -> None:
         self._progress_at = self._clock.monotonic()
         self._unsent_seen = self.unsent_bytes()
+        self._overtaken_at = math.inf
         if self._watch is None:
             self._watch_later()
 
@@ -303,7 +315,8 @@ class MqttEndpoint:
         if unsent < self._unsent_seen:
             self._progress_at = now
         self._unsent_seen = unsent
-        silent_s = now - self._progress_at
+        self._note_overtaken(now)
+        silent_s = now - min(self._progress_at, self._overtaken_at)
         if silent_s < self._options.ack_timeout_s:
             self._watch_later()
             return
@@ -313,6 +326,17 @@ class MqttEndpoint:
         # The peer is silent as a whole; only the row it owes first counts as tried.
         settle(row, SendResult(FailureKind.TIMEOUT, reason))
         connection.abort(reason)
+
+    def _note_overtaken(self, now: float) -> None:
+        # A row whose confirmation got lost would stay in flight as long as younger ones are
+        # confirmed, and neither come again nor expire. That they are proves that it has left.
+        oldest = next(iter(self._in_flight.values()))
+        if oldest is not self._oldest:
+            self._oldest = oldest
+            self._overtaken_at = math.inf
+        elif self._confirmed_some:
+            self._overtaken_at = min(self._overtaken_at, now)
+        self._confirmed_some = False
 
 
 def _too_large(what: str, size: int, limit: int) -> SendResult:

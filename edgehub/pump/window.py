@@ -29,6 +29,12 @@ MIN_RTT_LIFE_S: Final = 60.0
 # must still exceed the pipe by a quarter, or a faster link would never show in the samples.
 PROBE_GAIN: Final = 1.25
 
+# Links let a burst through at once after a pause (shapers, modems), which would pass for a rate
+# many times their own and put seconds of bytes in front of an alarm. So what arrived counts as
+# having taken at least this share of the head-of-line allowance; the window still grows fivefold
+# a round trip on a link that is fast.
+SAMPLE_SHARE: Final = 0.2
+
 _NONE: Final = (0, 0)
 _INSTANT_S: Final = 1e-6
 _MEAN_SHARE: Final = 0.25
@@ -237,7 +243,12 @@ class SendWindow:
             self._round += 1
             self._round_ends_at = self._delivered
         # The slower of both directions counts: confirmations that come in a bunch prove nothing.
-        elapsed = max(now - latest.delivered_at, latest.sent_at - latest.first_sent_at, _INSTANT_S)
+        elapsed = max(
+            now - latest.delivered_at,
+            latest.sent_at - latest.first_sent_at,
+            self._head_of_line_s * SAMPLE_SHARE,
+            _INSTANT_S,
+        )
         self._take_rate(now, (self._delivered - latest.delivered) / elapsed, latest.app_limited)
 
     def _take_rtt(self, now: float, latest: Flight) -> None:

@@ -1,6 +1,19 @@
 """What goes where: the route language, manifests and the compiled route table."""
 
-from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, RouteSpec, parse_manifest
+from edgehub.routes.manifest import (
+    DEFAULT_MANIFEST,
+    Manifest,
+    RouteSpec,
+    load_manifest,
+    parse_manifest,
+)
 from edgehub.routes.table import RouteTable
 
-__all__ = ["DEFAULT_MANIFEST", "Manifest", "RouteSpec", "RouteTable", "parse_manifest"]
+__all__ = [
+    "DEFAULT_MANIFEST",
+    "Manifest",
+    "RouteSpec",
+    "RouteTable",
+    "load_manifest",
+    "parse_manifest",
+]

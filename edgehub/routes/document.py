@@ -1,15 +1,22 @@
-"""JSON text of a manifest into Python values, with what JSON readers usually lose.
+"""A manifest's file and JSON text into Python values, with what JSON readers usually lose.
 
 Owns the reading (names that occur twice are kept, numbers are checked) and the way from a whole
-deployment to the desired properties of the hub. Invariant: bad text becomes a `ManifestError`.
+deployment to the desired properties of the hub. Invariant: whatever is wrong with file or text
+becomes a `ManifestError`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from edgehub.errors import ManifestError, ManifestFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE_BYTES_MAX: Final = 16 * 2**20
+"""Largest file; a device file or a wrong path must not be read without end."""
 
 _MODULES: Final = "modulesContent"
 _HUB: Final = "$edgeHub"
@@ -30,6 +37,31 @@ class Members(dict[str, Any]):
             if name in self:
                 self.earlier.append((name, self[name]))
             self[name] = value
+
+
+def read_file(file: Path) -> str:
+    """Give the text of a manifest's file; blocks on the disk.
+
+    Raises:
+        ManifestError: If it cannot be read, is too large or is no text.
+    """
+    try:
+        with file.open("rb") as reader:
+            data = reader.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _unreadable(file, error.strerror or str(error), "check the path") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise _unreadable(file, f"it has more than {FILE_BYTES_MAX} bytes", "check the path")
+    try:
+        # Editors on Windows put a byte order mark in front.
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _unreadable(file, f"not UTF-8: {error}", "save it as UTF-8") from error
+
+
+def _unreadable(file: Path, reason: str, hint: str) -> ManifestError:
+    fault = ManifestFault(path="", message=f"cannot read the manifest: {reason}", hint=hint)
+    return ManifestError(str(file), [fault])
 
 
 def read_document(document: object, file: str) -> object:

@@ -8,15 +8,25 @@ exist is for the route table to say, since the settings decide that.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ManifestError
-from edgehub.routes.document import Members, read_document
+from edgehub.routes.document import Members, read_document, read_file
 from edgehub.routes.members import Reader
 from edgehub.routes.route_entry import read_route
 from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
 
-__all__ = ["DEFAULT_MANIFEST", "DeliveryRules", "Manifest", "RouteSpec", "parse_manifest"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "DEFAULT_MANIFEST",
+    "DeliveryRules",
+    "Manifest",
+    "RouteSpec",
+    "load_manifest",
+    "parse_manifest",
+]
 
 _INT32: Final = (-(2**31), 2**31 - 1)
 _VERSION: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){1,3}")
@@ -37,6 +47,15 @@ _IGNORED: Final = {
 _TWIN_EXTRAS: Final = ("$version", "$metadata")
 _STORE: Final = "storeAndForwardConfiguration"
 _STORE_HINT: Final = 'add "storeAndForwardConfiguration": {"timeToLiveSecs": 7200}'
+
+
+def load_manifest(file: Path) -> Manifest:
+    """Read a manifest from its file; blocks on the disk.
+
+    Raises:
+        ManifestError: With all faults, those of the file itself included.
+    """
+    return parse_manifest(read_file(file), file=str(file))
 
 
 def parse_manifest(document: object, *, file: str) -> Manifest:

@@ -16,6 +16,7 @@ from edgehub.message import (
     Recency,
 )
 from edgehub.routes.query.parser import parse_route
+from edgehub.routes.query.text import half_characters
 from edgehub.routes.spec import DeliveryRules, RouteSpec
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class _Entry:
     def read(self, entry: Any, minor: int) -> RouteSpec | None:
         if not self._name.strip():
             self._fault("", "a route needs a name")
+        if half_characters(self._name):
+            self._fault("", "the name holds half a character", r"write no lone \ud800 to \udfff")
         if isinstance(entry, str):
             return None if minor == 0 and not entry.strip() else self._from_string(entry)
         if not isinstance(entry, dict):

@@ -12,12 +12,14 @@ from typing import Final
 
 from edgehub.message import UPSTREAM, EndpointId, module_input
 from edgehub.routes.hints import near_miss
+from edgehub.routes.query.text import half_characters
 
 ENDPOINT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 _FUNCTIONS: Final = {"brokeredendpoint": "BrokeredEndpoint", "endpoint": "Endpoint"}
 _MODULE_PATH_EXAMPLE: Final = 'BrokeredEndpoint("/modules/filter/inputs/raw")'
 _MODULE_PATH_PARTS: Final = 4
+_NO_TOPIC: Final = re.compile(r"[+#\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,4 +106,10 @@ def _module_endpoint(path: str) -> EndpointId:
     if not module_id.strip() or not input_name.strip():
         empty = "input" if module_id.strip() else "module"
         raise SinkFault(f'"{path}": the {empty} is empty', f"write it as {_MODULE_PATH_EXAMPLE}")
+    for name in (module_id, input_name):
+        if _NO_TOPIC.search(name) or half_characters(name):
+            raise SinkFault(
+                f'"{path}": `{name}` has a character that no MQTT topic can hold',
+                "leave out `+`, `#` and control characters",
+            )
     return module_input(module_id, input_name)

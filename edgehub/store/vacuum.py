@@ -34,13 +34,14 @@ STEP_WAL_BYTES: Final = STEP_PAGES * 4096
 class Vacuum:
     """The task."""
 
-    __slots__ = ("_clock", "_database", "_samples", "_writer")
+    __slots__ = ("_clock", "_database", "_freed", "_samples", "_writer")
 
     def __init__(self, database: Database, writer: Writer, clock: Clock) -> None:
         self._database = database
         self._writer = writer
         self._clock = clock
         self._samples: deque[int] = deque(maxlen=SAMPLES)
+        self._freed = 0
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
@@ -60,9 +61,10 @@ class Vacuum:
         steps = min(spare // STEP_PAGES, STEPS_PER_SAMPLE)
         if steps <= 0:
             return
+        before = self._freed
         for _ in range(steps):
             await self._writer.between(self._prepare)
-        freed = steps * STEP_PAGES
+        freed = self._freed - before
         self._samples = deque((pages - freed for pages in self._samples), maxlen=SAMPLES)
         # The file is cut when the log is moved into it.
         await self._writer.wal.checkpoint()
@@ -71,7 +73,8 @@ class Vacuum:
     def _prepare(self) -> Job:
         return _vacuum_step, self._applied
 
-    def _applied(self, _pages: int) -> None:
+    def _applied(self, pages: int) -> None:
+        self._freed += pages
         self._writer.wal.written(STEP_WAL_BYTES)
 
 
@@ -81,5 +84,8 @@ def _free_pages(connection: sqlite3.Connection) -> int:
 
 
 def _vacuum_step(connection: sqlite3.Connection) -> int:
-    connection.execute(f"PRAGMA incremental_vacuum({STEP_PAGES})").fetchall()
-    return STEP_PAGES
+    # Python takes a statement without columns one step far, and this pragma frees a page a step.
+    before = _free_pages(connection)
+    for _ in range(min(STEP_PAGES, before)):
+        connection.execute("PRAGMA incremental_vacuum(1)")
+    return before - _free_pages(connection)

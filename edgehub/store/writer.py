@@ -348,6 +348,7 @@ class Writer:
             )
         delay_s = failure.delay_s()
         failure.attempts += 1
+        self.wal.hasten()
         if self._closing or self._cancelled:
             return
         # Nothing but time or the end cuts it: a store that fails is not made better by traffic.

@@ -1,19 +1,46 @@
 """Log set-up: structlog to stderr, console on a terminal, JSON lines otherwise.
 
 Owns the process-wide log configuration; called once by the command line. Payloads, passwords and
-keys are never logged; texts of peers are escaped by the renderers.
+keys are never logged; texts of peers are escaped by the renderers. Invariant: logging never raises:
+a hub whose log has a full disk or no reader goes on doing its work.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class UnfailingStream(io.TextIOBase):
+    """Writes to another stream; what that one cannot take is lost.
+
+    Args:
+        stream: Where text goes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        """Write what can be written."""
+        # ValueError: the stream was closed under us.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Have it written now."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def configure(*, level: str, fmt: str) -> None:
@@ -23,6 +50,7 @@ def configure(*, level: str, fmt: str) -> None:
         level: `debug`, `info`, `warning` or `error`.
         fmt: `json`, `console`, or `auto` = console on a terminal.
     """
+    stream = cast("TextIO", UnfailingStream(sys.stderr))
     renderer: Callable[[Any, str, Any], Any]
     if fmt == "console" or (fmt == "auto" and sys.stderr.isatty()):
         renderer = structlog.dev.ConsoleRenderer()
@@ -39,8 +67,8 @@ def configure(*, level: str, fmt: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
     # Libraries that use the standard module: warnings only, the same stream.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
+    logging.basicConfig(level=logging.WARNING, stream=stream, force=True)

@@ -64,6 +64,35 @@ def test_one_copy_per_endpoint_at_the_best_priority(make_daemon: Callable[..., D
     assert daemon.stop() == 0
 
 
+def test_two_endpoints_share_one_broker(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """Neither ends the other's session: each has a client id of its own by default."""
+    site = (
+        f'[endpoints.site]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {broker.port}\n'
+        'topic = "site/{device}"\n'
+    )
+    daemon = make_daemon(upstream=broker.port, top='manifest = "m.json"', extra=site)
+    _manifest(
+        daemon,
+        {
+            "up": "FROM /messages/* INTO $upstream",
+            "site": 'FROM /messages/* INTO Endpoint("site")',
+        },
+    )
+    daemon.start()
+    device = Device("press-1", daemon.mqtt_port)
+    for number in range(200):
+        device.publish("x", number)
+    assert device.wait_in_flight_below(1, 10)
+    daemon.wait_until(lambda: set(_depths(daemon).values()) == {0}, 10)
+    device.close()
+    assert daemon.stop() == 0
+    events = [line["event"] for line in daemon.log]
+    assert events.count("endpoint.link_up") == 2
+    assert "endpoint.link_down" not in events
+
+
 def test_a_module_gets_its_input_and_the_row_leaves_after_its_puback(
     make_daemon: Callable[..., Daemon],
 ) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 
 import pytest
 
 from edgehub.cli.daemon import CommandError, call
-from edgehub.control.server import REQUEST_BYTES_MAX, ControlServer
+from edgehub.control.server import CLIENTS_MAX, REQUEST_BYTES_MAX, ControlServer
 from edgehub.errors import DaemonUnreachableError, EdgeHubError, StartupError
 
 
@@ -77,17 +78,101 @@ async def test_a_second_server_on_the_socket_is_refused(socket_path):
 async def test_the_socket_file_of_a_killed_daemon_is_replaced(tmp_path):
     """A file that nobody answers does not stop the start."""
     path = tmp_path / "c.sock"
-    path.touch()
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(path))
     server = ControlServer(path, {"echo": _echo})
     await server.open()
     assert await asyncio.to_thread(call, path, "echo") == {}
     await server.close()
 
 
+async def test_a_file_in_the_way_is_kept(tmp_path):
+    """A path that names something else by mistake is refused, and nothing is deleted."""
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(StartupError, match="is no socket"):
+        await ControlServer(path, {}).open()
+    assert path.read_text() == "mine"
+
+
+async def test_too_many_clients_are_told(socket_path):
+    """One more than there are places hears why, and gets in once a place is free."""
+    others = [await asyncio.open_unix_connection(str(socket_path)) for _ in range(CLIENTS_MAX)]
+    with pytest.raises(CommandError, match="others use the control socket"):
+        await asyncio.to_thread(call, socket_path, "echo")
+    for _, writer in others:
+        writer.close()
+        await writer.wait_closed()
+    assert await asyncio.to_thread(call, socket_path, "echo") == {}
+
+
+async def test_a_silent_client_loses_its_place(tmp_path):
+    """Who asks nothing is let go, so that forgotten connections do not lock an operator out."""
+    server = ControlServer(tmp_path / "c.sock", {}, silence_max_s=0.05)
+    await server.open()
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "c.sock"))
+    assert await reader.read() == b""
+    writer.close()
+    await server.close()
+
+
+async def test_a_client_that_does_not_read_does_not_delay_the_end(tmp_path):
+    """Close cuts off what waits for a reader that never comes."""
+    answering = asyncio.Event()
+
+    async def long_answer(_arguments):
+        answering.set()
+        return "x" * 2_000_000
+
+    server = ControlServer(tmp_path / "c.sock", {"long": long_answer})
+    await server.open()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "c.sock"))
+        client.sendall(b'{"command": "long"}\n')
+        await answering.wait()
+        await asyncio.sleep(0)
+        await server.close()
+
+
+async def test_a_command_that_outlives_the_server_is_not_answered(tmp_path, caplog):
+    """What is being worked out when the hub ends has nowhere to go, and nobody complains."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_arguments):
+        asked.set()
+        await go_on.wait()
+        return 1
+
+    server = ControlServer(tmp_path / "c.sock", {"slow": slow})
+    await server.open()
+    _, writer = await asyncio.open_unix_connection(str(tmp_path / "c.sock"))
+    writer.write(b'{"command": "slow"}\n')
+    await asked.wait()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.close())
+        await asyncio.sleep(0)
+        go_on.set()
+    writer.close()
+    assert not caplog.records
+
+
 async def test_too_long_a_path_says_what_to_set(tmp_path):
     """The kernel's limit on socket paths becomes a clear error."""
     with pytest.raises(StartupError, match="control_socket"):
         await ControlServer(tmp_path / ("x" * 120), {}).open()
+
+
+async def test_half_an_answer_counts_as_none(tmp_path):
+    """A hub that ends while it answers is reported as away, not as a broken program."""
+
+    async def cut_off(reader, writer):
+        await reader.readline()
+        writer.write(b'{"ok": true, "res')
+        writer.close()
+
+    async with await asyncio.start_unix_server(cut_off, str(tmp_path / "c.sock")):
+        with pytest.raises(DaemonUnreachableError, match="without a whole answer"):
+            await asyncio.to_thread(call, tmp_path / "c.sock", "status")
 
 
 def test_no_daemon_is_said_with_a_hint(tmp_path):

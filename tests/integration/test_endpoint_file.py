@@ -134,6 +134,32 @@ async def test_a_file_without_any_line_end_starts_anew(tmp_path: Path) -> None:
         assert path.read_bytes() == b""
 
 
+@pytest.mark.parametrize("change", ["moved", "deleted", "folder deleted", "emptied", "torn"])
+async def test_a_file_changed_by_others_is_opened_anew(tmp_path: Path, change: str) -> None:
+    """Log rotation by name or by copy, a clean-up: the next row is whole and there."""
+    path = tmp_path / "out" / "rows.jsonl"
+    async with file_endpoint(path) as parts:
+        await up(parts)
+        parts.send(a_row(1))
+        await parts.settled(1)
+        match change:
+            case "moved":
+                path.rename(path.with_suffix(".1"))
+            case "deleted":
+                path.unlink()
+            case "folder deleted":
+                path.unlink()
+                path.parent.rmdir()
+            case "emptied":
+                os.truncate(path, 0)
+            case "torn":
+                os.truncate(path, path.stat().st_size - 5)
+        parts.send(a_row(2))
+        await parts.settled(2)
+        assert [record["id"] for record in parts.records()] == ["m2"]
+        assert all(result.kind is None for result in parts.listener.results.values())
+
+
 async def test_files_rotate_by_size_and_old_ones_go(tmp_path: Path) -> None:
     """No file grows beyond the bound, none is lost beyond those that are kept."""
     path = tmp_path / "rows.jsonl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from tests.support.memory_queue import a_row
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.ports import free_port
 from tests.support.uplink import uplink
+
+if TYPE_CHECKING:
+    from tests.support.mqtt_peer import MqttPeer
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +48,46 @@ async def test_a_silent_peer_is_given_up_and_asked_again() -> None:
         failures = up.pump.statistics().failures
         assert failures[FailureKind.TIMEOUT] == 1
         assert failures[FailureKind.DISCONNECTED] == 1
+
+
+async def test_a_row_whose_confirmation_is_lost_comes_again() -> None:
+    """Younger rows confirmed all the time do not keep the oldest one in flight for ever."""
+    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=0.4) as up:
+        peer.acknowledge = False
+        queue = up.queue()
+        queue.put(a_row(1))
+        await peer.until(lambda: len(peer.unconfirmed) == 1)
+        peer.unconfirmed.clear()
+        number = 1
+        while peer.connects == 1:
+            number += 1
+            queue.put(a_row(number))
+            await peer.until(lambda n=number: len(peer.published) >= n or peer.connects > 1)
+            peer.confirm()
+            await up.until(lambda n=number: n in queue.confirmed or peer.connects > 1)
+        peer.acknowledge = True
+        await peer.until(lambda: peer.is_connected)
+        peer.confirm()
+        await up.until(lambda: sorted(queue.confirmed) == list(range(1, number + 1)))
+        assert up.pump.statistics().failures[FailureKind.TIMEOUT] == 1
+
+
+async def test_confirmations_of_unknown_rows_are_no_sign_of_life() -> None:
+    """A peer that confirms only what was never sent is given up like a silent one."""
+    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=0.4) as up:
+        peer.acknowledge = False
+        up.queue().put(a_row(1))
+        await peer.until(lambda: len(peer.unconfirmed) == 1)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(_confirm_nothing(peer))
+            await peer.until(lambda: peer.connects == 2)
+            task.cancel()
+
+
+async def _confirm_nothing(peer: MqttPeer) -> None:
+    while True:
+        peer.send(b"\x40\x02\xff\x00")
+        await asyncio.sleep(0.05)
 
 
 async def test_confirmations_of_an_old_connection_count_for_nothing() -> None:
@@ -90,6 +134,17 @@ async def test_a_peer_that_closes_before_connack_is_noticed_at_once() -> None:
         async with uplink(peer.port, connect_timeout_s=60) as up:
             await up.until(lambda: bool(up.pump.statistics().reason), timeout_s=3)
             assert up.pump.statistics().reason == "closed by the peer"
+
+
+async def test_an_end_right_behind_connack_is_noticed() -> None:
+    """Junk in one piece with CONNACK ends the connection before anybody waits for its end."""
+    async with mqtt_peer() as peer:
+        peer.after_connack = b"\xff" * 8
+        async with uplink(peer.port) as up:
+            up.queue().put(a_row(1))
+            await peer.until(lambda: peer.connects == 1)
+            peer.after_connack = b""
+            await up.until(lambda: up.queue().confirmed == [1])
 
 
 async def test_a_peer_without_connack_times_out() -> None:

@@ -58,11 +58,17 @@ class ScriptedRouter:
 
 
 class MemorySessions:
-    """A session table in memory; `failing` makes every write fail as a broken disk does."""
+    """A session table in memory.
+
+    `failing` makes every write fail as a broken disk does; writes wait while `free` is not set.
+    """
 
     def __init__(self) -> None:
         self.table: dict[str, dict[str, int]] = {}
         self.failing = False
+        self.free = asyncio.Event()
+        self.free.set()
+        self.writes = 0
 
     async def load(self) -> dict[str, dict[str, int]]:
         """See `SessionStore`."""
@@ -77,7 +83,9 @@ class MemorySessions:
         return self._write(lambda: self.table.pop(client_id, None))
 
     async def _write(self, change: Callable[[], object]) -> None:
+        self.writes += 1
         await asyncio.sleep(0)
+        await self.free.wait()
         if self.failing:
             msg = "disk full"
             raise StoreError(msg)

@@ -17,6 +17,7 @@ class MqttPeer:
 
     Attributes:
         connack: Return code of CONNACK, None = never answer, -1 = close instead.
+        after_connack: Bytes that leave in one piece with CONNACK.
         acknowledge: Whether PUBLISHes are answered at once.
         published: Bodies in order of arrival, over all connections.
         acknowledged: Packet ids of the hub's own PUBACKs.
@@ -25,6 +26,7 @@ class MqttPeer:
 
     def __init__(self) -> None:
         self.connack: int | None = 0
+        self.after_connack = b""
         self.acknowledge = True
         self.published: list[bytes] = []
         self.topics: list[str] = []
@@ -86,7 +88,7 @@ class MqttPeer:
             if self.connack == -1:
                 return False
             if self.connack is not None:
-                writer.write(bytes([0x20, 2, 0, self.connack]))
+                writer.write(bytes([0x20, 2, 0, self.connack]) + self.after_connack)
         elif kind == PUBLISH:
             assert flags & 0x06 == 0x02, "QoS 1 only"
             self._take_publish(payload, writer)

@@ -30,7 +30,7 @@ def test_the_settings_are_valid(tmp_path: Path):
     file.write_text(example("toml"), "utf-8")
     settings = load_settings(file)
     assert settings.upstream is not None
-    assert str(settings.manifest) == "routes.json"
+    assert settings.manifest == tmp_path / "routes.json"
 
 
 def test_the_manifest_is_valid():

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from edgehub.errors import ProtocolError, StoreError
+from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.codec import Decoder
 from edgehub.heads.mqtt.deliveries import Deliveries
 from edgehub.heads.mqtt.ingress import Ingress
@@ -36,13 +37,14 @@ from edgehub.heads.mqtt.sign_in import SignInError, sign_in
 from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
 from edgehub.heads.mqtt.will import will_message
-from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, WRITING, Wire
+from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, WRITING, Wire
 from edgehub.message import FailureKind, SendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from edgehub.clock import TimerHandle
+    from edgehub.errors import StoreError
     from edgehub.heads.mqtt.packets import Packet
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
@@ -219,9 +221,12 @@ class Connection(asyncio.Protocol):
             self._wire.add(data)
             self.request_flush()
 
-    def write_when(self, stored: Awaitable[None], data: bytes) -> None:
-        """Send bytes once `stored` is done; a client whose session cannot be stored is closed."""
-        self._services.spawn(self._write_when(stored, data), "mqtt[session]")
+    def session_stored(self, error: StoreError | None) -> None:
+        """Read on, or close a client whose session cannot be stored."""
+        if error is not None:
+            self.close(CloseReason.STORE_FAILED, str(error))
+        elif self._subscriber is not None and not self._subscriber.must_pause:
+            self._resume(STORING)
 
     def request_flush(self) -> None:
         """Have what was collected written at the end of this turn of the loop."""
@@ -338,7 +343,7 @@ class Connection(asyncio.Protocol):
             services.index,
             subscriptions,
             subscriptions_max=context.options.subscriptions_max,
-            save=None if clean else lambda: services.sessions.save(client.id, subscriptions),
+            save=None if clean else partial(services.sessions.save, client.id),
             log=context.log,
         )
         self._open(connack(ConnectCode.ACCEPTED, session_present=present), client)
@@ -388,6 +393,9 @@ class Connection(asyncio.Protocol):
         if ingress.must_pause:
             self._wire.pause(BACKLOG)
             self._resume_if_settled()
+        assert self._subscriber is not None
+        if self._subscriber.must_pause:
+            self._wire.pause(STORING)
 
     def _control(self, packet: Packet) -> None:
         assert self._subscriber is not None
@@ -403,14 +411,6 @@ class Connection(asyncio.Protocol):
         else:
             assert isinstance(packet, Unsubscribe)
             self._subscriber.unsubscribe(packet)
-
-    async def _write_when(self, stored: Awaitable[None], data: bytes) -> None:
-        try:
-            await stored
-        except StoreError as error:
-            self.close(CloseReason.STORE_FAILED, str(error))
-        else:
-            self.write(data)
 
     def _close_for_limit(self) -> None:
         assert self._ingress is not None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.errors import StartupError, StoreError
+from edgehub.errors import StartupError
 from edgehub.heads.mqtt.connection import Connection
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.services import Services
@@ -28,13 +28,14 @@ from edgehub.message import FailureKind, SendResult
 from edgehub.property_bag import build_bag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
+    from edgehub.errors import StoreError
     from edgehub.heads.head import Submit
     from edgehub.heads.mqtt.options import ListenerOptions
-    from edgehub.heads.mqtt.sessions import SessionStore
+    from edgehub.heads.mqtt.session_writes import SessionStore
     from edgehub.message import Message
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
@@ -79,7 +80,8 @@ class MqttListener:
                 sessions,
                 clients_max=options.clients_max,
                 stored_max=options.stored_sessions_max,
-                write=self._write_session,
+                spawn=lambda write: self._spawn(write, "mqtt[session]"),
+                begun=self._session_begun,
             ),
             index=SubscriptionIndex(hub_id, device_bound_interest),
             anonymous=False,
@@ -287,13 +289,9 @@ class MqttListener:
         assert self._tasks is not None, "connections exist only while the listener runs"
         return self._tasks.create_task(coroutine, name=name)
 
-    def _write_session(self, write: Awaitable[None]) -> None:
-        self._spawn(self._written(write), "mqtt[session]")
-
-    async def _written(self, write: Awaitable[None]) -> None:
-        try:
-            await write
-        except StoreError as error:
+    def _session_begun(self, error: StoreError | None) -> None:
+        # Nobody waits for this: the client is connected, and its next SUBSCRIBE stores it again.
+        if error is not None:
             self._context.log.warning("mqtt.session_not_stored", reason=str(error))
 
     def _stop_accepting(self) -> None:

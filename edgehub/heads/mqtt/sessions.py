@@ -1,6 +1,7 @@
 """Sessions by client id: who is connected, and what outlives a connection.
 
-Owns the connected clients and the subscriptions of stored sessions; the table on disk follows them.
+Owns the connected clients and the subscriptions of stored sessions; the table on disk follows them,
+by way of `session_writes`.
 Invariant: one connection per client id; the later one closes the earlier.
 """
 
@@ -9,24 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from edgehub.heads.mqtt.packets import ConnectCode
+from edgehub.heads.mqtt.session_writes import SessionWrites
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator
 
-
-class SessionStore(Protocol):
-    """Stored sessions on disk."""
-
-    async def load(self) -> dict[str, dict[str, int]]:
-        """Give client id to topic filter to granted quality of service."""
-
-    def save(self, client_id: str, subscriptions: Mapping[str, int]) -> Awaitable[None]:
-        """Store the session of a client; done once it is durable."""
-
-    def delete(self, client_id: str) -> Awaitable[None]:
-        """Forget the session of a client; done once that is durable."""
+    from edgehub.heads.mqtt.session_writes import Done, SessionStore
 
 
 class Closable(Protocol):
@@ -46,7 +37,8 @@ class Sessions(Generic[C]):
         store: Their place on disk.
         clients_max: Most clients connected at once.
         stored_max: Most sessions that outlive their connection.
-        write: Runs an operation of the store in the background, in order.
+        spawn: Runs a write to the store in the background.
+        begun: Told when a session that began or ended is durable, or why it is not.
     """
 
     def __init__(
@@ -55,18 +47,20 @@ class Sessions(Generic[C]):
         *,
         clients_max: int,
         stored_max: int,
-        write: Callable[[Awaitable[None]], None],
+        spawn: Callable[[Coroutine[None, None, None]], object],
+        begun: Done,
     ) -> None:
         self._store = store
         self._clients_max = clients_max
         self._stored_max = stored_max
-        self._write = write
+        self._begun = begun
         self._connected: dict[str, C] = {}
         self._stored: dict[str, dict[str, int]] = {}
+        self._writes = SessionWrites(store, self._stored, spawn)
 
     async def load(self) -> None:
         """Read the stored sessions, before the first client."""
-        self._stored = await self._store.load()
+        self._stored.update(await self._store.load())
 
     def __iter__(self) -> Iterator[C]:
         return iter(list(self._connected.values()))
@@ -104,11 +98,11 @@ class Sessions(Generic[C]):
         if clean:
             if known:
                 del self._stored[client_id]
-                self._write(self._store.delete(client_id))
+                self._writes.changed(client_id, self._begun)
             return False, {}
         if not known:
             self._stored[client_id] = {}
-            self._write(self._store.save(client_id, {}))
+            self._writes.changed(client_id, self._begun)
         return known, self._stored[client_id]
 
     def leave(self, client_id: str, connection: C) -> None:
@@ -116,6 +110,6 @@ class Sessions(Generic[C]):
         if self._connected.get(client_id) is connection:
             del self._connected[client_id]
 
-    def save(self, client_id: str, subscriptions: Mapping[str, int]) -> Awaitable[None]:
-        """Store what a client subscribed to."""
-        return self._store.save(client_id, dict(subscriptions))
+    def save(self, client_id: str, done: Done) -> None:
+        """Store what a client subscribes to now; `done` is told when that is durable."""
+        self._writes.changed(client_id, done)

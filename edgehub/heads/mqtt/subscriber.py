@@ -6,19 +6,25 @@ the client is told so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from edgehub.heads.mqtt.packets import SUBACK_FAILURE, suback, unsuback
 from edgehub.heads.mqtt.topics import parse_subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
+    from edgehub.errors import StoreError
     from edgehub.heads.mqtt.log_limit import LogLimit
     from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
+    from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
     from edgehub.heads.mqtt.topics import Subscription
+
+UNANSWERED_MAX: Final = 64
+"""Changes of a stored session that may wait for the disk before the client is not read any more."""
 
 C = TypeVar("C", bound="Answers")
 
@@ -29,8 +35,8 @@ class Answers(Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes with the next flush."""
 
-    def write_when(self, stored: Awaitable[None], data: bytes) -> None:
-        """Send bytes once `stored` is done."""
+    def session_stored(self, error: StoreError | None) -> None:
+        """Hear that a change of the session is durable, or why it is not."""
 
 
 class Subscriber(Generic[C]):
@@ -42,7 +48,7 @@ class Subscriber(Generic[C]):
         index: The listener's index.
         subscriptions: Granted quality of service by filter, kept up to date here.
         subscriptions_max: Most of them.
-        save: Stores them; None = a clean session.
+        save: Stores them and then calls back; None = a clean session.
         log: For refusals.
     """
 
@@ -53,6 +59,7 @@ class Subscriber(Generic[C]):
         "_log",
         "_max",
         "_save",
+        "_unanswered",
         "subscriptions",
     )
 
@@ -64,7 +71,7 @@ class Subscriber(Generic[C]):
         subscriptions: dict[str, int],
         *,
         subscriptions_max: int,
-        save: Callable[[], Awaitable[None]] | None,
+        save: Callable[[Done], None] | None,
         log: LogLimit,
     ) -> None:
         self._connection = connection
@@ -73,7 +80,13 @@ class Subscriber(Generic[C]):
         self._max = subscriptions_max
         self._save = save
         self._log = log
+        self._unanswered = 0
         self.subscriptions = subscriptions
+
+    @property
+    def must_pause(self) -> bool:
+        """Whether so many answers wait for the disk that no further request should be read."""
+        return self._unanswered >= UNANSWERED_MAX
 
     def restore(self) -> None:
         """Bring a stored session to life; what the client has no right to any more is dropped."""
@@ -127,9 +140,16 @@ class Subscriber(Generic[C]):
 
     def _answer(self, answer: bytes, *, changed: bool) -> None:
         if self._save is not None and changed:
-            self._connection.write_when(self._save(), answer)
+            self._unanswered += 1
+            self._save(partial(self._answer_stored, answer))
         else:
             self._connection.write(answer)
+
+    def _answer_stored(self, answer: bytes, error: StoreError | None) -> None:
+        self._unanswered -= 1
+        if error is None:
+            self._connection.write(answer)
+        self._connection.session_stored(error)
 
     @staticmethod
     def _parsed(filters: Iterable[str]) -> list[Subscription]:

@@ -20,6 +20,7 @@ SIGNING_IN: Final = 1
 BACKLOG: Final = 2
 WRITING: Final = 4
 DRAINING: Final = 8
+STORING: Final = 16
 
 # A peer that vanished without a word and asked for no keep-alive is found by TCP.
 _TCP_KEEP_ALIVE: Final = (

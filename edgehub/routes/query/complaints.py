@@ -27,6 +27,7 @@ _PATH_STRANGERS: Final = _KEYWORDS | {
     "DOLLAR_NAME",
 }
 _OPERANDS: Final = frozenset({"NAME", "STRING", "INTEGER", "REAL", "HEX", "DOLLAR_NAME"})
+_SINKS: Final = '$upstream, BrokeredEndpoint("...") or Endpoint("...")'
 _FOREIGN_OPERATORS: Final = {"&&": "AND", "&": "AND", "|": "OR", "!": "NOT"}
 
 
@@ -60,6 +61,9 @@ def _ends_early(before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, 
         return "INTO and a sink are missing", "end the route with INTO $upstream"
     if before[-1].type == "INTO":
         return "the sink is missing", "write INTO $upstream"
+    if before[-2:-1] and before[-2].type == "INTO":
+        wanted = "$upstream" if before[-1].lower() == "upstream" else _SINKS
+        return f"`{before[-1]}` is not a whole sink", f"write {wanted}"
     return f"something is missing after `{before[-1]}`", ""
 
 
@@ -79,7 +83,7 @@ def _hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset
 def _place_hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset[str]) -> str:
     hint = ""
     if last.type == "INTO":
-        hint = 'a sink is $upstream, BrokeredEndpoint("...") or Endpoint("...")'
+        hint = f"a sink is {_SINKS}"
     elif last.type == "FROM":
         hint = "a source is a path such as /messages/*, without quotes"
     elif token.type == "INTO" and _open_parentheses(before):

@@ -37,6 +37,11 @@ def joined(text: str) -> str:
     return text if text.isascii() or not _SURROGATE.search(text) else from_units(units(text))
 
 
+def half_characters(text: str) -> bool:
+    """Say whether `text` holds half of a surrogate pair, which no file and no topic can hold."""
+    return not text.isascii() and _SURROGATE.search(joined(text)) is not None
+
+
 def before(left: str, right: str) -> bool:
     """Say whether `left` sorts before `right` by code unit."""
     if _units_are_characters(left) and _units_are_characters(right):

@@ -88,3 +88,18 @@ def test_a_broken_file_is_not_overwritten(path):
     result = run(path, "add", "dev1")
     assert isinstance(result.exception, IdentityFileError)
     assert path.read_text() == "no json\n"
+
+
+def test_brackets_of_a_pattern_are_shown(path):
+    """A pattern is text, not markup of the table."""
+    run(path, "add", "child", "--on-behalf", "[a-f]*")
+    assert "[a-f]*" in run(path, "list").output
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    """The file behind it is changed."""
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert run(link, "add", "dev1").exit_code == 0
+    assert link.is_symlink()
+    assert "dev1" in read_identities(path)

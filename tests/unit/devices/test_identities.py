@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from edgehub.devices.identities import Identities
-from edgehub.devices.identity_file import Identity, IdentityFileError, changing, read_identities
+from edgehub.devices.identity_file import (
+    Identity,
+    IdentityFileError,
+    changing,
+    loose_mode,
+    read_identities,
+)
 from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 
@@ -226,3 +232,17 @@ async def test_no_file():
     assert len(identities) == 0
     assert await identities.verify("dev1", b"secret") is None
     identities.close()
+
+
+@pytest.mark.parametrize("depth", [5_000, 100_000])
+def test_a_line_nested_without_end_is_a_fault(tmp_path, depth):
+    """A broken file is refused with its line, however it is broken: a reload must not end a hub."""
+    path = tmp_path / "identities.jsonl"
+    path.write_text("[" * depth + "\n", "utf-8")
+    with pytest.raises(IdentityFileError, match=r"identities.jsonl:1: not JSON"):
+        read_identities(path)
+
+
+def test_a_file_that_has_gone_exposes_nothing(tmp_path):
+    """A file that is removed while it is taken over is no reason to stop."""
+    assert loose_mode(tmp_path / "gone") is None

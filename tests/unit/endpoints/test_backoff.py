@@ -59,15 +59,47 @@ async def test_a_wait_can_be_cut_but_not_lengthened(action: str, ends_after: flo
     assert clock.monotonic() - started == pytest.approx(ends_after)
 
 
-async def test_cutting_without_a_wait_changes_nothing() -> None:
-    """A hint that comes too early is not remembered."""
+@pytest.mark.parametrize(
+    ("action", "patient", "waits_s"),
+    [
+        ("none", False, 40.0),
+        ("end", False, 0.0),
+        ("cut", False, 3.0),
+        ("end", True, 0.0),
+        ("cut", True, 40.0),
+        ("forget", False, 40.0),
+    ],
+)
+async def test_a_hint_during_a_try_holds_for_the_next_wait_only(
+    action: str, patient: bool, waits_s: float
+) -> None:
+    """Asked 2 s before the wait: at once, or 5 s after the word; a person's wait is not cut."""
     clock = ManualClock()
     retry = RetryWait(clock)
-    retry.cut(1)
-    retry.end()
+    if action != "none":
+        retry.cut(5)
+    if action in {"end", "forget"}:
+        retry.end()
+    if action == "forget":
+        retry.forget()
+    await clock.advance(2)
+    for expected_s in (waits_s, 40.0):
+        started = clock.monotonic()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(retry.wait(40, patient=patient))
+            while not task.done():
+                await clock.advance(0.5 if expected_s else 0)
+        assert clock.monotonic() - started == pytest.approx(expected_s)
+
+
+async def test_a_patient_wait_is_ended_but_not_cut() -> None:
+    """New rows do not hurry a wait for a person; a reload does."""
+    clock = ManualClock()
+    retry = RetryWait(clock)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(retry.wait(10))
-        await clock.advance(9)
-        assert not task.done()
+        task = group.create_task(retry.wait(40, patient=True))
         await clock.advance(1)
-        assert task.done()
+        retry.cut(1)
+        await clock.advance(10)
+        assert not task.done()
+        retry.end()

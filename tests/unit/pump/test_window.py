@@ -16,13 +16,20 @@ class Link:
     """A link with a rate and a round trip, driven event by event with a sender that never rests."""
 
     def __init__(
-        self, rate: float, rtt_s: float, *, size: int = 260, rows_max: int = 100_000
+        self,
+        rate: float,
+        rtt_s: float,
+        *,
+        size: int = 260,
+        rows_max: int = 100_000,
+        burst_s: float = 0.0,
     ) -> None:
         self.rate = rate
         self.rtt_s = rtt_s
         self.size = size
         self.now = 0.0
-        self.free_at = 0.0
+        self.burst_s = burst_s
+        self.free_at = -burst_s
         self.acked_bytes = 0
         self.busy_s = 0.0
         self.in_flight_most = 0
@@ -60,11 +67,12 @@ class Link:
                 return
             flight = self.window.sent(self.now, rows, rows * self.size)
             for _ in range(rows):
-                start = max(self.now, self.free_at)
+                start = max(self.now - self.burst_s, self.free_at)
                 self.free_at = start + self.size / self.rate
                 self.busy_s += self.size / self.rate
                 self._sequence += 1
-                heapq.heappush(self.acks, (self.free_at + self.rtt_s, self._sequence, flight))
+                arrived = max(self.now, self.free_at)
+                heapq.heappush(self.acks, (arrived + self.rtt_s, self._sequence, flight))
             self.in_flight_most = max(self.in_flight_most, self.window.in_flight_bytes)
             self.worst_wait_s = max(self.worst_wait_s, self.free_at - self.now)
 
@@ -121,6 +129,19 @@ def test_a_satellite_of_satellites_is_still_probed_upward() -> None:
     link = Link(20_000, 5.0)
     link.run(120)
     assert link.used(60) > 0.75
+
+
+@pytest.mark.parametrize("rate", [1_250, 8_000, 32_000, 1e6])
+@pytest.mark.parametrize("rtt_s", [0.001, 0.05])
+@pytest.mark.parametrize(("burst_s", "wait_s"), [(0.05, 0.9), (0.2, 1.5)])
+def test_a_burst_does_not_pass_for_the_rate(
+    rate: float, rtt_s: float, burst_s: float, wait_s: float
+) -> None:
+    """A link that lets its first bytes through at once: no seconds of bytes before an alarm."""
+    link = Link(rate, rtt_s, burst_s=burst_s)
+    link.run(8)
+    assert link.worst_wait_s < wait_s
+    assert link.used(20) > 0.99
 
 
 def test_a_slower_link_is_noticed_within_seconds() -> None:

@@ -328,6 +328,18 @@ def test_text_that_is_no_json_is_refused(text):
     assert refused(text).faults[0].path == ""
 
 
+def test_half_characters_in_names_are_refused():
+    r"""A lone surrogate, which JSON can write as \ud800, can be neither stored nor sent."""
+    faults = refused(
+        '{"schemaVersion": "1.1", "storeAndForwardConfiguration": {"timeToLiveSecs": 1},'
+        '"routes": {'
+        '"a\\ud800": "FROM /messages/* INTO $upstream",'
+        '"b": "FROM /messages/* INTO BrokeredEndpoint(\'/modules/m/inputs/\\udfff\')",'
+        '"c\\ud83d\\ude00": "FROM /messages/* INTO $upstream"}}'
+    ).faults
+    assert [fault.path for fault in faults] == ["routes.a\ud800", "routes.b"]
+
+
 def test_json_errors_say_where():
     """Line and column are those of the file."""
     fault = refused('{"schemaVersion": "1.1",\n  oops}').faults[0]

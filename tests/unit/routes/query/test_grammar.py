@@ -67,6 +67,8 @@ def test_stars_and_comments_are_told_apart(text, source, condition):
         ("FROM /messages/* WHERE (a = 'x'", 32, "`)` is missing"),
         ("FROM /messages/* WHERE a =", 27, "missing after `=`"),
         ("FROM /messages/* INTO", 22, "sink is missing"),
+        ("FROM /messages/* INTO upstream", 31, "`upstream` is not a whole sink"),
+        ("FROM /messages/* INTO Endpoint", 31, "`Endpoint` is not a whole sink"),
         ("SELECT * INTO $upstream", 10, "unexpected `INTO`"),
         ("FROM /messages/'a' INTO $upstream", 16, "part of a path"),
         ("FROM /messages/* WHERE INTO $upstream", 24, "unexpected `INTO`"),
@@ -88,6 +90,11 @@ def test_places_count_lines():
     """Lines and columns are those of the route text, both from 1 on."""
     error = refusal("FROM /messages/*\nWHERE a = 'x'\n  AND level > 5\nINTO $upstream")
     assert (error.line, error.column) == (3, 13)
+
+
+def test_a_sink_without_its_dollar_gets_a_hint():
+    """The commonest slip of a route is mended in the message."""
+    assert refusal("FROM /messages/* INTO Upstream").hint == "write $upstream"
 
 
 def test_all_faults_of_a_route_are_reported_together():

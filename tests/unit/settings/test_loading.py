@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.settings import Settings, SettingsError, load_settings
+from edgehub.settings import MqttEndpointSettings, Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -26,9 +27,9 @@ def _file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def _faults(path: Path) -> list[str]:
+def _faults(path: Path | None, flags: Mapping[str, object] | None = None) -> list[str]:
     with pytest.raises(SettingsError) as caught:
-        load_settings(path)
+        load_settings(path, flags)
     return [str(fault) for fault in caught.value.faults]
 
 
@@ -85,7 +86,7 @@ def test_all_faults_are_reported_at_once_with_hints(tmp_path):
     assert "mqtt.prot: unknown key (did you mean 'port'?)" in text
     assert "mqtt.port: Input should be less than or equal to 65535, got 99999" in text
     assert "upstream.hots: unknown key (did you mean 'host'?)" in text
-    assert "upstream.host: Field required" in text
+    assert "upstream.host: is missing" in text
     assert "endpoints.lab.timeToLiveSecs: unknown key" in text
 
 
@@ -131,3 +132,102 @@ def test_half_a_certificate_is_refused():
         Settings(upstream={"type": "mqtt", "host": "a", "tls": True, "certificate_file": "c"})
     with pytest.raises(ValueError, match="without tls"):
         Settings(upstream={"type": "mqtt", "host": "a", "ca_file": "c"})
+
+
+def test_relative_paths_of_the_file_count_from_its_folder(tmp_path, monkeypatch):
+    """A settings file works from every working folder; other places mean the working folder."""
+    path = _file(
+        tmp_path,
+        """
+        data_dir = "state"
+        manifest = "conf/routes.json"
+        control_socket = "/run/edgehub.sock"
+        [mqtt]
+        identities_file = "identities"
+        [upstream]
+        type = "mqtt"
+        host = "parent"
+        password_file = "secret"
+        [endpoints.path]
+        type = "file"
+        path = "out.jsonl"
+        """,
+    )
+    settings = load_settings(path)
+    assert settings.data_dir == tmp_path / "state"
+    assert settings.manifest == tmp_path / "conf" / "routes.json"
+    assert str(settings.control_socket) == "/run/edgehub.sock"
+    assert settings.mqtt.identities_file == tmp_path / "identities"
+    assert isinstance(settings.upstream, MqttEndpointSettings)
+    assert settings.upstream.host == "parent"
+    assert settings.upstream.password_file == tmp_path / "secret"
+    assert settings.endpoints["path"].model_dump()["path"] == tmp_path / "out.jsonl"
+    monkeypatch.setenv("EDGEHUB_MANIFEST", "other.json")
+    settings = load_settings(path, {"data_dir": "here"})
+    assert (str(settings.manifest), str(settings.data_dir)) == ("other.json", "here")
+
+
+def test_a_fault_is_blamed_on_the_place_it_stands_in(tmp_path, monkeypatch):
+    """A wrong variable is named itself, even where the file has that key too; so is a flag."""
+    path = _file(tmp_path, "[mqtt]\nport = 1\nhost = ''\n")
+    monkeypatch.setenv("edgehub_mqtt__port", "many")
+    monkeypatch.setenv("CHECKENTIREQUEUEONCLEANUP", "maybe")
+    faults = _faults(path, {"drain_timeout_s": -1})
+    assert [fault.split(": ")[:-1] for fault in faults] == [
+        ["drain_timeout_s"],
+        ["CHECKENTIREQUEUEONCLEANUP"],
+        [str(path), "mqtt.host"],
+        ["edgehub_mqtt__port"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[mqtt]\nport = true", "mqtt.port: a number belongs here, got True"),
+        ("drain_timeout_s = false", "drain_timeout_s: a number belongs here, got False"),
+        ("data_dir = ''", "data_dir: is empty, got ''"),
+        ("manifest = ''", "manifest: is empty, got ''"),
+        ("mqtt = 5", "mqtt: a section belongs here, got 5 (write [mqtt] with its keys below)"),
+        ("endpoints = 5", "endpoints: a section belongs here, got 5"),
+        ("[endpoints]\nx = 5", "endpoints.x: a section belongs here, got 5"),
+        ("[upstream]\nhost = 'a'", "upstream.type: is missing (mqtt or file)"),
+        ("[upstream]\ntype = 'mqt'", "upstream.type: 'mqt' is not a kind of endpoint"),
+        ("[upstream]\ntype = 'mqtt'\nhost = ''", "upstream.host: is empty, got ''"),
+        ("[upstream]\ntype = 'mqtt'\nhost = 'a'\nclient_id = ''", "client_id: is empty"),
+        ("[endpoints.x]\ntype = 5", "endpoints.x.type: "),
+    ],
+)
+def test_faults_are_said_in_the_words_of_the_file(tmp_path, text, fault):
+    """What a validator calls a union tag or a model is a type and a section here."""
+    assert fault in _faults(_file(tmp_path, text))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("EDGEHUB_LOG_LEVEL", "EDGEHUB_LOG__LEVEL"),
+        ("EDGEHUB_MQTT_PORT", "EDGEHUB_MQTT__PORT"),
+        ("EDGEHUB_UPSTREAM_HOST", "EDGEHUB_UPSTREAM__HOST"),
+    ],
+)
+def test_one_underscore_instead_of_two_is_found(monkeypatch, name, meant):
+    """The commonest slip would otherwise do nothing, without a word."""
+    monkeypatch.setenv(name, "1884")
+    assert f"did you mean {meant}, with two underscores?" in _faults(None)[0]
+
+
+def test_a_service_called_edgehub_mqtt_is_no_mistake(monkeypatch):
+    """Kubernetes gives its address in a variable that looks like a slip of ours."""
+    monkeypatch.setenv("EDGEHUB_MQTT_PORT", "tcp://10.0.0.1:1883")
+    assert load_settings(None).mqtt.port == 1883
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    """Editors on Windows write one."""
+    assert load_settings(_file(tmp_path, "\ufeff[mqtt]\nport = 5\n")).mqtt.port == 5
+
+
+def test_a_file_nested_without_end_is_named(tmp_path):
+    """Depth is no reason for a traceback."""
+    assert "not TOML" in _faults(_file(tmp_path, "x = " + "[" * 100_000))[0]

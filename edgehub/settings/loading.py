@@ -1,0 +1,165 @@
+"""Settings from their three places: `edgehub.toml`, environment variables and flags.
+
+Owns the order of precedence and what counts as a variable of ours. Invariant: whatever is wrong in
+any of the places becomes one `SettingsError` that names the place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings.sources import InitSettingsSource
+
+from edgehub.errors import ConfigError
+from edgehub.settings.faults import Origins, SettingsError, fault_of, near
+from edgehub.settings.model import FileEndpointSettings, MqttEndpointSettings, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+_PREFIX: Final = "EDGEHUB_"
+_CLEAN_UP: Final = "checkentirequeueoncleanup"
+# What Kubernetes puts into the environment for a service of our name.
+_SERVICE_ADDRESS: Final = ("tcp://", "udp://", "sctp://")
+
+
+def load_settings(file: Path | None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings: flags before environment before file before defaults.
+
+    Args:
+        file: TOML file, None = none. Relative paths in it count from its folder.
+        flags: Nested values from the command line.
+
+    Raises:
+        SettingsError: With every fault, if anything is wrong or unknown.
+    """
+    document = _read_file(file)
+
+    class Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            """Add the environment and the file below what is passed in."""
+            del dotenv_settings, file_secret_settings
+            return (init_settings, env_settings, InitSettingsSource(settings_cls, document))
+
+    cleanup = next((name for name in os.environ if name.lower() == _CLEAN_UP), None)
+    given = dict(flags or {})
+    try:
+        loaded = Loaded(**_with_cleanup(given, cleanup))
+    except ValidationError as invalid:
+        origins = Origins(file=file, document=document, flags=given, prefix=_PREFIX)
+        if cleanup is not None:
+            origins.also["store", "check_entire_queue_on_cleanup"] = cleanup
+        faults = [fault_of(origins, detail) for detail in invalid.errors()]
+        raise SettingsError(faults) from invalid
+    unknown = list(_unknown_environment())
+    if unknown:
+        raise SettingsError(unknown)
+    return loaded
+
+
+def _read_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        # Editors on Windows put a byte order mark in front.
+        document = tomllib.loads(file.read_text("utf-8-sig"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SettingsError([ConfigError(str(file), reason, "check the path")]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError([ConfigError(str(file), f"not TOML: {error}")]) from error
+    return _anchored(document, Settings, file.parent)
+
+
+def _anchored(document: dict[str, Any], model: type[BaseModel], folder: Path) -> dict[str, Any]:
+    """Let relative paths count from `folder`; what does not fit the model stays as it is."""
+    anchored = dict(document)
+    for name, value in document.items():
+        if isinstance(value, dict):
+            anchored[name] = _anchored_section(name, value, model, folder)
+        elif isinstance(value, str) and value and _is_path(model, name):
+            anchored[name] = str(folder / value)
+    return anchored
+
+
+def _anchored_section(
+    name: str, section: dict[str, Any], model: type[BaseModel], folder: Path
+) -> dict[str, Any]:
+    if model is Settings and name == "endpoints":
+        return {
+            endpoint: _anchored(value, _endpoint_model(value), folder)
+            if isinstance(value, dict)
+            else value
+            for endpoint, value in section.items()
+        }
+    if model is Settings and name == "upstream":
+        return _anchored(section, _endpoint_model(section), folder)
+    field = model.model_fields.get(name)
+    inner = None if field is None else field.annotation
+    if isinstance(inner, type) and issubclass(inner, BaseModel):
+        return _anchored(section, inner, folder)
+    return section
+
+
+def _endpoint_model(section: Mapping[str, Any]) -> type[BaseModel]:
+    return FileEndpointSettings if section.get("type") == "file" else MqttEndpointSettings
+
+
+def _is_path(model: type[BaseModel], name: str) -> bool:
+    field = model.model_fields.get(name)
+    return field is not None and Path in (field.annotation, *get_args(field.annotation))
+
+
+def _with_cleanup(flags: dict[str, Any], variable: str | None) -> dict[str, Any]:
+    # Deployments written for IoT Edge set this flag by its own name, in any letter case.
+    if variable is None:
+        return flags
+    store = {"check_entire_queue_on_cleanup": os.environ[variable], **flags.get("store", {})}
+    return {**flags, "store": store}
+
+
+def _unknown_environment() -> Iterator[ConfigError]:
+    # Others share our prefix: Kubernetes sets EDGEHUB_SERVICE_HOST for a service of our name. So a
+    # name is a mistake if it has the form of a nested key, or if it nearly is one of ours.
+    known = {name.upper() for name in Settings.model_fields}
+    joined = {f"{section}_{key}": f"{section}__{key}" for section, key in _section_keys()}
+    for name, value in os.environ.items():
+        prefix, _, key = name.upper().partition("_")
+        section = key.split("__", 1)[0]
+        if prefix != "EDGEHUB" or section in known:
+            continue
+        if key in joined and not value.startswith(_SERVICE_ADDRESS):
+            hint = f"did you mean {_PREFIX}{joined[key]}, with two underscores?"
+            yield ConfigError(name, "unknown environment variable", hint)
+            continue
+        close = difflib.get_close_matches(section, sorted(known), n=1, cutoff=0.75)
+        if close or "__" in key:
+            hint = f"did you mean {_PREFIX}{close[0]}?" if close else near(section, known)
+            yield ConfigError(name, "unknown environment variable", hint)
+
+
+def _section_keys() -> Iterator[tuple[str, str]]:
+    sections: dict[str, type[BaseModel]] = {
+        name: field.annotation
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+    for name, model in sections.items():
+        yield from ((name.upper(), key.upper()) for key in model.model_fields)
+    for model in (MqttEndpointSettings, FileEndpointSettings):
+        yield from (("UPSTREAM", key.upper()) for key in model.model_fields)

@@ -1,0 +1,61 @@
+"""The command line as a process: broken and closed standard streams."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+EDGEHUB = [sys.executable, "-m", "edgehub"]
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["route", "test", "-"]])
+def test_a_full_disk_behind_the_output_is_one_line(arguments):
+    """No traceback: the reason and exit code 1."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*EDGEHUB, *arguments],
+            input=b'{"condition": "true"}\n',
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"edgehub: No space left on device\n")
+
+
+def test_a_reader_that_goes_away_is_no_error_to_speak_of():
+    """`edgehub route test - | head -1` ends quietly."""
+    lines = b'{"condition": "true"}\n' * 5_000
+    with subprocess.Popen(
+        [*EDGEHUB, "route", "test", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(lines[:22])
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b'{"id"')
+        process.stdout.close()
+        try:
+            process.stdin.write(lines)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        assert process.stderr.read() == b""
+
+
+def test_a_closed_standard_input_is_no_password(tmp_path):
+    """Where there is nothing to read a password from, that is said."""
+    command = [*EDGEHUB, "identity", "add", "dev1", "--file", str(tmp_path / "ids")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == b"Error: the password has 0 bytes, allowed are 1 to 1024\n"
