@@ -217,10 +217,29 @@ class Egress:
             rng=around.rng,
         )
 
-    def _client_id(self, endpoint_id: EndpointId) -> str:
+    def _client_id(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> str:
+        if options.client_id is not None:
+            return options.client_id
         # Two endpoints may lead to one broker, where one client id would end the other's session.
-        hub_id = self._around.hub_id
-        return hub_id if endpoint_id == UPSTREAM else f"{hub_id}-{endpoint_id}"
+        if options.username is None:
+            hub_id = self._around.hub_id
+            return hub_id if endpoint_id == UPSTREAM else f"{hub_id}-{endpoint_id}"
+        # A parent hub and Azure want the client id to be the user's id.
+        identity = _identity_of(options.username)
+        return f"{identity}-{endpoint_id}" if self._is_shared(endpoint_id, options) else identity
+
+    def _is_shared(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> bool:
+        """Tell whether an endpoint before this one signs in as the same user at the same peer."""
+        key = (options.host, options.port, options.username)
+        others = (
+            other
+            for name, other in self._named.items()
+            if isinstance(other, MqttEndpointSettings)
+            and other.client_id is None
+            and (name == UPSTREAM or (endpoint_id != UPSTREAM and name < endpoint_id))
+            and name != endpoint_id
+        )
+        return any((other.host, other.port, other.username) == key for other in others)
 
     def _build_mqtt(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> MqttEndpoint:
         around = self._around
@@ -238,7 +257,7 @@ class Egress:
                 link=LinkOptions(
                     host=options.host,
                     port=options.port,
-                    client_id=options.client_id or self._client_id(endpoint_id),
+                    client_id=self._client_id(endpoint_id, options),
                     username=options.username,
                     password_file=options.password_file,
                     tls=tls,
@@ -259,3 +278,10 @@ class Egress:
         if relays:
             self._relays.append(endpoint)
         return endpoint
+
+
+def _identity_of(username: str) -> str:
+    # `<host>/<device>[/<module>]/?api-version=...` is how IoT Hub writes a user name.
+    parts = username.split("/")
+    ids = parts[1:-1]
+    return "/".join(ids) if 1 <= len(ids) <= 2 and "api-version=" in parts[-1] else username  # noqa: PLR2004 - device, module

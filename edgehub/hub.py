@@ -8,6 +8,7 @@ part that fails records itself and asks for the orderly stop; the others finish 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -217,6 +218,8 @@ class Hub:
             "hub.started",
             hub_id=self._hub_id,
             version=edgehub.__version__,
+            pid=os.getpid(),
+            upstream=self._egress.has_upstream,
             mqtt_host=self._settings.mqtt.host,
             mqtt_port=self.mqtt_port,
             data_dir=str(self._settings.data_dir),
@@ -319,8 +322,15 @@ class Hub:
             "hub_id": self._hub_id,
             "version": edgehub.__version__,
             "phase": self._phase,
-            "summary": status.summary(endpoints, queues, upstream=self._egress.has_upstream),
-            "warnings": status.warnings(self._egress.orphans(), map(str, self._manifest.warnings)),
+            "pid": os.getpid(),
+            "summary": status.summary(
+                self._phase, endpoints, queues, upstream=self._egress.has_upstream
+            ),
+            "warnings": status.warnings(
+                self._egress.orphans(),
+                map(str, self._manifest.warnings),
+                self._router.unrouted_total,
+            ),
             "routes": len(self._manifest.routes),
             "unrouted": self._router.unrouted_total,
             "mqtt": asdict(self._listener.statistics()),

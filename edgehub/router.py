@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,17 +17,20 @@ if TYPE_CHECKING:
     from edgehub.routes.table import RouteTable
     from edgehub.store.store import Store
 
+log = structlog.get_logger(__name__)
+
 
 class Router:
     """Evaluates messages against the current table and appends them to the store."""
 
-    __slots__ = ("_append", "_evaluate", "_table", "unrouted_total")
+    __slots__ = ("_append", "_evaluate", "_table", "_told_at", "unrouted_total")
 
     def __init__(self, table: RouteTable, store: Store) -> None:
         self._table = table
         self._evaluate = table.evaluate
         self._append = store.append
         self.unrouted_total = 0
+        self._told_at = 1
 
     @property
     def table(self) -> RouteTable:
@@ -48,5 +53,17 @@ class Router:
         if results:
             self._append(message, results, settle, token)
         else:
-            self.unrouted_total += 1
+            self._count_unrouted(message)
             settle(token, None)
+
+    def _count_unrouted(self, message: Message) -> None:
+        self.unrouted_total += 1
+        if self.unrouted_total == self._told_at:
+            # The first, the tenth, the hundredth: enough to be noticed, never a flood.
+            self._told_at *= 10
+            log.warning(
+                "router.messages_unrouted",
+                total=self.unrouted_total,
+                device_id=message.device_id,
+                source=message.source,
+            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edgehub.lifecycle import Phase
 from edgehub.message import UPSTREAM
 
 if TYPE_CHECKING:
@@ -65,10 +66,16 @@ def endpoint_document(pump: Pump) -> dict[str, Any]:
 
 
 def summary(
-    endpoints: Iterable[Mapping[str, Any]], queues: Iterable[Mapping[str, Any]], *, upstream: bool
+    phase: Phase,
+    endpoints: Iterable[Mapping[str, Any]],
+    queues: Iterable[Mapping[str, Any]],
+    *,
+    upstream: bool,
 ) -> str:
     """Say in a few words whether the hub delivers."""
     waiting = sum(queue["depth"] for queue in queues)
+    if phase is not Phase.RUNNING:
+        return f"takes no messages, {waiting} waiting"
     states = {endpoint["id"]: endpoint["state"] for endpoint in endpoints}
     if not upstream:
         return f"collecting, no upstream named, {waiting} waiting"
@@ -77,9 +84,23 @@ def summary(
     return f"delivering, {waiting} waiting"
 
 
-def warnings(orphans: Collection[EndpointId], manifest_warnings: Iterable[str]) -> list[str]:
-    """List what a person should look at."""
-    found = [
+def warnings(
+    orphans: Collection[EndpointId], manifest_warnings: Iterable[str], unrouted: int
+) -> list[str]:
+    """List what a person should look at.
+
+    Args:
+        orphans: Endpoints of stored rows that nobody names.
+        manifest_warnings: What the manifest in force was accepted with.
+        unrouted: Messages that no route took.
+    """
+    found = []
+    if unrouted:
+        found.append(
+            f"{unrouted} messages were acknowledged and dropped, because no route takes them "
+            "(edgehub route explain says why)"
+        )
+    found += [
         f"rows of endpoint {name!r} are parked: no settings or route name it any more"
         for name in sorted(orphans)
     ]

@@ -46,7 +46,9 @@ def call(path: Path, command: str, **arguments: Any) -> Any:
                 answer = lines.readline()
     except OSError as error:
         reason = error.strerror or str(error)
-        msg = f"no hub answers on {path}: {reason} (is it running? is data_dir the same?)"
+        msg = (
+            f"no hub answers on {path.absolute()}: {reason} (is it running? is data_dir the same?)"
+        )
         raise DaemonUnreachableError(msg) from error
     if not answer.endswith(b"\n"):
         msg = f"the hub on {path} closed the connection without a whole answer"

@@ -50,7 +50,11 @@ def demo(forever: bool, seconds: float, plain: bool, seed: int) -> int:
         folder = Path(name)
         prepare(folder)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            verdict = runner.run(_run(Demo(options, folder, view)))
+            try:
+                verdict = runner.run(_run(Demo(options, folder, view)))
+            except asyncio.CancelledError:
+                console.print("stopped without a verdict")
+                return 1
     console.print(verdict.text(), soft_wrap=True, markup=False, highlight=False)
     return 0 if verdict.passed else 1
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import click
 
+import edgehub
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
 
 EXIT_FAILED: Final = 1
@@ -58,6 +59,7 @@ class _Commands(click.Group):
     envvar="EDGEHUB_CONFIG",
     help="Settings file; absent = ./edgehub.toml where it exists.",
 )
+@click.version_option(edgehub.__version__, message="edgehub %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
@@ -82,12 +84,16 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Abort:
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--config":
+            hint = "it goes before the command: edgehub --config FILE status"
+            error = click.UsageError(f"{error.format_message()} ({hint})", error.ctx)
         error.show()
         sys.exit(error.exit_code)
     except EdgeHubError as error:
         if "--debug" in arguments:
             raise
-        click.echo(f"edgehub: {error}", err=True)
+        for line in str(error).splitlines():
+            click.echo(f"edgehub: {line}", err=True)
         sys.exit(_exit_code(error))
     except OSError as error:
         # What no command expects: a full disk behind standard output, a folder that takes no files.

@@ -33,6 +33,9 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
 
 def queue_table(queues: list[dict[str, Any]]) -> None:
     """Print queues as a table; `queues` as the daemon gives them."""
+    if not queues:
+        click.echo("no queues yet: no message has been stored")
+        return
     table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
     for entry in queues:
         age = entry["oldest_age_s"]

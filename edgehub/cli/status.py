@@ -28,6 +28,15 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     for warning in document["warnings"]:
         click.echo(f"  warning: {warning}")
     for endpoint in document["endpoints"]:
-        click.echo(f"  endpoint {endpoint['id']}: {endpoint['state']}")
+        click.echo(f"  endpoint {_endpoint_text(endpoint)}")
     queue_table(document["queues"])
     return 0
+
+
+def _endpoint_text(endpoint: dict[str, Any]) -> str:
+    text = f"{endpoint['id']}: {endpoint['state']}"
+    if endpoint["reason"]:
+        text += f", {endpoint['reason']}"
+    if endpoint["backoff_remaining_s"] is not None:
+        text += f", next try in {endpoint['backoff_remaining_s']:.0f} s"
+    return text

@@ -111,6 +111,7 @@ class Demo:
     def stop(self) -> None:
         """End the run early, with a verdict on what happened so far."""
         self._stopping = True
+        self._tell("stopping: what is on its way may arrive; Ctrl-C again stops at once")
 
     async def run(self) -> Verdict:
         """Run to the end and judge.

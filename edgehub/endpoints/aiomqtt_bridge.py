@@ -48,7 +48,8 @@ DISCONNECT_TIMEOUT_S: Final = 1.0
 SUBSCRIBE_TIMEOUT_S: Final = 10.0
 
 # MQTT 5 reason codes, to which paho translates those of 3.1.1.
-_REFUSED_FOR_GOOD: Final = {134, 135}
+_REFUSED_FOR_GOOD: Final = {133, 134, 135}
+_BAD_CLIENT_ID: Final = 133
 _FAILURE: Final = 0x80
 
 
@@ -403,7 +404,8 @@ def _refused(error: aiomqtt.MqttError, channel: Channel) -> LinkError:
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
     if isinstance(code, ReasonCode):
         parked = code.value in _REFUSED_FOR_GOOD
-        return LinkError(f"refused: {code.getName()}", parked=parked)
+        hint = " (set client_id to the user's id)" if code.value == _BAD_CLIENT_ID else ""
+        return LinkError(f"refused: {code.getName()}{hint}", parked=parked)
     return LinkError(channel.end_reason or str(error), parked=False)
 
 

@@ -95,6 +95,11 @@ class RetryWait:
                 self._timer.cancel()
                 self._timer = None
 
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the running wait ends by itself, None = nobody waits."""
+        return None if self._timer is None else max(0.0, self._due - self._clock.monotonic())
+
     def end(self) -> None:
         """End the running wait now, or the next one as it begins."""
         if self._timer is None:

@@ -38,6 +38,10 @@ class Endpoint(Protocol):
         """One word for status: `connecting`, `up`, `down`, `parked`."""
 
     @property
+    def retry_in_s(self) -> float | None:
+        """Seconds until the next try to connect, None = none is due."""
+
+    @property
     def row_bytes_max(self) -> int | None:
         """Largest packet that the peer takes, None = not known."""
 

@@ -96,6 +96,11 @@ class FileEndpoint:
         return self._state
 
     @property
+    def retry_in_s(self) -> float | None:
+        """See `Endpoint`."""
+        return self._retry.remaining_s
+
+    @property
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`; a file takes any row."""
         return None

@@ -85,6 +85,11 @@ class ModuleInputEndpoint:
         return "up" if self._is_up else "down"
 
     @property
+    def retry_in_s(self) -> float | None:
+        """See `Endpoint`; the module connects by itself."""
+        return None
+
+    @property
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`; the listener took the message, so it fits."""
         return None

@@ -111,6 +111,11 @@ class MqttEndpoint:
         return self._state
 
     @property
+    def retry_in_s(self) -> float | None:
+        """See `Endpoint`."""
+        return self._retry.remaining_s
+
+    @property
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`."""
         return self._options.row_bytes_max

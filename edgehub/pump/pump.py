@@ -210,7 +210,7 @@ class Pump:
             sent_bytes_total=self._sent_bytes_total,
             failures=dict(refusals.counts),
             holds=self._holds.count,
-            backoff_remaining_s=paused_s if paused_s > 0 else None,
+            backoff_remaining_s=paused_s if paused_s > 0 else self.endpoint.retry_in_s,
             latency={
                 lane.queue.priority: summary
                 for lane in self._lanes

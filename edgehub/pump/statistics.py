@@ -29,7 +29,7 @@ class PumpStatistics:
         sent_bytes_total: Their bytes on the link.
         failures: Results other than delivered, by kind.
         holds: Senders and rows kept back after a refusal.
-        backoff_remaining_s: Seconds until the pump tries again by itself, None = it does not wait.
+        backoff_remaining_s: Seconds until the next try, to connect or to send; None = none is due.
         latency: From enqueue to confirmation, by priority.
     """
 

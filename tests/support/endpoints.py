@@ -23,6 +23,7 @@ class StalledEndpoint:
     def __init__(self, name: str = "upstream", *, rows_max: int | None = None) -> None:
         self.id = EndpointId(name)
         self.row_bytes_max: int | None = None
+        self.retry_in_s: float | None = None
         self.rows_max = rows_max
         self.link_is_up = False
         self.pending: dict[int, tuple[Row, Settle]] = {}

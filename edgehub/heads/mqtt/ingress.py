@@ -37,8 +37,8 @@ class Peer(Protocol):
     def request_flush(self) -> None:
         """Write collected PUBACKs at the end of this turn."""
 
-    def close(self, reason: CloseReason) -> None:
-        """Close the connection."""
+    def close(self, reason: CloseReason, detail: str = "") -> None:
+        """Close the connection; `detail` is for the log."""
 
     def refused_by_limit(self) -> None:
         """Close the connection now or, if that happened a moment ago, later."""
@@ -251,7 +251,8 @@ class Ingress:
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
-            self._peer.close(CloseReason.FOREIGN_IDENTITY)
+            detail = f"sent on the topic of {topic.sender!a}: connect as that client, or on_behalf"
+            self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
