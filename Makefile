@@ -27,8 +27,8 @@ install: $(DEVELOPMENT) ## Set up .venv for development
 test: $(DEVELOPMENT) debian ## Run all tests but the long ones; ARGS="-k word" picks some
 	$(PYTEST) -m "not soak" $(STAGES) $(ARGS)
 
-soak: $(DEVELOPMENT) debian ## Run the crash and the long tests in full size, up to hours
-	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or crash" --timeout=7200 $(STAGES) $(ARGS)
+soak: $(DEVELOPMENT) debian ## Run scaled and long tests in full size, up to hours
+	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
 
 check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
 	$(BIN)/codespell

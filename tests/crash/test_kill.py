@@ -75,6 +75,7 @@ def _assert_fifo(arrivals: list[Arrival]) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.scaled
 @pytest.mark.timeout(60 + KILLS * 8)
 def test_every_acknowledged_message_survives_kills(tmp_path: Path) -> None:
     """Kill -9 under load, many times: all acknowledged arrive, in order, with few duplicates."""

@@ -108,6 +108,7 @@ def test_a_restart_loses_nothing_and_repeats_nothing(
     assert [arrival.number for arrival in collector.arrivals] == list(range(900))
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(600 if SOAK else 150)
 def test_an_alarm_overtakes_a_backlog_on_a_thin_link(
     broker: Mosquitto, make_daemon: Callable[..., Daemon]
