@@ -107,11 +107,11 @@ async def test_confirmations_of_an_old_connection_count_for_nothing() -> None:
         assert [row.attempts for row in queue.rows] == []
 
 
-@pytest.mark.parametrize(("connack", "parked"), [(4, True), (5, True), (3, False), (2, False)])
+@pytest.mark.parametrize(("connack", "parked"), [(4, True), (5, True), (2, True), (3, False)])
 async def test_a_refused_connect_parks_only_when_a_person_must_act(
     connack: int, parked: bool
 ) -> None:
-    """Bad credentials park; a server that is unavailable is asked again with back-off."""
+    """A wrong name or password parks; a server that is unavailable is asked again."""
     async with mqtt_peer() as peer:
         peer.connack = connack
         async with uplink(peer.port) as up:
