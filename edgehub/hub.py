@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,18 +19,28 @@ import structlog
 import edgehub
 from edgehub import status
 from edgehub.clock import Clock, SystemClock
+from edgehub.config.configuration import (
+    Configuration,
+    compile_table,
+    fault_documents,
+    read_configuration,
+)
+from edgehub.config.effective import DATABASE_NAME, effective_document
+from edgehub.config.origin import LoadedSettings
 from edgehub.control.server import ControlServer
 from edgehub.devices.identities import Identities
 from edgehub.egress import Egress, Surroundings
-from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.errors import ConfigError, EdgeHubError, ManifestError
+from edgehub.forecast.forecast import Present, difference_document, manifest_document
+from edgehub.forecast.rates import QueueRates
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.hub_id import load_hub_id
 from edgehub.lifecycle import Phase
-from edgehub.message import EndpointId
+from edgehub.reload import Reloader, ReloadParts
 from edgehub.router import Router
-from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
-from edgehub.routes.table import RouteTable
+from edgehub.routes.manifest import parse_manifest
+from edgehub.settings import Settings
 from edgehub.store.options import StoreOptions
 from edgehub.store.sessions import SessionTable
 from edgehub.store.store import Store
@@ -37,7 +48,9 @@ from edgehub.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from edgehub.settings import Settings
+    from edgehub.heads.head import Head
+    from edgehub.heads.http.head import HttpHead
+    from edgehub.message import QueueId
 
 # Time for what was taken to be committed after the drain; beyond it the process ends regardless:
 # whatever was not committed was not acknowledged either.
@@ -51,18 +64,24 @@ class Hub:
 
     Args:
         settings: Valid settings.
+        reread: Reads the settings again for a reload, None = a reload finds them unchanged.
         clock: The system's clock, or a manual one in tests.
         rng: Randomness for jitter.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: Settings | LoadedSettings,
         *,
+        reread: Callable[[], LoadedSettings] | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._settings = settings
+        if isinstance(settings, Settings):
+            settings = LoadedSettings(settings=settings, origins={})
+        loaded = settings
+        self._loaded = loaded
+        self._reread = reread or (lambda: loaded)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._stopping = asyncio.Event()
@@ -71,18 +90,26 @@ class Hub:
         self._failures: list[str] = []
         self._phase = Phase.STARTING
         self._hub_id = ""
-        self._manifest = DEFAULT_MANIFEST
+        self._configuration: Configuration
         self._store: Store
         self._router: Router
         self._egress: Egress
         self._identities: Identities
         self._listener: MqttListener
+        self._http: HttpHead | None = None
+        self._reloader: Reloader
+        self._rates: QueueRates
         self.started = asyncio.Event()
 
     @property
     def mqtt_port(self) -> int:
         """Give the port that the listener has; known once the hub has started."""
         return self._listener.addresses[0][1]
+
+    @property
+    def http_port(self) -> int | None:
+        """Give the port of the HTTP head, None = there is none; known once the hub has started."""
+        return None if self._http is None else self._http.addresses[0][1]
 
     def stop(self) -> None:
         """Ask for the orderly stop."""
@@ -94,7 +121,7 @@ class Hub:
         self._aborting.set()
 
     def reload(self) -> None:
-        """Ask for manifest and identities to be read again."""
+        """Ask for settings, manifest and identities to be read again."""
         self._reloading.set()
 
     async def run(self) -> bool:
@@ -105,13 +132,15 @@ class Hub:
 
         Raises:
             StartupError: If the hub cannot start.
-            ConfigError: If the manifest or the identities are wrong.
+            ConfigError: If manifest, identities or files that the settings name are wrong.
         """
-        settings = self._settings
+        settings = self._loaded.settings
         self._hub_id = await asyncio.to_thread(load_hub_id, settings.data_dir, settings.hub_id)
-        self._manifest = await self._read_manifest()
+        self._configuration = await asyncio.to_thread(
+            read_configuration, self._loaded, hub_id=self._hub_id
+        )
         self._store = await Store.open(
-            settings.data_dir / "queue.db",
+            settings.data_dir / DATABASE_NAME,
             clock=self._clock,
             options=StoreOptions(
                 commit_linger_ms=settings.store.commit_linger_ms,
@@ -140,38 +169,50 @@ class Hub:
         return not self._failures
 
     async def _serve(self) -> None:
-        settings = self._settings
-        self._identities = Identities(settings.mqtt.identities_file)
-        await self._identities.load()
-        self._router = Router(self._compile(self._manifest), self._store)
+        self._identities = Identities()
+        self._identities.apply(self._configuration.identities)
+        self._router = Router(self._configuration.table, self._store)
         self._listener = self._build_listener()
-        control = ControlServer(settings.control_path, self._commands())
-        await self._listener.open()
+        self._http = self._build_http()
+        self._rates = QueueRates(self._clock, self._stored_totals)
+        control = ControlServer(self._loaded.settings.control_path, self._commands())
+        for head in self._heads():
+            await head.open()
         await control.open()
         try:
             async with asyncio.TaskGroup() as pumps:
                 self._egress = self._build_egress(pumps)
                 self._egress.ensure()
+                self._reloader = self._build_reloader()
                 async with asyncio.TaskGroup() as heads:
-                    listener = self._spawn(heads, self._listener.run, "listener")
-                    reloader = self._spawn(heads, self._reload_when_asked, "reloader")
+                    serving = [
+                        self._spawn(heads, head.run, type(head).__name__) for head in self._heads()
+                    ]
+                    reloader = self._spawn(heads, self._reloader.run, "reloader")
+                    rates = self._spawn(heads, self._rates.run, "rates")
                     self._announce()
                     await self._stopping.wait()
-                    await self._drain()
-                    listener.cancel()
+                    # No reload may start a pump that the drain does not know.
                     reloader.cancel()
+                    await asyncio.wait({reloader})
+                    await self._drain()
+                    for head_task in serving:
+                        head_task.cancel()
+                    rates.cancel()
                 self._egress.cancel()
         finally:
             await control.close()
-            await self._listener.close()
+            for head in self._heads():
+                await head.close()
             self._identities.close()
 
     def _build_listener(self) -> MqttListener:
-        mqtt = self._settings.mqtt
+        mqtt = self._loaded.settings.mqtt
         return MqttListener(
             options=ListenerOptions(
                 host=mqtt.host,
                 port=mqtt.port,
+                tls_port=mqtt.tls_port,
                 anonymous=mqtt.anonymous,
                 clients_max=mqtt.clients_max,
                 message_bytes_max=mqtt.message_bytes_max,
@@ -186,7 +227,35 @@ class Hub:
             identities=self._identities,
             device_bound_interest=self._device_bound_interest,
             link_up=self._upstream_is_up,
+            tls=None if self._configuration.tls is None else self._configuration.tls.context,
         )
+
+    def _build_http(self) -> HttpHead | None:
+        http = self._loaded.settings.http
+        if http.port is None:
+            return None
+        from edgehub.heads.http.head import HttpHead  # noqa: PLC0415 - loaded by hubs that serve HTTP only
+        from edgehub.heads.http.options import HttpOptions  # noqa: PLC0415 - likewise
+
+        return HttpHead(
+            HttpOptions(
+                host=http.host,
+                port=http.port,
+                anonymous=http.anonymous,
+                certificate_file=http.certificate_file,
+                key_file=http.key_file,
+                connections_max=http.connections_max,
+                message_bytes_max=http.message_bytes_max,
+                batch_bytes_max=http.batch_bytes_max,
+                body_timeout_s=http.body_timeout_s,
+            ),
+            clock=self._clock,
+            submit=self._router.submit,
+            identities=self._identities,
+        )
+
+    def _heads(self) -> list[Head]:
+        return [self._listener] if self._http is None else [self._listener, self._http]
 
     # Clients are served only while the way out exists, which is built after the listener.
 
@@ -198,7 +267,7 @@ class Hub:
 
     def _build_egress(self, group: asyncio.TaskGroup) -> Egress:
         return Egress(
-            self._settings,
+            self._loaded.settings,
             Surroundings(
                 hub_id=self._hub_id,
                 store=self._store,
@@ -211,6 +280,26 @@ class Hub:
             ),
         )
 
+    def _build_reloader(self) -> Reloader:
+        return Reloader(
+            self._configuration,
+            hub_id=self._hub_id,
+            parts=ReloadParts(
+                identities=self._identities,
+                listener=self._listener,
+                router=self._router,
+                egress=self._egress,
+                store=self._store,
+                http=self._http,
+            ),
+            reread=self._reread,
+            wanted=self._reloading,
+        )
+
+    def _stored_totals(self) -> dict[QueueId, tuple[int, int]]:
+        figures = [queue.statistics() for queue in self._store.queues()]
+        return {each.id: (each.enqueued_total, each.enqueued_bytes_total) for each in figures}
+
     def _announce(self) -> None:
         self._phase = Phase.RUNNING
         self.started.set()
@@ -220,9 +309,11 @@ class Hub:
             version=edgehub.__version__,
             pid=os.getpid(),
             upstream=self._egress.has_upstream,
-            mqtt_host=self._settings.mqtt.host,
+            mqtt_host=self._loaded.settings.mqtt.host,
             mqtt_port=self.mqtt_port,
-            data_dir=str(self._settings.data_dir),
+            mqtt_tls_port=next((port for _, port in self._listener.tls_addresses), None),
+            http_port=self.http_port,
+            data_dir=str(self._loaded.settings.data_dir),
         )
 
     def _spawn(
@@ -242,14 +333,16 @@ class Hub:
 
     async def _drain(self) -> None:
         self._phase = Phase.DRAINING
-        timeout_s = self._settings.drain_timeout_s
+        timeout_s = self._reloader.configuration.settings.drain_timeout_s
         log.info("hub.drain_started", timeout_s=timeout_s)
         deadline = self._clock.monotonic() + timeout_s
         await self._unless_aborted(self._drain_parts(deadline), timeout_s)
         log.info("hub.drain_ended", waiting=self._store.statistics().rows)
 
     async def _drain_parts(self, deadline: float) -> None:
-        await self._listener.drain()
+        async with asyncio.TaskGroup() as group:
+            for head in self._heads():
+                group.create_task(head.drain(), name=f"drain[{type(head).__name__}]")
         await self._egress.drain(deadline)
 
     async def _unless_aborted(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
@@ -271,42 +364,15 @@ class Hub:
         except TimeoutError:
             log.warning("hub.flush_cut_short", failing=self._store.statistics().failing)
 
-    async def _read_manifest(self) -> Manifest:
-        file = self._settings.manifest
-        if file is None:
-            return DEFAULT_MANIFEST
-        return await asyncio.to_thread(load_manifest, file)
-
-    def _compile(self, manifest: Manifest) -> RouteTable:
-        named = [EndpointId(name) for name in self._settings.endpoints]
-        return RouteTable.compile(manifest, endpoints=named, hub_id=self._hub_id)
-
-    async def _reload_when_asked(self) -> None:
-        while True:
-            await self._reloading.wait()
-            self._reloading.clear()
-            try:
-                await self._reload()
-            except ConfigError as error:
-                faults = str(error).splitlines()
-                log.error("hub.reload_refused", faults=faults)  # noqa: TRY400 - a file's fault
-
-    async def _reload(self) -> None:
-        manifest = await self._read_manifest()
-        table = self._compile(manifest)
-        await self._identities.load()
-        self._listener.identities_changed()
-        changed = manifest.fingerprint != self._manifest.fingerprint
-        if changed:
-            self._manifest = manifest
-            self._router.replace(table)
-            self._egress.ensure()
-        # An operator who asks for a reload does not want to wait for a back-off.
-        self._egress.retry_now()
-        log.info("hub.reloaded", manifest_changed=changed, routes=len(manifest.routes))
-
     def _commands(self) -> Mapping[str, Any]:
-        return {"status": self._status_command, "queue list": self._queues_command}
+        return {
+            "status": self._status_command,
+            "queue list": self._queues_command,
+            "config reload": self._reload_command,
+            "config show": self._settings_command,
+            "manifest show": self._manifest_command,
+            "manifest diff": self._difference_command,
+        }
 
     async def _status_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         return self.status()
@@ -314,10 +380,44 @@ class Hub:
     async def _queues_command(self, _arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self._egress.queue_documents()
 
+    async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self._reloader.reload()).document()
+
+    async def _settings_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        configuration = self._reloader.configuration
+        return effective_document(
+            configuration.loaded, manifest=configuration.manifest, running=True
+        )
+
+    async def _manifest_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return manifest_document(self._router.table.manifest)
+
+    async def _difference_command(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        text, file = arguments.get("text"), arguments.get("file")
+        if not isinstance(text, str) or not isinstance(file, str):
+            raise ConfigError("arguments", "want the manifest's `text` and its `file` name")
+        settings = self._reloader.configuration.settings
+        try:
+            after = await asyncio.to_thread(parse_manifest, text, file=file)
+            compile_table(after, settings, hub_id=self._hub_id)
+        except ManifestError as error:
+            return {"faults": fault_documents(error)}
+        usage = await asyncio.to_thread(shutil.disk_usage, settings.data_dir)
+        present = Present(
+            manifest=self._router.table.manifest,
+            queues=[queue.statistics() for queue in self._store.queues()],
+            rates=self._rates.rates(),
+            served=self._egress.served(),
+            free_bytes=usage.free,
+        )
+        return {"faults": [], **difference_document(present, after)}
+
     def status(self) -> dict[str, Any]:
         """Describe the whole hub; what `edgehub status --json` prints."""
         queues = self._egress.queue_documents()
         endpoints = self._egress.endpoint_documents()
+        manifest = self._router.table.manifest
+        pending = self._reloader.needs_restart
         return {
             "hub_id": self._hub_id,
             "version": edgehub.__version__,
@@ -328,12 +428,14 @@ class Hub:
             ),
             "warnings": status.warnings(
                 self._egress.orphans(),
-                map(str, self._manifest.warnings),
+                [*map(str, pending), *map(str, manifest.warnings)],
                 self._router.unrouted_total,
             ),
-            "routes": len(self._manifest.routes),
+            "needs_restart": [entry.key for entry in pending],
+            "routes": len(manifest.routes),
             "unrouted": self._router.unrouted_total,
             "mqtt": asdict(self._listener.statistics()),
+            "http": None if self._http is None else asdict(self._http.statistics()),
             "store": asdict(self._store.statistics()),
             "endpoints": endpoints,
             "queues": queues,

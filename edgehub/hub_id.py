@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
 from typing import TYPE_CHECKING
 
+from edgehub.durable_files import make_folder, replace_file
 from edgehub.errors import StartupError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
         StartupError: If the folder or the file cannot be used.
     """
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(data_dir, mode=0o700)
         if configured is not None:
             return configured
         file = data_dir / "hub_id"
@@ -35,26 +35,11 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
             return _checked(file)
         host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("-.")[:100] or "hub"
         made = f"{host}-{secrets.token_hex(2)}"
-        _keep(made, file)
+        replace_file(file, f"{made}\n".encode("ascii"))
     except OSError as error:
         msg = f"cannot use the data folder {data_dir}: {error.strerror or error}"
         raise StartupError(f"{msg} (set data_dir to a folder this user may write)") from error
     return made
-
-
-def _keep(text: str, file: Path) -> None:
-    # Synced before it gets its name: an empty file after a power cut would stop every later start.
-    partial = file.with_suffix(".new")
-    with partial.open("w", encoding="ascii") as writer:
-        writer.write(text + "\n")
-        writer.flush()
-        os.fsync(writer.fileno())
-    partial.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _checked(file: Path) -> str:

@@ -64,11 +64,16 @@ def parse_bag(text: str) -> tuple[Properties, Properties]:
         return app, system
     for item in text.split("&"):
         key, value = _item(item)
-        if key in SYSTEM_NAMES:
-            system[SYSTEM_NAMES[key]] = value
-        elif key not in (SENDER_DEVICE, SENDER_MODULE):
-            app[key] = value
+        add_item(key, value, app, system)
     return app, system
+
+
+def add_item(key: str, value: str | None, app: Properties, system: Properties) -> None:
+    """Put one item where its wire name belongs; see `parse_bag`."""
+    if key in SYSTEM_NAMES:
+        system[SYSTEM_NAMES[key]] = value
+    elif key not in (SENDER_DEVICE, SENDER_MODULE):
+        app[key] = value
 
 
 def build_bag(message: Message) -> str:

@@ -30,6 +30,8 @@ _COMMANDS: Final = {
     "status": ("edgehub.cli.status", "status"),
     "queue": ("edgehub.cli.queue", "queue"),
     "route": ("edgehub.cli.route", "route"),
+    "config": ("edgehub.cli.config", "config"),
+    "manifest": ("edgehub.cli.manifest", "manifest"),
     "identity": ("edgehub.cli.identity", "identity"),
     "version": ("edgehub.cli.version", "version"),
 }

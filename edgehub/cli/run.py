@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 import uvloop
 
+from edgehub.config.origin import LoadedSettings, SettingsSource
 from edgehub.hub import Hub
 from edgehub.lifecycle import Signals
-from edgehub.settings import Settings, load_settings
 from edgehub.telemetry.log import configure
 
 # Rows wait in memory by the thousand and hold no cycles; looking through them at the default pace
@@ -39,15 +39,16 @@ def run(
         flags["data_dir"] = data_dir
     if log_level is not None:
         flags["log"] = {"level": log_level}
-    settings = load_settings(own_config or obj["config"], flags)
-    configure(level=settings.log.level, fmt=settings.log.format)
+    source = SettingsSource(own_config or obj["config"], flags)
+    loaded = source.read()
+    configure(level=loaded.settings.log.level, fmt=loaded.settings.log.format)
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings))
+        return runner.run(_run(loaded, source))
 
 
-async def _run(settings: Settings) -> int:
-    hub = Hub(settings)
+async def _run(loaded: LoadedSettings, source: SettingsSource) -> int:
+    hub = Hub(loaded, reread=source.read)
     with Signals(stop=hub.stop, abort=hub.abort, reload=hub.reload):
         clean = await hub.run()
     return 0 if clean else 1

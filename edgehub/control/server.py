@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     Command = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
-REQUEST_BYTES_MAX: Final = 65_536
+REQUEST_BYTES_MAX: Final = 4 * 2**20
+"""A manifest must fit."""
+
 CLIENTS_MAX: Final = 16
 SILENCE_MAX_S: Final = 60.0
 """Time for a client to ask, and to read its answer."""

@@ -1,8 +1,8 @@
 """The identities in force, and the check of passwords off the event loop.
 
-Owns the loaded identities file and the threads that hash. Invariants: a reload applies whole or not
-at all; a wrong password costs the same time whether the id exists or not; a flood of sign-ins keeps
-the threads of one small pool busy and the loop not at all.
+Owns the list in force and the threads that hash. Invariants: a list is put in force whole; a wrong
+password costs the same time whether the id exists or not; a flood of sign-ins keeps the threads of
+one small pool busy and the loop not at all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,6 +21,7 @@ from edgehub.devices.identity_file import loose_mode, read_identities
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from edgehub.devices.identity_file import Identity
@@ -29,16 +31,37 @@ _THREADS_MAX: Final = 2
 log = structlog.get_logger(__name__)
 
 
-class Identities:
-    """Who may sign in.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityList:
+    """What an identities file holds.
 
-    Args:
-        path: Identities file, None = there is none and nobody signs in with a password.
+    Attributes:
+        path: The file, None = there is none and nobody signs in with a password.
+        entries: By id.
+        mode_exposed: Its permission bits where others may read or change it, else None.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._by_id: dict[str, Identity] = {}
+    path: Path | None = None
+    entries: Mapping[str, Identity] = field(default_factory=dict)
+    mode_exposed: int | None = None
+
+
+def read_identity_list(path: Path | None) -> IdentityList:
+    """Read an identities file; blocks on the disk.
+
+    Raises:
+        IdentityFileError: With every fault of the file.
+    """
+    if path is None:
+        return IdentityList()
+    return IdentityList(path=path, entries=read_identities(path), mode_exposed=loose_mode(path))
+
+
+class Identities:
+    """Who may sign in; nobody until a list was applied."""
+
+    def __init__(self) -> None:
+        self._by_id: Mapping[str, Identity] = {}
         # Half of the cores at most: hashing must not starve the thread of the event loop.
         threads = min(_THREADS_MAX, max(1, (os.cpu_count() or 1) // 2))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="password")
@@ -55,22 +78,25 @@ class Identities:
         """Give the entry of an id, disabled ones too."""
         return self._by_id.get(identity_id)
 
-    async def load(self) -> None:
-        """Read the file, again after changes; on a fault what was in force stays so.
-
-        Raises:
-            IdentityFileError: With every fault of the file.
-        """
-        if self._path is None:
-            return
-        self._by_id = await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._read, self._path
-        )
+    def apply(self, identities: IdentityList) -> None:
+        """Put a list in force, in place of the one before."""
+        self._by_id = identities.entries
         self._known = {
             identity_id: known
             for identity_id, known in self._known.items()
             if (entry := self._by_id.get(identity_id)) and entry.password == known[0]
         }
+        path, mode = identities.path, identities.mode_exposed
+        if path is None:
+            return
+        if mode is not None:
+            log.warning(
+                "identities.file_exposed",
+                path=str(path),
+                mode=f"{mode:04o}",
+                hint=f"chmod 600 {path}",
+            )
+        log.info("identities.loaded", path=str(path), identities=len(self._by_id))
 
     async def verify(self, identity_id: str, password: bytes) -> Identity | None:
         """Give the identity if it exists, is enabled and the password is right, else None."""
@@ -95,17 +121,3 @@ class Identities:
     def close(self) -> None:
         """Let the threads go; checks that did not begin are cancelled."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    @staticmethod
-    def _read(path: Path) -> dict[str, Identity]:
-        identities = read_identities(path)
-        mode = loose_mode(path)
-        if mode is not None:
-            log.warning(
-                "identities.file_exposed",
-                path=str(path),
-                mode=f"{mode:04o}",
-                hint=f"chmod 600 {path}",
-            )
-        log.info("identities.loaded", path=str(path), identities=len(identities))
-        return identities

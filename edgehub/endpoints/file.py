@@ -9,16 +9,15 @@ tried, and comes back with back-off.
 from __future__ import annotations
 
 import asyncio
-import base64
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 import structlog
 
 from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.json_lines import JsonLinesFile
+from edgehub.endpoints.record import encode_record
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.message import EndpointId, Row
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 log = structlog.get_logger(__name__)
 
@@ -170,25 +167,9 @@ class FileEndpoint:
 
     def _append(self, rows: Sequence[Row], now_ms: int) -> None:
         lines = b"".join(
-            orjson.dumps(self._record(row), option=orjson.OPT_APPEND_NEWLINE) for row in rows
+            encode_record(row, self._utc_ms, option=orjson.OPT_APPEND_NEWLINE) for row in rows
         )
         self._file.append(lines, now_ms)
-
-    def _record(self, row: Row) -> dict[str, Any]:
-        message = row.message
-        record: dict[str, Any] = {
-            "id": message.message_id,
-            "device": message.device_id,
-            "module": message.module_id,
-            "output": message.output,
-            "enqueued": _rfc3339(self._utc_ms(row.enqueued_ms)),
-            "properties": message.properties,
-        }
-        try:
-            record["body"] = message.body.decode("utf-8")
-        except UnicodeDecodeError:
-            record["body_base64"] = base64.b64encode(message.body).decode("ascii")
-        return record
 
     def _link_down(self, reason: str, listener: EndpointListener) -> float:
         self._state = "down"
@@ -227,8 +208,3 @@ async def _in_thread(
         raise
     if done is not None:
         done()
-
-
-def _rfc3339(utc_ms: int) -> str:
-    at = _EPOCH + timedelta(milliseconds=utc_ms)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

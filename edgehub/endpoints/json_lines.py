@@ -1,6 +1,6 @@
 """A JSON Lines file that survives power cuts and full disks; plain blocking code for one thread.
 
-Owns the file and its rotation. Invariants: whole lines only, a torn last line is cut off at open, a
+Owns the file and its rotation. Invariants: whole lines only, a torn end is cut off at open, a
 failed append is cut back at once; when `append` returns, its lines are on stable storage.
 """
 
@@ -11,10 +11,15 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from edgehub.durable_files import make_folder, sync_folder
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 _TAIL_BYTES: Final = 65_536
+_BLOCK_BYTES: Final = 1024 * 1024
+_APPEND_BYTES_MAX: Final = 64 * _BLOCK_BYTES
+"""Longer than any append: the rows in flight, each byte of them escaped."""
 _MODE: Final = 0o640
 
 
@@ -50,14 +55,14 @@ class JsonLinesFile:
         self._began_ms = 0
 
     def open(self, now_ms: int) -> None:
-        """Open or create the file and cut off a torn last line; harmless when open.
+        """Open or create the file and cut off a torn end; harmless when open.
 
         Args:
             now_ms: UTC in milliseconds since 1970.
         """
         if self._descriptor >= 0:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             size = _whole_lines(descriptor)
@@ -66,7 +71,8 @@ class JsonLinesFile:
             # How old a file that was found is: since its last write at least.
             self._began_ms = int(os.fstat(descriptor).st_mtime * 1000) if size else now_ms
             os.fsync(descriptor)
-            self._sync_folder()
+            # The name of a new file is on stable storage only once its folder is.
+            sync_folder(self._path.parent)
         except BaseException:
             os.close(descriptor)
             raise
@@ -150,18 +156,10 @@ class JsonLinesFile:
         found = ((name.fullmatch(path.name), path) for path in self._path.parent.iterdir())
         return [(match[1], int(match[2]), path) for match, path in found if match]
 
-    def _sync_folder(self) -> None:
-        # The name of a new file is on stable storage only once its folder is.
-        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
 
 def _whole_lines(descriptor: int) -> int:
-    # Bytes up to and with the last line end.
-    end = os.fstat(descriptor).st_size
+    # Bytes up to and with the last line end before any hole.
+    end = _first_hole(descriptor, os.fstat(descriptor).st_size)
     while end > 0:
         start = max(0, end - _TAIL_BYTES)
         newline = os.pread(descriptor, end - start, start).rfind(b"\n")
@@ -169,3 +167,15 @@ def _whole_lines(descriptor: int) -> int:
             return start + newline + 1
         end = start
     return 0
+
+
+def _first_hole(descriptor: int, size: int) -> int:
+    # A power cut may keep the length of the last append and lose blocks in its middle. They read as
+    # zeros, which no line holds; what stands behind them was never confirmed.
+    at = max(0, size - _APPEND_BYTES_MAX)
+    while at < size and (block := os.pread(descriptor, _BLOCK_BYTES, at)):
+        hole = block.find(b"\0")
+        if hole >= 0:
+            return at + hole
+        at += len(block)
+    return size

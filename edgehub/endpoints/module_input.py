@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edgehub.message import FailureKind, SendResult, module_input
+from edgehub.message import NEVER_MS, FailureKind, SendResult, module_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,8 +40,13 @@ class ModuleSessions(Protocol):
         input_name: str,
         message: Message,
         settle: Callable[[SendResult], None],
+        *,
+        expires_in_ms: int | None,
     ) -> None:
-        """Send with QoS 1; delivered after PUBACK, at once when the module was granted QoS 0."""
+        """Send with QoS 1; delivered after PUBACK, at once when the module was granted QoS 0.
+
+        `expires_in_ms` is what is left of the message's time to live, None = it has no end.
+        """
 
     def unsent_bytes(self, module_id: str) -> int:
         """Give the bytes for this module that have not left the machine."""
@@ -55,6 +60,7 @@ class ModuleInputEndpoint:
         input_name: Its input.
         sessions: The listener.
         clock: Timers.
+        now_ms: Hub time.
         ack_timeout_s: A module's time to confirm a message.
     """
 
@@ -65,6 +71,7 @@ class ModuleInputEndpoint:
         sessions: ModuleSessions,
         *,
         clock: Clock,
+        now_ms: Callable[[], int],
         ack_timeout_s: float = 30.0,
     ) -> None:
         self.id = module_input(module_id, input_name)
@@ -72,6 +79,7 @@ class ModuleInputEndpoint:
         self._input_name = input_name
         self._sessions = sessions
         self._clock = clock
+        self._now_ms = now_ms
         self._ack_timeout_s = ack_timeout_s
         self._listener: EndpointListener | None = None
         self._is_up = False
@@ -105,12 +113,17 @@ class ModuleInputEndpoint:
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """See `Endpoint`."""
         sent_at = self._clock.monotonic()
+        now_ms = self._now_ms()
         for row in rows:
             self._sends += 1
             send = self._sends
             self._in_flight[send] = (row, settle, sent_at)
             self._sessions.deliver(
-                self._module_id, self._input_name, row.message, self._settle_of(send)
+                self._module_id,
+                self._input_name,
+                row.message,
+                self._settle_of(send),
+                expires_in_ms=None if row.expires_ms >= NEVER_MS else row.expires_ms - now_ms,
             )
         if self._in_flight and self._watch is None:
             self._watch_later()

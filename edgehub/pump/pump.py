@@ -157,6 +157,11 @@ class Pump:
             self._hurry_for(queue.priority)
         self._wake.set()
 
+    def adjust(self, *, head_of_line_ms: int, rows_in_flight_max: int) -> None:
+        """Take over other bounds while sending goes on; see `PumpOptions`."""
+        self._window.adjust(head_of_line_s=head_of_line_ms / 1000, rows_max=rows_in_flight_max)
+        self._wake.set()
+
     def retry_now(self) -> None:
         """Try at once, on a reload or an operator's word."""
         self._refusals.link_up()

@@ -97,6 +97,7 @@ class SendWindow:
         "_row_bytes",
         "_rows_max",
         "_rows_max_own",
+        "_rows_max_peer",
         "in_flight_bytes",
         "in_flight_rows",
     )
@@ -111,14 +112,22 @@ class SendWindow:
         self.in_flight_bytes = 0
         self.reset(None)
 
+    def adjust(self, *, head_of_line_s: float, rows_max: int) -> None:
+        """Take over other bounds; what was measured stays."""
+        assert head_of_line_s > 0, head_of_line_s
+        assert rows_max >= 1, rows_max
+        self._head_of_line_s = head_of_line_s
+        self._rows_max_own = rows_max
+        self._bound_rows()
+
     def reset(self, rows_max: int | None) -> None:
         """Start measuring anew: a new connection may run over another path.
 
         Args:
             rows_max: Unconfirmed rows that the peer allows, None = it did not say.
         """
-        own = self._rows_max_own
-        self._rows_max = own if rows_max is None else max(1, min(own, rows_max))
+        self._rows_max_peer = rows_max
+        self._bound_rows()
         self._rate = 0.0
         self._rates: deque[tuple[int, float, float]] = deque()
         self._round = 0
@@ -284,6 +293,10 @@ class SendWindow:
     def _threshold(self) -> int:
         # Never less than a message, or a slow start could not send the second one.
         return int(max(self._row_bytes, self._rate * self._head_of_line_s))
+
+    def _bound_rows(self) -> None:
+        own, peer = self._rows_max_own, self._rows_max_peer
+        self._rows_max = own if peer is None else max(1, min(own, peer))
 
     def _limit_by_app(self) -> None:
         self._app_limited_until = max(1, self._delivered + self.in_flight_bytes)

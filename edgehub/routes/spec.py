@@ -72,6 +72,10 @@ class Manifest:
     global_ttl_ms: int | None
     warnings: tuple[ManifestFault, ...]
 
+    def ttl_ms(self, spec: RouteSpec) -> int | None:
+        """Give a route's time to live in milliseconds, its own or the global one, None = never."""
+        return self.global_ttl_ms if spec.ttl_ms is None else spec.ttl_ms
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides about routing; equal manifests need not be applied again."""

@@ -114,7 +114,7 @@ class RouteTable:
 
     def ttl_ms(self, spec: RouteSpec) -> int | None:
         """Give a route's time to live in milliseconds, its own or the global one, None = never."""
-        return self.manifest.global_ttl_ms if spec.ttl_ms is None else spec.ttl_ms
+        return self.manifest.ttl_ms(spec)
 
     def _rank(self, spec: RouteSpec) -> tuple[int, int, str]:
         ttl_ms = self.ttl_ms(spec)

@@ -7,17 +7,17 @@ what is wrong with it, how to mend it.
 from __future__ import annotations
 
 import difflib
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import BaseModel
 
 from edgehub.errors import ConfigError
-from edgehub.settings.model import FileEndpointSettings, MqttEndpointSettings, Settings
+from edgehub.settings.model import ENDPOINT_TYPES, Settings
+from edgehub.settings.redaction import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
@@ -47,30 +47,25 @@ class Origins:
     """Where values may have come from, best first: flags, environment, file.
 
     Attributes:
-        also: Variables with a name of their own, by the path of their setting.
+        variable: Names the environment variable that sets a path, None = none does.
     """
 
     file: Path | None
     document: Mapping[str, Any]
     flags: Mapping[str, Any]
-    prefix: str
-    also: dict[tuple[str, ...], str] = field(default_factory=dict)
+    variable: Callable[[Sequence[str]], str | None]
 
     def written(self, path: list[str]) -> str:
         """Name a setting as the place that decided on it does."""
         dotted = ".".join(path) or "settings"
         if _is_in(self.flags, path):
             return dotted
-        variable = self.also.get(tuple(path)) or self._variable(path)
+        variable = self.variable(path) if path else None
         if variable is not None:
             return variable
         if self.file is not None and (not path or path[0] in self.document):
             return f"{self.file}: {dotted}"
         return dotted
-
-    def _variable(self, path: list[str]) -> str | None:
-        wanted = self.prefix + "__".join(path).upper()
-        return next((name for name in os.environ if name.upper() == wanted), None)
 
 
 def _is_in(document: Mapping[str, Any], path: list[str]) -> bool:
@@ -93,7 +88,7 @@ def fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
     elif kind == "missing":
         reason = "is missing"
     elif kind == "union_tag_not_found":
-        key, reason, hint = origins.written([*path, "type"]), "is missing", "mqtt or file"
+        key, reason, hint = origins.written([*path, "type"]), "is missing", _kinds()
     elif kind == "union_tag_invalid":
         key = origins.written([*path, "type"])
         reason = f"{context['tag']!r} is not a kind of endpoint"
@@ -106,8 +101,13 @@ def fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
     if kind not in ("extra_forbidden", "union_tag_invalid") and isinstance(
         given, str | int | float | bool
     ):
-        reason = f"{reason}, got {given!r}"
+        reason = f"{reason}, got {shown('.'.join(path), given)!r}"
     return ConfigError(key, reason, hint)
+
+
+def _kinds() -> str:
+    names = [get_args(model.model_fields["type"].annotation)[0] for model in ENDPOINT_TYPES]
+    return " or ".join(names)
 
 
 def _written_path(location: tuple[int | str, ...]) -> list[str]:
@@ -144,10 +144,9 @@ def _step(current: Any, part: str) -> Any:
     annotation = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    members = (MqttEndpointSettings, FileEndpointSettings)
     if part == "endpoints":
-        return {"value": members}
-    return members if part == "upstream" else None
+        return {"value": ENDPOINT_TYPES}
+    return ENDPOINT_TYPES if part == "upstream" else None
 
 
 def near(name: str, known: set[str]) -> str:

@@ -7,25 +7,29 @@ any of the places becomes one `SettingsError` that names the place.
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_settings.exceptions import SettingsError as PydanticSettingsError
 from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
 from edgehub.settings.faults import Origins, SettingsError, fault_of, near
-from edgehub.settings.model import FileEndpointSettings, MqttEndpointSettings, Settings
+from edgehub.settings.model import ENDPOINT_TYPES, MqttEndpointSettings, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 _PREFIX: Final = "EDGEHUB_"
 _CLEAN_UP: Final = "checkentirequeueoncleanup"
+_CLEAN_UP_PATH: Final = ("store", "check_entire_queue_on_cleanup")
 # What Kubernetes puts into the environment for a service of our name.
 _SERVICE_ADDRESS: Final = ("tcp://", "udp://", "sctp://")
 
@@ -40,7 +44,22 @@ def load_settings(file: Path | None, flags: Mapping[str, Any] | None = None) -> 
     Raises:
         SettingsError: With every fault, if anything is wrong or unknown.
     """
-    document = _read_file(file)
+    return check_settings(read_document(file), file=file, flags=flags)
+
+
+def check_settings(
+    document: Mapping[str, Any], *, file: Path | None, flags: Mapping[str, Any] | None = None
+) -> Settings:
+    """Check a document together with environment and flags.
+
+    Args:
+        document: What `read_document` gave.
+        file: Its name, for faults.
+        flags: Nested values from the command line.
+
+    Raises:
+        SettingsError: With every fault, if anything is wrong or unknown.
+    """
 
     class Loaded(Settings):
         @classmethod
@@ -54,25 +73,30 @@ def load_settings(file: Path | None, flags: Mapping[str, Any] | None = None) -> 
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             """Add the environment and the file below what is passed in."""
             del dotenv_settings, file_secret_settings
-            return (init_settings, env_settings, InitSettingsSource(settings_cls, document))
+            return (init_settings, env_settings, InitSettingsSource(settings_cls, dict(document)))
 
     cleanup = next((name for name in os.environ if name.lower() == _CLEAN_UP), None)
     given = dict(flags or {})
+    unknown = list(_unknown_environment())
     try:
         loaded = Loaded(**_with_cleanup(given, cleanup))
     except ValidationError as invalid:
-        origins = Origins(file=file, document=document, flags=given, prefix=_PREFIX)
-        if cleanup is not None:
-            origins.also["store", "check_entire_queue_on_cleanup"] = cleanup
+        origins = Origins(file=file, document=document, flags=given, variable=environment_variable)
         faults = [fault_of(origins, detail) for detail in invalid.errors()]
-        raise SettingsError(faults) from invalid
-    unknown = list(_unknown_environment())
+        raise SettingsError([*faults, *unknown]) from invalid
+    except PydanticSettingsError as invalid:
+        raise SettingsError([_environment_fault(invalid), *unknown]) from invalid
     if unknown:
         raise SettingsError(unknown)
     return loaded
 
 
-def _read_file(file: Path | None) -> dict[str, Any]:
+def read_document(file: Path | None) -> dict[str, Any]:
+    """Read the TOML file, its relative paths made whole; empty where there is none.
+
+    Raises:
+        SettingsError: If it cannot be read or is no TOML.
+    """
     if file is None:
         return {}
     try:
@@ -117,7 +141,10 @@ def _anchored_section(
 
 
 def _endpoint_model(section: Mapping[str, Any]) -> type[BaseModel]:
-    return FileEndpointSettings if section.get("type") == "file" else MqttEndpointSettings
+    for model in ENDPOINT_TYPES:
+        if section.get("type") in get_args(model.model_fields["type"].annotation):
+            return model
+    return MqttEndpointSettings
 
 
 def _is_path(model: type[BaseModel], name: str) -> bool:
@@ -161,5 +188,41 @@ def _section_keys() -> Iterator[tuple[str, str]]:
     }
     for name, model in sections.items():
         yield from ((name.upper(), key.upper()) for key in model.model_fields)
-    for model in (MqttEndpointSettings, FileEndpointSettings):
+    for model in ENDPOINT_TYPES:
         yield from (("UPSTREAM", key.upper()) for key in model.model_fields)
+
+
+def environment_variable(path: Sequence[str]) -> str | None:
+    """Name the environment variable that sets the key at `path`, None = none does."""
+    wanted = tuple(part.lower() for part in path)
+    found: str | None = None
+    for name, text in os.environ.items():
+        if not name.upper().startswith(_PREFIX):
+            if wanted == _CLEAN_UP_PATH and name.lower() == _CLEAN_UP:
+                return name
+            continue
+        parts = tuple(name.lower()[len(_PREFIX) :].split("__"))
+        if parts == wanted:
+            found = name
+        elif parts == wanted[: len(parts)] and _holds(text, wanted[len(parts) :]):
+            found = found or name
+    return found
+
+
+def _holds(text: str, path: Sequence[str]) -> bool:
+    # A whole section may be given as a JSON object; keys given one by one go before it.
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _environment_fault(error: PydanticSettingsError) -> ConfigError:
+    name = re.search(r'field "(\w+)"', str(error))
+    key = f"{_PREFIX}{name[1].upper()}" if name else "environment"
+    return ConfigError(key, "not a JSON object", f"or set its keys one by one: {key}__<KEY>")

@@ -3,7 +3,7 @@
 from edgehub.store.dead_letters import DeadLetter
 from edgehub.store.options import StoreOptions
 from edgehub.store.queue import Queue
-from edgehub.store.sessions import SessionTable
+from edgehub.store.sessions import SessionTable, StoredSession
 from edgehub.store.statistics import QueueState, QueueStatistics, StoreStatistics
 from edgehub.store.store import Store
 
@@ -16,4 +16,5 @@ __all__ = [
     "Store",
     "StoreOptions",
     "StoreStatistics",
+    "StoredSession",
 ]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 import aiosqlite
 
+from edgehub.durable_files import make_folder
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.store.migrations import APPLICATION_ID, migrate
 
@@ -226,7 +227,7 @@ def _prepare(path: Path) -> int:
     # Runs on a worker thread: file calls may block.
     lock = -1
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -70,6 +70,7 @@ class Queue:
 
     __slots__ = (
         "_dead_lettered_total",
+        "_enqueued_bytes_total",
         "_enqueued_total",
         "_expired_total",
         "_host",
@@ -110,6 +111,7 @@ class Queue:
         self._wakes = wakes
         self._oldest_ms = record.lowest[1] if record.lowest else None
         self._enqueued_total = 0
+        self._enqueued_bytes_total = 0
         self._sent_total = 0
         self._expired_total = 0
         self._dead_lettered_total = 0
@@ -223,6 +225,7 @@ class Queue:
             in_flight=len(self.checkpointer.in_flight),
             checkpoint=self.checkpointer.checkpoint,
             enqueued_total=self._enqueued_total,
+            enqueued_bytes_total=self._enqueued_bytes_total,
             sent_total=self._sent_total,
             expired_total=self._expired_total,
             dead_lettered_total=self._dead_lettered_total,
@@ -239,6 +242,7 @@ class Queue:
         rows = part.rows
         self.registered = True
         self._enqueued_total += len(rows)
+        self._enqueued_bytes_total += size
         if self._oldest_ms is None:
             self._oldest_ms = rows[0].enqueued_ms
         self.reader.rows_committed(rows, size, part.handed_out)
@@ -278,6 +282,7 @@ class Queue:
                 continue
             self.checkpointer.results.attempts.pop(row.offset, None)
             self._enqueued_total += 1
+            self._enqueued_bytes_total += row.size
             if kind is Departure.SENT:
                 self._sent_total += 1
             else:

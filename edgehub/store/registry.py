@@ -56,6 +56,10 @@ class Registry:
         """Call `wake` whenever rows of that endpoint can be read."""
         self._wakes.setdefault(endpoint_id, []).append(wake)
 
+    def unwatch(self, endpoint_id: EndpointId, wake: Wake) -> None:
+        """End a `watch`."""
+        self._wakes[endpoint_id].remove(wake)
+
     def _add(self, record: QueueRecord, *, registered: bool) -> Queue:
         wakes = self._wakes.setdefault(record.endpoint_id, [])
         queue = Queue(self._host, record, registered=registered, wakes=wakes)

@@ -160,7 +160,8 @@ class Retention:
         self._offsets = offsets
         self._clock = clock
         self._hub_time = hub_time
-        self._head_only = head_only
+        self.head_only = head_only
+        """Stop at the first live row of a queue; may change between rounds."""
         self._idle = Pause()
         self.shortest_ttl_ms = self._shortest_stored()
         """Shortest time to live seen; of rows stored before, what was left of it at start."""
@@ -202,7 +203,7 @@ class Retention:
 
     async def _clean_queue(self, queue: Queue) -> bool:
         now_ms = self._hub_time.now_ms()
-        todo = queue.zones.expired(now_ms, head_only=self._head_only)
+        todo = queue.zones.expired(now_ms, head_only=self.head_only)
         while todo:
             if not await self._between(lambda: self._prepare(queue, todo, now_ms)):
                 return False
@@ -235,7 +236,7 @@ class Retention:
             now_ms=now_ms,
             busy=queue.checkpointer.busy(),
             empty_checkpoint=self._offsets.committed,
-            head_only=self._head_only,
+            head_only=self.head_only,
             monotonic=self._clock.monotonic,
         )
         return step.run, lambda cleaned: self._apply(queue, todo, cleaned)

@@ -85,5 +85,7 @@ CREATE TABLE dead_letter (
 -- MQTT sessions that outlive their connection.
 CREATE TABLE session (
   client_id     TEXT PRIMARY KEY,
-  subscriptions BLOB NOT NULL              -- JSON object: topic filter -> granted QoS
+  subscriptions BLOB NOT NULL,             -- JSON object: topic filter -> options, granted QoS
+  expiry_s      INTEGER,                   -- lasts so long without its client; NULL = for ever
+  expires_ms    INTEGER                    -- hub time; NULL = does not end, or its client is here
 ) STRICT, WITHOUT ROWID;

@@ -1,10 +1,13 @@
-"""Stored MQTT sessions: which client subscribes to what while it is away.
+"""Stored MQTT sessions: which client subscribes to what while it is away, and until when.
 
-Owns the table `session`. A change joins the next group commit.
+Owns the table `session`. A change joins the next group commit. Invariant: a session that ends has
+its end in the table while its client is away; one without it had its client connected, or was left
+by a hub that stopped, and its time begins at the next start.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
@@ -15,32 +18,75 @@ if TYPE_CHECKING:
 
     from edgehub.store.store import Store
 
+_MS_PER_S = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession:
+    """One session.
+
+    Attributes:
+        subscriptions: Subscription options by topic filter; the granted QoS in the lowest bits.
+        expiry_s: Seconds that it lasts while its client is away, None = for ever.
+        left_s: What is left of them, None = it does not end, or its time has not begun.
+    """
+
+    subscriptions: Mapping[str, int]
+    expiry_s: int | None = None
+    left_s: float | None = None
+
 
 class SessionTable:
-    """Subscriptions by client id."""
+    """Sessions by client id."""
 
     __slots__ = ("_store",)
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def load(self) -> dict[str, dict[str, int]]:
-        """Read all sessions: client id -> topic filter -> granted QoS."""
+    async def load(self) -> dict[str, StoredSession]:
+        """Read all sessions at the start, also those whose time is over by now."""
+        now_ms = self._store.hub_time.now_ms()
         records = await self._store.read(
             lambda connection: connection.execute(
-                "SELECT client_id, subscriptions FROM session"
+                "SELECT client_id, subscriptions, expiry_s, expires_ms FROM session"
             ).fetchall()
         )
-        return {client_id: orjson.loads(subscriptions) for client_id, subscriptions in records}
+        return {
+            client_id: StoredSession(
+                subscriptions=orjson.loads(subscriptions),
+                expiry_s=expiry_s,
+                left_s=None if expires_ms is None else (expires_ms - now_ms) / _MS_PER_S,
+            )
+            for client_id, subscriptions, expiry_s, expires_ms in records
+        }
 
-    async def save(self, client_id: str, subscriptions: Mapping[str, int]) -> None:
-        """Store one session as given; returns once it is on disk."""
+    async def save(
+        self,
+        client_id: str,
+        subscriptions: Mapping[str, int],
+        *,
+        expiry_s: int | None = None,
+        is_away: bool = False,
+    ) -> None:
+        """Store one session as given; returns once it is on disk.
+
+        Args:
+            client_id: Its client.
+            subscriptions: Subscription options by topic filter.
+            expiry_s: Seconds that it lasts while its client is away, None = for ever.
+            is_away: Whether that time runs from now on.
+        """
         packed = orjson.dumps(dict(subscriptions))
+        expires_ms = None
+        if is_away and expiry_s is not None:
+            expires_ms = self._store.hub_time.now_ms() + expiry_s * _MS_PER_S
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT OR REPLACE INTO session (client_id, subscriptions) VALUES (?, ?)",
-                (client_id, packed),
+                "INSERT OR REPLACE INTO session (client_id, subscriptions, expiry_s, expires_ms)"
+                " VALUES (?, ?, ?, ?)",
+                (client_id, packed, expiry_s, expires_ms),
             )
 
         await self._store.transact(write)

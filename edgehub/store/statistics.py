@@ -32,6 +32,7 @@ class QueueStatistics:
         in_flight: Rows handed to the pump and not settled.
         checkpoint: All rows up to it have left.
         enqueued_total: Rows stored since start; the other totals alike.
+        enqueued_bytes_total: Sum of the sizes of those rows.
     """
 
     id: QueueId
@@ -44,6 +45,7 @@ class QueueStatistics:
     in_flight: int
     checkpoint: int
     enqueued_total: int
+    enqueued_bytes_total: int
     sent_total: int
     expired_total: int
     dead_lettered_total: int

@@ -178,6 +178,15 @@ class Store:
         """Call `wake` after each commit that made rows of the endpoint readable, once per queue."""
         self._registry.watch(endpoint_id, wake)
 
+    def unwatch(self, endpoint_id: EndpointId, wake: Callable[[Queue], None]) -> None:
+        """End a `watch`."""
+        self._registry.unwatch(endpoint_id, wake)
+
+    def adjust(self, *, check_entire_queue_on_cleanup: bool, cache_bytes_max: int) -> None:
+        """Take over the options that can change while the store is open."""
+        self._retention.head_only = not check_entire_queue_on_cleanup
+        self._cache.bytes_max = cache_bytes_max
+
     async def flush(self) -> None:
         """Wait until all that was handed in before, results included, has been committed."""
         await self._writer.flush()

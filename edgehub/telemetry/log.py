@@ -19,6 +19,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class _Threshold:
+    """Drops what is below the level; loggers keep their processors, so it changes in here."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(
+        self, _logger: object, method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        number = logging.ERROR if method == "exception" else _number(method)
+        if number < self.number:
+            raise structlog.DropEvent
+        return event
+
+
+_threshold = _Threshold(logging.INFO)
+
+
+def set_level(level: str) -> None:
+    """Change the level of all loggers, those in use too.
+
+    Args:
+        level: `debug`, `info`, `warning` or `error`.
+    """
+    _threshold.number = _number(level)
+
+
 class UnfailingStream(io.TextIOBase):
     """Writes to another stream; what that one cannot take is lost.
 
@@ -56,19 +85,23 @@ def configure(*, level: str, fmt: str) -> None:
         renderer = structlog.dev.ConsoleRenderer()
     else:
         renderer = structlog.processors.JSONRenderer()
+    set_level(level)
     structlog.configure(
         processors=[
+            _threshold,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
     # Libraries that use the standard module: warnings only, the same stream.
     logging.basicConfig(level=logging.WARNING, stream=stream, force=True)
+
+
+def _number(level: str) -> int:
+    return logging.getLevelNamesMapping()[level.upper()]

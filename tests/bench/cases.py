@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.bench.neighbours import neighbours
 from tests.bench.tools import HubProcess, Receiver, a_hub, a_mosquitto, publish
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ CASES: Final[dict[str, Callable[[Path], Figures]]] = {
     "end-to-end": end_to_end,
     "end-to-end-sink": end_to_end_sink,
     "idle": idle,
+    "neighbours": neighbours,
     **{
         name.removeprefix("bench_"): _script(name)
         for name in ("bench_routes", "bench_store", "bench_pump")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import stat
@@ -36,9 +37,14 @@ async def socket_path(tmp_path):
 async def _ask(path, line: bytes) -> dict:
     reader, writer = await asyncio.open_unix_connection(str(path))
     writer.write(line)
-    answer = await reader.readline()
+    try:
+        answer = await reader.readline()
+    except ConnectionResetError:
+        # The server closed before it had read all.
+        answer = b""
     writer.close()
-    await writer.wait_closed()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
     return json.loads(answer) if answer else {}
 
 

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from edgehub.clock import ManualClock, SystemClock
-from edgehub.devices.identities import Identities
+from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import StartupError
@@ -151,7 +151,7 @@ async def test_packets_before_the_connack(identities_file):
         ({"client_id": "anyone"}, 0),
         ({"client_id": "", "clean": False}, 2),
         ({"client_id": "a/b/c"}, 2),
-        ({"protocol": ("MQTT", 5)}, 1),
+        ({"protocol": ("MQTT", 6)}, 1),
         ({"protocol": ("MQIsdp", 3)}, 1),
         ({"client_id": "x", "will": ("devices/y/messages/events/", b"")}, 5),
     ],
@@ -415,7 +415,7 @@ async def test_reload_of_identities(identities_file):
             del entries["dev1"]
             entries["dev9"] = Identity(id="dev9", password=HASH)
             entries["child"] = Identity(id="child", password=HASH, on_behalf=())
-        await bench.identities.load()
+        bench.identities.apply(read_identity_list(identities_file))
         bench.listener.identities_changed()
         for each in (dev1, child, anonymous):
             assert await each.closed()
@@ -450,7 +450,7 @@ def a_listener(**options) -> MqttListener:
         clock=SystemClock(),
         submit=ScriptedRouter().submit,
         sessions=MemorySessions(),
-        identities=Identities(None),
+        identities=Identities(),
         device_bound_interest=Changes(),
         link_up=lambda: True,
     )

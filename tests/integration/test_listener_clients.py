@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import subprocess
 import threading
 from typing import TYPE_CHECKING
@@ -191,46 +190,3 @@ def test_mosquitto_sub():
         assert b"denied" in output
 
     on_uvloop(scenario)
-
-
-def test_mqtt_5_is_told_no():
-    """A client of MQTT 5 is refused with the code that says why."""
-
-    async def scenario(bench: Bench) -> None:
-        code, output = await command(
-            "mosquitto_pub",
-            *("-p", str(bench.port), "-V", "5", "-i", "dev1", "-t", EVENTS, "-m", "x"),
-        )
-        assert code != 0
-        assert b"protocol version" in output.lower()
-        assert bench.listener.statistics().refused_connects == {"protocol_level": 1}
-
-    on_uvloop(scenario)
-
-
-def test_tls(tmp_path):
-    """With a certificate the listener speaks TLS."""
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
-            *("ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(key), "-days", "2"),
-            *("-out", str(certificate), "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate, key)
-
-    async def scenario(bench: Bench) -> None:
-        base = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(bench.port), "-i", "dev1"]
-        publish = ["-t", EVENTS, "-m", "secret", "-q", "1"]
-        code, output = await command(*base, "--cafile", str(certificate), *publish)
-        assert (code, output) == (0, b"")
-        code, _ = await command(*base, *publish)
-        assert code != 0
-        assert [m.body for m in bench.router.messages] == [b"secret"]
-
-    on_uvloop(scenario, ssl_context=server)

@@ -11,7 +11,7 @@ from edgehub.message import (
     UPSTREAM,
     FailureKind,
 )
-from edgehub.store import SessionTable, StoreOptions
+from edgehub.store import SessionTable, StoredSession, StoreOptions
 from tests.support.stores import (
     P2,
     a_message,
@@ -93,7 +93,27 @@ async def test_sessions_are_stored_replaced_and_forgotten(tmp_path: Path) -> Non
         await table.save("c2", {})
         await table.delete("c2")
     async with running(path) as hub:
-        assert await SessionTable(hub.store).load() == {"c1": {"cmd/#": 1, "ünï/+": 0}}
+        sessions = await SessionTable(hub.store).load()
+        assert sessions == {"c1": StoredSession(subscriptions={"cmd/#": 1, "ünï/+": 0})}
+
+
+async def test_what_is_left_of_a_session(tmp_path: Path) -> None:
+    """The time of a session runs while its client is away, over a restart of the hub."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        table = SessionTable(hub.store)
+        await table.save("away", {"a": 1}, expiry_s=600, is_away=True)
+        await table.save("here", {}, expiry_s=600)
+        await table.save("back", {}, expiry_s=5, is_away=True)
+        await table.save("back", {}, expiry_s=5)
+        await table.save("over", {}, expiry_s=5, is_away=True)
+        await hub.clock.advance(60)
+    async with running(path, clock=hub.clock) as hub:
+        sessions = await SessionTable(hub.store).load()
+        assert sessions["here"] == StoredSession(subscriptions={}, expiry_s=600)
+        assert sessions["back"] == StoredSession(subscriptions={}, expiry_s=5)
+        left_s = {name: session.left_s for name, session in sessions.items() if session.left_s}
+        assert left_s == {"away": pytest.approx(540, abs=1), "over": pytest.approx(-55, abs=1)}
 
 
 async def test_operation_joins_the_transaction_of_what_was_appended(tmp_path: Path) -> None:

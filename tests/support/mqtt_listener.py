@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from edgehub.clock import Clock, SystemClock
-from edgehub.devices.identities import Identities
+from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.errors import StoreError
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.store.sessions import StoredSession
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
@@ -65,27 +67,67 @@ class MemorySessions:
 
     def __init__(self) -> None:
         self.table: dict[str, dict[str, int]] = {}
+        self.expiries: dict[str, tuple[int | None, bool]] = {}
+        self.left_s: dict[str, float] = {}
         self.failing = False
+        self._writing = 0
+        self._written = asyncio.Event()
         self.free = asyncio.Event()
         self.free.set()
         self.writes = 0
 
-    async def load(self) -> dict[str, dict[str, int]]:
+    async def load(self) -> dict[str, StoredSession]:
         """See `SessionStore`."""
-        return {client_id: dict(filters) for client_id, filters in self.table.items()}
+        return {
+            client_id: StoredSession(
+                subscriptions=dict(filters),
+                expiry_s=self.expiries.get(client_id, (None, False))[0],
+                left_s=self.left_s.get(client_id),
+            )
+            for client_id, filters in self.table.items()
+        }
 
-    def save(self, client_id: str, subscriptions: Mapping[str, int]) -> Awaitable[None]:
+    def save(
+        self,
+        client_id: str,
+        subscriptions: Mapping[str, int],
+        *,
+        expiry_s: int | None,
+        is_away: bool,
+    ) -> Awaitable[None]:
         """See `SessionStore`."""
-        return self._write(lambda: self.table.update({client_id: dict(subscriptions)}))
+
+        def change() -> None:
+            self.table[client_id] = dict(subscriptions)
+            self.expiries[client_id] = expiry_s, is_away
+
+        return self._write(change)
 
     def delete(self, client_id: str) -> Awaitable[None]:
         """See `SessionStore`."""
-        return self._write(lambda: self.table.pop(client_id, None))
 
-    async def _write(self, change: Callable[[], object]) -> None:
+        def change() -> None:
+            self.table.pop(client_id, None)
+            self.expiries.pop(client_id, None)
+
+        return self._write(change)
+
+    async def settled(self) -> None:
+        """Wait until nothing is being written."""
+        while self._writing:
+            self._written.clear()
+            await self._written.wait()
+
+    def _write(self, change: Callable[[], object]) -> Awaitable[None]:
+        self._writing += 1
+        return self._finish(change)
+
+    async def _finish(self, change: Callable[[], object]) -> None:
         self.writes += 1
         await asyncio.sleep(0)
         await self.free.wait()
+        self._writing -= 1
+        self._written.set()
         if self.failing:
             msg = "disk full"
             raise StoreError(msg)
@@ -144,6 +186,7 @@ class Bench:
         self.interest: Changes = parts["interest"]
         self.link: dict[str, bool] = parts["link"]
         self.port = listener.addresses[0][1]
+        self.tls_port = listener.tls_addresses[0][1] if listener.tls_addresses else 0
 
     def dropped(self) -> dict[str, int]:
         """Counts of dropped messages that are not zero."""
@@ -160,19 +203,20 @@ async def running(
     clock: Clock | None = None,
     identities_file: Path | None = None,
     sessions: MemorySessions | None = None,
+    tls: ssl.SSLContext | None = None,
     **options: object,
 ) -> AsyncIterator[Bench]:
     """Run a listener on a free loopback port; keywords are fields of `ListenerOptions`."""
     parts = {
         "router": ScriptedRouter(),
         "sessions": sessions or MemorySessions(),
-        "identities": Identities(identities_file),
+        "identities": Identities(),
         "interest": Changes(),
         "link": {"up": True},
     }
-    await parts["identities"].load()
+    parts["identities"].apply(read_identity_list(identities_file))
     listener = MqttListener(
-        options=ListenerOptions(**{"port": 0, **options}),
+        options=ListenerOptions(**{"port": 0, "tls_port": 0, **options}),
         hub_id=HUB_ID,
         clock=clock or SystemClock(),
         submit=parts["router"].submit,
@@ -180,6 +224,7 @@ async def running(
         identities=parts["identities"],
         device_bound_interest=parts["interest"],
         link_up=lambda: parts["link"]["up"],
+        tls=tls,
     )
     await listener.open()
     bench = Bench(listener, parts)

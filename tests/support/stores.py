@@ -193,6 +193,11 @@ class FaultPlan:
         """Let everything succeed again."""
         self._faults.clear()
 
+    @property
+    def is_armed(self) -> bool:
+        """Tell whether a statement may still fail."""
+        return bool(self._faults)
+
     def check(self, sql: str) -> None:
         """Raise when it is the turn of this statement."""
         self.statements.append(sql)

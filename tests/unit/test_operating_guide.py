@@ -11,8 +11,11 @@ import click
 import pytest
 
 from edgehub.cli import main
+from edgehub.config.change import LIVE_KEYS
 from edgehub.settings import (
     FileEndpointSettings,
+    HttpEndpointSettings,
+    HttpSettings,
     LogSettings,
     MqttEndpointSettings,
     MqttSettings,
@@ -32,7 +35,9 @@ LOG_METHODS = {"info", "warning", "error", "exception", "critical"}
 SECTIONS: list[type[BaseModel]] = [
     StoreSettings,
     MqttSettings,
+    HttpSettings,
     MqttEndpointSettings,
+    HttpEndpointSettings,
     FileEndpointSettings,
     LogSettings,
 ]
@@ -50,6 +55,25 @@ def test_every_top_level_setting_is_described():
         name
         for name in Settings.model_fields
         if f"| `{name}` |" not in GUIDE and f"### `[{name}]`" not in GUIDE
+    ]
+    assert missing == []
+
+
+def test_every_setting_that_a_reload_takes_over_is_listed():
+    """The section on reloading names each live key as it is written in the settings."""
+    section = GUIDE.split("\n## Reload\n")[1].split("\n## ")[0]
+    assert sorted(key for key in LIVE_KEYS if f"`{key}`" not in section) == []
+
+
+def test_every_subcommand_is_described():
+    """What `edgehub config --help` and its like list stands in the guide, group by group."""
+    context = click.Context(main.cli)
+    missing = [
+        f"{name} {sub}"
+        for name in main.cli.list_commands(context)
+        if isinstance(group := main.cli.get_command(context, name), click.Group)
+        for sub in group.list_commands(context)
+        if f"`edgehub {name} {sub}`" not in GUIDE and f"`{sub}`" not in GUIDE
     ]
     assert missing == []
 

@@ -1,5 +1,7 @@
 """The incremental MQTT decoder: bytes of one connection in, control packets out.
 
+What follows the CONNECT of a client of MQTT 5 goes to `Decoder5`.
+
 Owns framing, the protocol level of the connection, and what is left of an incomplete packet.
 Invariant: how the bytes were cut into reads changes neither the packets nor whether and where the
 stream is found malformed; memory for an incomplete packet is bounded by the packet limit, and of a
@@ -11,8 +13,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
+from edgehub.heads.mqtt import packets5
+from edgehub.heads.mqtt.codec5 import Decoder5
+from edgehub.heads.mqtt.fields import HEAD
+from edgehub.heads.mqtt.framing import (
+    BAD_PUBLISH,
+    HEADER_BYTES_MIN,
+    MORE_DIGITS,
+    PUBLISH,
+    QOS_3,
+    TYPE,
+    long_length,
+)
 from edgehub.heads.mqtt.packets import (
-    HEAD,
+    LEVEL_5,
     Publish,
     parse_connect,
     parse_disconnect,
@@ -25,20 +39,14 @@ from edgehub.heads.mqtt.packets import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgehub.heads.mqtt.message_properties import MessageProperties
     from edgehub.heads.mqtt.packets import Packet
 
 CONTROL_BYTES_MAX: Final = 96 * 1024
 """Longest packet other than PUBLISH: room for a will of 64 KiB or some thousand filters."""
 
 _CONNECT: Final = 0x10
-_PUBLISH: Final = 0x30
 _PUBACK: Final = 0x40
-_TYPE: Final = 0xF0
-_MORE_DIGITS: Final = 0x80
-_HEADER_BYTES_MIN: Final = 2
-_LENGTH_DIGITS_MAX: Final = 4
-_QOS_3: Final = 3
-_BAD_PUBLISH: Final = "PUBLISH without a topic or packet id, or with quality of service 3"
 
 # First byte, flags included, to the parser of the body. PUBLISH has its own path.
 _PARSERS: Final[dict[int, Callable[[bytes], Packet]]] = {
@@ -54,14 +62,18 @@ class Decoder:
     """Decodes what one client sends.
 
     Args:
-        publish_bytes_max: Longest remaining length of a PUBLISH that is kept.
+        publish_bytes_max: Longest remaining length of a PUBLISH that is kept, and of any packet of
+            MQTT 5.
+        blocks: Property blocks that were read before; decoders share one such cache.
 
     Attributes:
         level: Protocol level of the connection, 0 = no CONNECT was seen yet.
     """
 
     __slots__ = (
+        "_blocks",
         "_failed",
+        "_five",
         "_need",
         "_oversized",
         "_pending",
@@ -70,8 +82,12 @@ class Decoder:
         "level",
     )
 
-    def __init__(self, *, publish_bytes_max: int) -> None:
+    def __init__(
+        self, *, publish_bytes_max: int, blocks: dict[bytes, MessageProperties] | None = None
+    ) -> None:
         self.level = 0
+        self._blocks = {} if blocks is None else blocks
+        self._five: Decoder5 | None = None
         self._publish_bytes_max = publish_bytes_max
         self._pending = bytearray()
         self._need = 0
@@ -89,10 +105,15 @@ class Decoder:
         if self._failed is not None:
             raise self._failed
         try:
-            self._feed(data, packets)
+            if self._five is None:
+                self._feed(data, packets)
+            else:
+                self._five.feed(data, packets)
         except ProtocolError as error:
             self._failed = error
             self._pending.clear()
+            if self._five is not None:
+                self._five.forget()
             raise
 
     def _feed(self, data: bytes, packets: list[Packet]) -> None:
@@ -112,20 +133,20 @@ class Decoder:
         at = 0
         end = len(data)
         publish_bytes_max = self._publish_bytes_max if self.level else -1
-        while end - at >= _HEADER_BYTES_MIN:
+        while end - at >= HEADER_BYTES_MIN:
             head = data[at]
             start = at + 2
             length = data[at + 1]
-            if length >= _MORE_DIGITS:
-                if end > start and data[start] < _MORE_DIGITS:
+            if length >= MORE_DIGITS:
+                if end > start and data[start] < MORE_DIGITS:
                     length += (data[start] - 1) << 7
                     start += 1
                 else:
-                    length, start = _long_length(data, at, end)
+                    length, start = long_length(data, at, end)
                     if length < 0:
                         break
             stop = start + length
-            if head & _TYPE != _PUBLISH or stop > end or length > publish_bytes_max:
+            if head & TYPE != PUBLISH or stop > end or length > publish_bytes_max:
                 at = self._other(data, at, start, stop, packets)
                 if at < 0:
                     return
@@ -140,10 +161,10 @@ class Decoder:
                 body_at += 2
                 if body_at <= stop:
                     packet_id = data[topic_end] << 8 | data[topic_end + 1]
-                if not packet_id or qos == _QOS_3:
-                    raise ProtocolError(HEAD, _BAD_PUBLISH)
+                if not packet_id or qos == QOS_3:
+                    raise ProtocolError(HEAD, BAD_PUBLISH)
             elif body_at > stop:
-                raise ProtocolError(HEAD, _BAD_PUBLISH)
+                raise ProtocolError(HEAD, BAD_PUBLISH)
             packets.append(
                 Publish(data[topic_at:topic_end], data[body_at:stop], packet_id, qos, head & 1)
             )
@@ -158,13 +179,17 @@ class Decoder:
             Where the next packet begins, -1 when all of `data` is used up.
         """
         head = data[at]
-        if head & _TYPE == _PUBLISH and self.level:
+        if head & TYPE == PUBLISH and self.level:
             return self._long_publish(data, at, start, stop, packets)
         self._check_control(head, stop - start)
         if stop > len(data):
             self._keep(data, at, stop - at)
             return -1
         packets.append(self._control(head, data[start:stop]))
+        if self.level == LEVEL_5:
+            self._five = Decoder5(packet_bytes_max=self._publish_bytes_max, blocks=self._blocks)
+            self._five.feed(data[stop:], packets)
+            return -1
         return stop
 
     def _discard(self, data: bytes, packets: list[Packet]) -> bytes:
@@ -201,14 +226,14 @@ class Decoder:
         qos = head >> 1 & 3
         topic_end = topic_start + (data[start] << 8 | data[start + 1])
         body_at = topic_end + (2 if qos else 0)
-        if body_at > stop or qos == _QOS_3:
-            raise ProtocolError(HEAD, _BAD_PUBLISH)
+        if body_at > stop or qos == QOS_3:
+            raise ProtocolError(HEAD, BAD_PUBLISH)
         if len(data) < body_at:
             self._keep(data, at, body_at - at)
             return -1
         packet_id = data[topic_end] << 8 | data[topic_end + 1] if qos else 0
         if qos and not packet_id:
-            raise ProtocolError(HEAD, _BAD_PUBLISH)
+            raise ProtocolError(HEAD, BAD_PUBLISH)
         packet = Publish(data[topic_start:topic_end], None, packet_id, qos, head & 1)
         if stop <= len(data):
             packets.append(packet)
@@ -230,24 +255,7 @@ class Decoder:
     def _control(self, head: int, body: bytes) -> Packet:
         if self.level:
             return _PARSERS[head](body)
-        connect = parse_connect(body)
+        is_5 = body.startswith(packets5.CONNECT_BEGIN)
+        connect = packets5.parse_connect(body) if is_5 else parse_connect(body)
         self.level = connect.level
         return connect
-
-
-def _long_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read a remaining length of two to four bytes.
-
-    Returns:
-        The length, -1 when its bytes are incomplete, and where the body begins.
-    """
-    length = 0
-    for index in range(_LENGTH_DIGITS_MAX):
-        place = at + 1 + index
-        if place >= end:
-            return -1, place
-        digit = data[place]
-        length |= (digit & 0x7F) << (7 * index)
-        if digit < _MORE_DIGITS:
-            return length, place + 1
-    raise ProtocolError(HEAD, "remaining length of more than four bytes")

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
+from edgehub.heads.mqtt.admission import admit
+from edgehub.heads.mqtt.answers import MQTT_3_1_1, Answers5
 from edgehub.heads.mqtt.codec import Decoder
-from edgehub.heads.mqtt.deliveries import Deliveries
-from edgehub.heads.mqtt.ingress import Ingress
-from edgehub.heads.mqtt.keep_alive import KeepAlive
+from edgehub.heads.mqtt.endings import ending, log_end
 from edgehub.heads.mqtt.packets import (
     PINGRESP,
-    REMAINING_LENGTH_MAX,
-    STRING_BYTES_MAX,
     Connect,
     ConnectCode,
     Disconnect,
@@ -31,13 +28,13 @@ from edgehub.heads.mqtt.packets import (
     Unsubscribe,
     UnsupportedLevelError,
     connack,
-    puback,
 )
+from edgehub.heads.mqtt.packets5 import connack as connack5
+from edgehub.heads.mqtt.reasons import ReasonedError
 from edgehub.heads.mqtt.sign_in import SignInError, sign_in
-from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
-from edgehub.heads.mqtt.subscriber import Subscriber
-from edgehub.heads.mqtt.will import will_message
-from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, WRITING, Wire
+from edgehub.heads.mqtt.statistics import CloseReason, DropReason
+from edgehub.heads.mqtt.turns import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
+from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, TURN, WRITING, Wire
 from edgehub.message import FailureKind, SendResult
 
 if TYPE_CHECKING:
@@ -45,20 +42,21 @@ if TYPE_CHECKING:
 
     from edgehub.clock import TimerHandle
     from edgehub.errors import StoreError
+    from edgehub.heads.mqtt.admission import Admission
+    from edgehub.heads.mqtt.answers import Answers
+    from edgehub.heads.mqtt.ingress import Ingress
+    from edgehub.heads.mqtt.keep_alive import KeepAlive
     from edgehub.heads.mqtt.packets import Packet
+    from edgehub.heads.mqtt.reasons import ReasonCode
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.statistics import ClientInfo
     from edgehub.message import Message
 
-# PUBLISH beside its body: topic with length, packet id.
-_PUBLISH_OVERHEAD: Final = 2 + STRING_BYTES_MAX + 2
+_HEADER_BYTES_MAX: Final = 5
 
 _SLOW: Final = SendResult(FailureKind.THROTTLED, "the client reads too slowly", 1.0)
 _AWAY: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")
-
-_NORMAL_ENDS: Final = {CloseReason.DISCONNECT, CloseReason.LOST, CloseReason.HUB_CLOSED}
-# The client said goodbye, or the hub itself leaves: no will.
-_WITHOUT_WILL: Final = {CloseReason.DISCONNECT, CloseReason.HUB_CLOSED}
 
 
 class State(StrEnum):
@@ -74,11 +72,10 @@ class Connection(asyncio.Protocol):
     """One TCP connection to the listener."""
 
     __slots__ = (
-        "_clean",
-        "_connected_s",
+        "_admission",
+        "_answers",
         "_context",
         "_decoder",
-        "_deliveries",
         "_flush_due",
         "_held",
         "_held_error",
@@ -87,28 +84,27 @@ class Connection(asyncio.Protocol):
         "_limit_timer",
         "_services",
         "_state",
-        "_subscriber",
         "_task",
         "_timer",
-        "_will",
+        "_turn",
         "_wire",
     )
 
     def __init__(self, services: Services) -> None:
         context = services.context
-        limit = context.options.message_bytes_max + _PUBLISH_OVERHEAD
         self._services = services
         self._context = context
         self._wire = Wire(context.clock)
-        self._decoder = Decoder(publish_bytes_max=min(limit, REMAINING_LENGTH_MAX))
+        self._decoder = Decoder(
+            publish_bytes_max=context.options.packet_bytes_max, blocks=context.blocks
+        )
+        self._answers: Answers = MQTT_3_1_1
+        self._turn = Turn(context.clock, services.share, self)
         self._state = State.NEW
-        self._connected_s = context.clock.monotonic()
+        self._admission: Admission | None = None
+        # Two parts of it, for the message path.
         self._keep_alive: KeepAlive | None = None
-        self._clean = True
-        self._will: Message | None = None
         self._ingress: Ingress | None = None
-        self._deliveries: Deliveries | None = None
-        self._subscriber: Subscriber[Connection] | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: TimerHandle | None = None
         self._limit_timer: TimerHandle | None = None
@@ -138,13 +134,19 @@ class Connection(asyncio.Protocol):
         """Decode and act; what that causes is written once at the end."""
         if self._keep_alive is not None:
             self._keep_alive.heard_s = self._context.clock.monotonic()
+        is_open = self._state is State.OPEN
+        if is_open and (len(data) > READ_BYTES_MIN or self._turn.has_rest):
+            self._turn.add(data)
+            if not self._turn.is_waiting:
+                self._take_slice()
+            return
         packets: list[Packet] = []
         error = None
         try:
             self._decoder.feed(data, packets)
         except ProtocolError as broken:
             error = broken
-        if self._state is State.OPEN:
+        if is_open:
             self._take(packets, error)
         elif self._state is not State.CLOSED:
             self._take_early(packets, error)
@@ -160,6 +162,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         del exc
+        while self._turn.has_rest and self._state is State.OPEN:
+            # What came in before the end counts.
+            self._take_slice()
         self._leave(CloseReason.LOST)
         self._wire.lost()
         self._services.connections.discard(self)
@@ -172,48 +177,51 @@ class Connection(asyncio.Protocol):
         return None if self._ingress is None else self._ingress.client
 
     @property
+    def heard_s(self) -> float:
+        """When something came in last, on the monotonic clock."""
+        return 0.0 if self._keep_alive is None else self._keep_alive.heard_s
+
+    @property
     def pauses(self) -> int:
         """Reasons not to read the client at present, as bits of `wire`."""
         return self._wire.pauses
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait for the client to read."""
-        return self._wire.unsent_bytes
+        """Bytes that wait for the client to read, or to confirm what it has."""
+        admission = self._admission
+        waiting = 0 if admission is None else admission.deliveries.waiting_bytes
+        return self._wire.unsent_bytes + waiting
 
-    def info(self, client: Client) -> ClientInfo:
-        """Describe the connection."""
-        assert self._ingress is not None
-        assert self._deliveries is not None
-        assert self._subscriber is not None
-        assert self._keep_alive is not None
-        return ClientInfo(
-            client_id=client.id,
-            address=self._wire.address,
-            authenticated=client.identity is not None,
-            clean_session=self._clean,
-            keep_alive_s=self._keep_alive.seconds,
-            connected_s=self._context.clock.monotonic() - self._connected_s,
-            subscriptions=dict(self._subscriber.subscriptions),
-            received_total=self._ingress.received_total,
-            dropped_total=sum(self._ingress.dropped.values()),
-            unacknowledged_bytes=self._ingress.bytes,
-            in_flight=len(self._deliveries),
+    def info(self) -> ClientInfo | None:
+        """Describe the signed-in client, None before that."""
+        if self._admission is None:
+            return None
+        return self._admission.info(
+            self._wire.address,
+            now_s=self._context.clock.monotonic(),
             unsent_bytes=self.unsent_bytes,
             paused=self.pauses != 0,
         )
 
     def deliver(
-        self, topic: str, body: bytes, qos: int, settle: Callable[[SendResult], None]
+        self,
+        topic: str,
+        message: Message,
+        options: int,
+        settle: Callable[[SendResult], None],
+        expires_in_ms: int | None,
     ) -> None:
-        """Send a message to the client; `settle` is called once."""
+        """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
         if self._state is not State.OPEN or self._context.draining:
             settle(_AWAY)
         elif self._wire.pauses & WRITING:
             settle(_SLOW)
         else:
-            assert self._deliveries is not None
-            self._deliveries.send(topic, body, qos, settle)
+            assert self._admission is not None
+            self._admission.deliveries.send(
+                topic, message, options, settle, expires_in_ms=expires_in_ms
+            )
 
     def write(self, data: bytes) -> None:
         """Send bytes with the next flush."""
@@ -225,7 +233,7 @@ class Connection(asyncio.Protocol):
         """Read on, or close a client whose session cannot be stored."""
         if error is not None:
             self.close(CloseReason.STORE_FAILED, str(error))
-        elif self._subscriber is not None and not self._subscriber.must_pause:
+        elif self._admission is not None and not self._admission.subscriber.must_pause:
             self._resume(STORING)
 
     def request_flush(self) -> None:
@@ -238,21 +246,45 @@ class Connection(asyncio.Protocol):
         """Write what was collected, and read on if the client was paused for its backlog."""
         self._flush_due = False
         ingress = self._ingress
-        if ingress is not None and ingress.acks:
-            self._wire.add(b"".join(map(puback, ingress.acks)))
-            self._context.counters.acknowledged_total += len(ingress.acks)
-            ingress.acks.clear()
+        if ingress is not None:
+            if ingress.acks:
+                self._wire.add(b"".join(ingress.acks))
+                self._context.counters.acknowledged_total += len(ingress.acks)
+                ingress.acks.clear()
+            if ingress.bytes <= ingress.wake_bytes:
+                ingress.wake_bytes = -1
+                self._turn.wake()
         self._wire.flush()
         if self._wire.pauses & BACKLOG:
             self._resume_if_settled()
 
-    def close(self, reason: CloseReason, detail: str = "") -> None:
-        """End the connection; what was collected is still written."""
+    def close(self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None) -> None:
+        """End the connection; what was collected is still written, and in MQTT 5 why it ends.
+
+        Args:
+            reason: For counts and logs.
+            detail: What exactly, for the log and the client.
+            code: Reason code for the client in place of the one that goes with `reason`.
+        """
         if self._state is State.CLOSED:
             return
         self.flush()
+        goodbye = b""
+        if self._state is State.OPEN:
+            goodbye = self._answers.goodbye(reason, detail, code)
         self._leave(reason, detail)
-        self._wire.close()
+        # A hub that leaves does not wait for its clients to do so.
+        self._wire.close(goodbye, linger=reason is not CloseReason.HUB_CLOSED)
+
+    def next_turn(self) -> None:
+        """Act on what waited for its turn, and read on if nothing is left of it."""
+        if self._state is State.OPEN:
+            assert self._keep_alive is not None
+            # Its pings may be among what waits.
+            self._keep_alive.heard_s = self._context.clock.monotonic()
+            self._take_slice()
+            if not self._turn.is_waiting:
+                self._resume(TURN)
 
     def drain(self) -> None:
         """Take no more messages; PUBACKs of deliveries in flight are still read."""
@@ -261,10 +293,9 @@ class Connection(asyncio.Protocol):
         elif self._limit_timer is not None:
             self._close_for_limit()
         else:
-            assert self._ingress is not None
-            assert self._deliveries is not None
-            self._ingress.hold(DropReason.CLOSING)
-            if not len(self._deliveries):
+            assert self._admission is not None
+            self._admission.ingress.hold(DropReason.CLOSING)
+            if not len(self._admission.deliveries):
                 self._wire.pause(DRAINING)
 
     def refused_by_limit(self) -> None:
@@ -293,75 +324,57 @@ class Connection(asyncio.Protocol):
         if error is not None and self._state is State.NEW:
             if isinstance(error, UnsupportedLevelError):
                 self.write(connack(ConnectCode.PROTOCOL_LEVEL))
-                self._count_refused(ConnectCode.PROTOCOL_LEVEL)
+                self._context.counters.count_refused_connect(ConnectCode.PROTOCOL_LEVEL)
+            elif isinstance(error, ReasonedError):
+                self.write(connack5(error.code, ()))
             self.close(CloseReason.PROTOCOL_ERROR, error.reason)
 
     async def _sign_in(self, connect: Connect) -> None:
         services = self._services
+        if connect.properties is not None:
+            self._answers = Answers5(
+                connect,
+                connect.properties,
+                packet_bytes_max=self._context.options.packet_bytes_max + _HEADER_BYTES_MAX,
+            )
         try:
-            client = await sign_in(connect, services.identities, anonymous=services.anonymous)
+            client = await sign_in(
+                connect,
+                services.identities,
+                anonymous=services.anonymous,
+                certified=self._wire.certified,
+            )
             if self._state is State.SIGNING_IN:
                 self._admit(connect, client)
         except SignInError as refused:
-            self._count_refused(refused.code)
+            self._context.counters.count_refused_connect(refused.code)
             self._task = None
-            self.write(connack(refused.code))
+            self.write(self._answers.refused(refused))
             client_id = ascii(connect.client_id[:128])
             self.close(CloseReason.CONNECT_REFUSED, f"client {client_id}: {refused.reason}")
 
     def _admit(self, connect: Connect, client: Client) -> None:
-        services = self._services
-        context = self._context
-        will = None
-        if connect.will is not None:
-            limit = context.options.message_bytes_max
-            will = will_message(connect.will, client, message_bytes_max=limit)
-        clean = connect.clean_session
-        present, subscriptions = services.sessions.admit(client.id, self, clean=clean)
+        admission = admit(self, self._services, connect, client, self._answers)
         self._task = None
-        self._will = will
-        self._clean = clean
         if self._timer is not None:
             self._timer.cancel()
-        self._keep_alive = KeepAlive(
-            self,
-            context.clock,
-            keep_alive_s=connect.keep_alive_s,
-            stall_timeout_s=context.options.stall_timeout_s,
-        )
-        self._ingress = Ingress(context, client, self)
-        self._deliveries = Deliveries(
-            clock=context.clock,
-            ack_timeout_s=context.options.ack_timeout_s,
-            write=self.write,
-            unresponsive=lambda: self.close(CloseReason.UNRESPONSIVE),
-            delivered=context.counters.count_delivered,
-        )
-        self._subscriber = Subscriber(
-            self,
-            client,
-            services.index,
-            subscriptions,
-            subscriptions_max=context.options.subscriptions_max,
-            save=None if clean else partial(services.sessions.save, client.id),
-            log=context.log,
-        )
-        self._open(connack(ConnectCode.ACCEPTED, session_present=present), client)
-
-    def _open(self, answer: bytes, client: Client) -> None:
-        context = self._context
-        context.log.info("mqtt.client_connected", client_id=client.id, address=self._wire.address)
+        self._admission = admission
+        self._keep_alive = admission.keep_alive
+        self._ingress = admission.ingress
+        answer = self._answers.accepted(client.id, session_present=admission.session_present)
+        if not answer:
+            admission.lifetime.void_will()
+            detail = "the answer to CONNECT is larger than the client takes"
+            self.close(CloseReason.PACKET_TOO_LARGE, detail)
+            return
+        address = self._wire.address
+        self._context.log.info("mqtt.client_connected", client_id=client.id, address=address)
         self._state = State.OPEN
         self.write(answer)
-        assert self._subscriber is not None
-        self._subscriber.restore()
+        admission.subscriber.restore()
         self._resume(SIGNING_IN)
         held, self._held = self._held, []
         self._take(held, self._held_error)
-
-    def _count_refused(self, code: ConnectCode) -> None:
-        refused = self._context.counters.refused_connects
-        refused[code.name.lower()] = refused.get(code.name.lower(), 0) + 1
 
     # Signed in.
 
@@ -378,39 +391,56 @@ class Connection(asyncio.Protocol):
                 else:
                     ingress.publish(packet)
             elif isinstance(packet, Puback):
-                assert self._deliveries is not None
-                self._deliveries.acknowledge(packet.packet_id)
+                assert self._admission is not None
+                self._admission.deliveries.acknowledge(packet.packet_id, packet.code)
             else:
                 self._control(packet)
             if self._state is State.CLOSED:
                 return
         if error is not None:
-            self.close(CloseReason.PROTOCOL_ERROR, error.reason)
+            self.close(*ending(error))
             return
         self.flush()
         self._flush_due = flush_due
         self._context.backlog.check()
+        if ingress.bytes > SHARE_BYTES_MIN or self._turn.has_rest:
+            self._end_turn(ingress)
         if ingress.must_pause:
             self._wire.pause(BACKLOG)
             self._resume_if_settled()
-        assert self._subscriber is not None
-        if self._subscriber.must_pause:
+        assert self._admission is not None
+        if self._admission.subscriber.must_pause:
             self._wire.pause(STORING)
 
+    def _take_slice(self) -> None:
+        packets: list[Packet] = []
+        error = None
+        try:
+            self._turn.decode(self._decoder, packets)
+        except ProtocolError as broken:
+            error = broken
+        self._take(packets, error)
+
+    def _end_turn(self, ingress: Ingress) -> None:
+        self._turn.end(ingress)
+        if self._turn.is_waiting:
+            self._wire.pause(TURN)
+
     def _control(self, packet: Packet) -> None:
-        assert self._subscriber is not None
+        assert self._admission is not None
         if isinstance(packet, Disconnect):
-            self.close(CloseReason.DISCONNECT)
+            wrong = self._admission.lifetime.disconnect(packet)
+            self.close(CloseReason.PROTOCOL_ERROR if wrong else CloseReason.DISCONNECT, wrong)
         elif self._context.draining:
             # Only PUBACKs leave a draining hub.
             return
         elif isinstance(packet, Pingreq):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
-            self._subscriber.subscribe(packet)
+            self._admission.subscriber.subscribe(packet)
         else:
             assert isinstance(packet, Unsubscribe)
-            self._subscriber.unsubscribe(packet)
+            self._admission.subscriber.unsubscribe(packet)
 
     def _close_for_limit(self) -> None:
         assert self._ingress is not None
@@ -443,34 +473,19 @@ class Connection(asyncio.Protocol):
         for timer in (self._timer, self._limit_timer):
             if timer is not None:
                 timer.cancel()
-        if self._keep_alive is not None:
-            self._keep_alive.close()
+        self._turn.close()
         if self._task is not None:
             self._task.cancel()
-        self._log_end(reason, detail)
-        ingress = self._ingress
-        if ingress is None:
+        log_end(context.log, reason, detail, self._wire.address, self._ingress)
+        admission = self._admission
+        if admission is None:
             return
-        assert self._subscriber is not None
-        assert self._deliveries is not None
-        self._services.sessions.leave(ingress.client.id, self)
-        self._subscriber.leave()
-        self._deliveries.close()
-        ingress.leave()
+        admission.keep_alive.close()
+        client_id = admission.ingress.client.id
+        # The hub itself leaves, not the client: no will, and the session waits for both.
+        hub_leaves = reason is CloseReason.HUB_CLOSED
+        admission.lifetime.end(self._services, client_id, self, hub_leaves=hub_leaves)
+        admission.subscriber.leave()
+        admission.deliveries.close()
+        admission.ingress.leave()
         context.backlog.check()
-        if self._will is not None and reason not in _WITHOUT_WILL:
-            context.submit_will(self._will)
-
-    def _log_end(self, reason: CloseReason, detail: str) -> None:
-        log = self._context.log
-        fields: dict[str, object] = {"reason": reason.value, "address": self._wire.address}
-        if detail:
-            fields["detail"] = detail
-        if self._ingress is not None:
-            fields["client_id"] = self._ingress.client.id
-            if self._ingress.dropped:
-                fields["dropped"] = {why.value: n for why, n in self._ingress.dropped.items()}
-        if reason not in _NORMAL_ENDS:
-            log.warning("mqtt.client_closed", **fields)
-        elif self._ingress is not None:
-            log.info("mqtt.client_left", **fields)

@@ -1,7 +1,7 @@
 """What all connections of one listener share: its parts, the topic cache and the bursts of writes.
 
-Owns the cache of parsed topics and the list of connections that have something to write. Invariant:
-what many settles in one turn of the loop cause is written once per connection.
+Owns the caches of what was parsed before and the list of connections that have something to write.
+Invariant: what many settles in one turn of the loop cause is written once per connection.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.heads.head import Submit
+    from edgehub.heads.mqtt.message_properties import MessageProperties
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.message import Message, Refusal
 
@@ -42,6 +43,7 @@ class ListenerContext:
         "_dirty",
         "_limit_closes",
         "backlog",
+        "blocks",
         "clock",
         "counters",
         "draining",
@@ -66,6 +68,8 @@ class ListenerContext:
             connection_bytes_max=options.connection_bytes_max,
         )
         self.topics: dict[bytes, EventsTopic] = {}
+        # Property blocks of MQTT 5, filled and bounded by the decoders.
+        self.blocks: dict[bytes, MessageProperties] = {}
         self.draining = False
         self._dirty: list[Writer] = []
         self._limit_closes: OrderedDict[str, float] = OrderedDict()

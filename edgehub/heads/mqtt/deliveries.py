@@ -1,30 +1,89 @@
 """What one client is sent and has to confirm: packet ids, time limits and results.
 
-Owns the deliveries in flight of one connection. Invariants: each delivery is settled exactly once;
-a packet id is not used again before its PUBACK came, so that a late one confirms nothing else.
+Owns the deliveries of one connection: those in flight, and those that wait because the client takes
+no more at once. Invariants: each delivery is settled exactly once; a packet id is not used again
+before its PUBACK came, so that a late one confirms nothing else; no more than the client's receive
+maximum is in flight.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.packets import PACKET_ID_MAX, STRING_BYTES_MAX, publish
+from edgehub.heads.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
+from edgehub.heads.mqtt.message_properties import write_message_properties
+from edgehub.heads.mqtt.packets import publish
+from edgehub.heads.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
+from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.heads.mqtt.topics import RETAIN_PROPERTY
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.message import Message
 
     Settle = Callable[[SendResult], None]
 
 ABANDONED_MAX: Final = 100
 """Deliveries that may time out on one connection before it is given up."""
 
+WAITING_BYTES_MAX: Final = 2**20
+"""What may wait for a client whose receive maximum is reached."""
+
 _GONE: Final = SendResult(FailureKind.DISCONNECTED, "the client went away")
 _LATE: Final = SendResult(FailureKind.TIMEOUT, "no PUBACK in time")
+_EXPIRED: Final = SendResult(FailureKind.TRANSIENT, "its time ended before it could be sent")
 _LONG_TOPIC: Final = SendResult(FailureKind.TOO_LARGE, "properties do not fit into a topic")
+_LARGE: Final = SendResult(FailureKind.TOO_LARGE, "larger than the client takes")
 _NO_ID: Final = SendResult(FailureKind.THROTTLED, "all packet ids are in flight", 1.0)
+_FULL: Final = SendResult(FailureKind.THROTTLED, "the client's receive maximum is reached", 1.0)
+
+# What a client's refusal means for the message; any other one may go over.
+_REFUSED: Final[dict[int, FailureKind]] = {
+    ReasonCode.NOT_AUTHORIZED: FailureKind.REJECTED,
+    ReasonCode.TOPIC_NAME_INVALID: FailureKind.REJECTED,
+    ReasonCode.PAYLOAD_FORMAT_INVALID: FailureKind.REJECTED,
+    ReasonCode.QUOTA_EXCEEDED: FailureKind.THROTTLED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the client has told it takes.
+
+    Attributes:
+        with_properties: Whether it speaks MQTT 5.
+        receive_maximum: Deliveries of QoS 1 in flight at once.
+        packet_bytes_max: Largest packet, None = any.
+    """
+
+    with_properties: bool = False
+    receive_maximum: int = PACKET_ID_MAX
+    packet_bytes_max: int | None = None
+
+
+class _Delivery:
+    __slots__ = ("deadline_s", "expires_s", "message", "name", "options", "settle")
+
+    def __init__(
+        self,
+        name: bytes,
+        message: Message,
+        options: int,
+        settle: Settle,
+        deadline_s: float,
+        expires_s: float | None,
+    ) -> None:
+        self.name = name
+        self.message = message
+        self.options = options
+        self.settle = settle
+        self.deadline_s = deadline_s
+        self.expires_s = expires_s
 
 
 class Deliveries:
@@ -36,6 +95,7 @@ class Deliveries:
         write: Takes the bytes of a packet.
         unresponsive: Called when too many deliveries were never confirmed.
         delivered: Called for each delivery that arrived, for the count.
+        terms: What the client takes.
     """
 
     __slots__ = (
@@ -45,9 +105,12 @@ class Deliveries:
         "_delivered",
         "_in_flight",
         "_next_id",
+        "_terms",
         "_timer",
         "_unresponsive",
+        "_waiting",
         "_write",
+        "waiting_bytes",
     )
 
     def __init__(
@@ -58,56 +121,142 @@ class Deliveries:
         write: Callable[[bytes], None],
         unresponsive: Callable[[], None],
         delivered: Callable[[], None],
+        terms: Terms,
     ) -> None:
         self._clock = clock
         self._ack_timeout_s = ack_timeout_s
         self._write = write
         self._unresponsive = unresponsive
         self._delivered = delivered
+        self._terms = terms
         self._in_flight: dict[int, tuple[float, Settle]] = {}
+        self._waiting: deque[_Delivery] = deque()
+        self.waiting_bytes = 0
         self._abandoned: set[int] = set()
         self._next_id = 1
         self._timer: TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._in_flight)
+        return len(self._in_flight) + len(self._waiting)
 
-    def send(self, topic: str, body: bytes, qos: int, settle: Settle) -> None:
-        """Write a message and settle it when it is confirmed, late, or the client gone."""
+    def send(
+        self,
+        topic: str,
+        message: Message,
+        options: int,
+        settle: Settle,
+        *,
+        expires_in_ms: int | None = None,
+    ) -> None:
+        """Write a message and settle it when it is confirmed, late, or the client gone.
+
+        Args:
+            topic: With the property bag.
+            message: The message.
+            options: Of the subscription, the granted quality of service in the lowest two bits.
+            settle: Called once.
+            expires_in_ms: What is left of its time to live, None = not known or endless.
+        """
         name = topic.encode()
         if len(name) > STRING_BYTES_MAX:
             settle(_LONG_TOPIC)
-        elif not qos:
-            self._write(publish(name, body, qos=0, packet_id=0))
-            self._delivered()
-            settle(DELIVERED)
-        elif len(self._in_flight) + len(self._abandoned) >= PACKET_ID_MAX:
+            return
+        now_s = self._clock.monotonic()
+        expires_s = None if expires_in_ms is None else now_s + expires_in_ms / 1000
+        deadline_s = now_s + self._ack_timeout_s
+        delivery = _Delivery(name, message, options, settle, deadline_s, expires_s)
+        used = len(self._in_flight) + len(self._abandoned)
+        if not options & QOS:
+            self._write_now(delivery, now_s)
+        elif used >= PACKET_ID_MAX:
             settle(_NO_ID)
+        elif self._waiting or used >= self._terms.receive_maximum:
+            self._wait(delivery)
         else:
-            packet_id = self._free_id()
-            self._in_flight[packet_id] = (self._clock.monotonic() + self._ack_timeout_s, settle)
-            self._write(publish(name, body, qos=1, packet_id=packet_id))
-            if self._timer is None:
-                self._timer = self._clock.call_later(self._ack_timeout_s, self._check)
+            self._write_now(delivery, now_s)
 
-    def acknowledge(self, packet_id: int) -> None:
+    def acknowledge(self, packet_id: int, code: int = 0) -> None:
         """Take a PUBACK; one that belongs to nothing is passed over."""
         delivery = self._in_flight.pop(packet_id, None)
         if delivery is None:
             self._abandoned.discard(packet_id)
-        else:
+        elif code < FIRST_FAILURE:
             self._delivered()
             delivery[1](DELIVERED)
+        else:
+            kind = _REFUSED.get(code, FailureKind.TRANSIENT)
+            retry_after_s = 1.0 if kind is FailureKind.THROTTLED else None
+            reason = f"the client refused it with reason code {code:#04x}"
+            delivery[1](SendResult(kind, reason, retry_after_s))
+        if self._waiting:
+            self._write_waiting()
 
     def close(self) -> None:
         """Settle what is in flight: the client is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        in_flight = list(self._in_flight.values())
+        settles = [settle for _, settle in self._in_flight.values()]
+        settles += [delivery.settle for delivery in self._waiting]
         self._in_flight.clear()
-        for _, settle in in_flight:
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        for settle in settles:
             settle(_GONE)
+
+    def _write_now(self, delivery: _Delivery, now_s: float) -> None:
+        message = delivery.message
+        options = delivery.options
+        properties = b""
+        retain = False
+        if self._terms.with_properties:
+            left_ms = None
+            if delivery.expires_s is not None:
+                left_ms = int((delivery.expires_s - now_s) * 1000)
+                if left_ms <= 0:
+                    delivery.settle(_EXPIRED)
+                    return
+            properties = write_message_properties(message, left_ms)
+            if options & RETAIN_AS_PUBLISHED:
+                retain = message.properties.get(RETAIN_PROPERTY) == "true"
+        qos = options & QOS
+        packet_id = self._free_id() if qos else 0
+        data = publish(
+            delivery.name,
+            message.body,
+            qos=qos,
+            packet_id=packet_id,
+            retain=retain,
+            properties=properties,
+        )
+        bytes_max = self._terms.packet_bytes_max
+        if bytes_max is not None and len(data) > bytes_max:
+            delivery.settle(_LARGE)
+        elif qos:
+            self._in_flight[packet_id] = (delivery.deadline_s, delivery.settle)
+            self._write(data)
+            self._arm(delivery.deadline_s - now_s)
+        else:
+            self._write(data)
+            self._delivered()
+            delivery.settle(DELIVERED)
+
+    def _wait(self, delivery: _Delivery) -> None:
+        size = _size(delivery)
+        if self._waiting and self.waiting_bytes + size > WAITING_BYTES_MAX:
+            delivery.settle(_FULL)
+            return
+        self._waiting.append(delivery)
+        self.waiting_bytes += size
+        self._arm(self._ack_timeout_s)
+
+    def _write_waiting(self) -> None:
+        now_s = self._clock.monotonic()
+        most = self._terms.receive_maximum - len(self._abandoned)
+        while self._waiting and len(self._in_flight) < most:
+            delivery = self._waiting.popleft()
+            self.waiting_bytes -= _size(delivery)
+            self._write_now(delivery, now_s)
 
     def _free_id(self) -> int:
         packet_id = self._next_id
@@ -116,19 +265,33 @@ class Deliveries:
         self._next_id = packet_id % PACKET_ID_MAX + 1
         return packet_id
 
-    def _check(self) -> None:
+    def _arm(self, seconds: float) -> None:
         # One timer for the oldest; deliveries stand in order of their deadlines.
+        if self._timer is None:
+            self._timer = self._clock.call_later(seconds, self._check)
+
+    def _check(self) -> None:
         self._timer = None
         now_s = self._clock.monotonic()
         late = []
         for packet_id, (deadline_s, _) in self._in_flight.items():
             if deadline_s > now_s:
-                self._timer = self._clock.call_later(deadline_s - now_s, self._check)
+                self._arm(deadline_s - now_s)
                 break
             late.append(packet_id)
         for packet_id in late:
             _, settle = self._in_flight.pop(packet_id)
             self._abandoned.add(packet_id)
             settle(_LATE)
-        if len(self._abandoned) >= ABANDONED_MAX:
+        while self._waiting and self._waiting[0].deadline_s <= now_s:
+            delivery = self._waiting.popleft()
+            self.waiting_bytes -= _size(delivery)
+            delivery.settle(_LATE)
+        if self._waiting:
+            self._arm(self._waiting[0].deadline_s - now_s)
+        if len(self._abandoned) >= min(ABANDONED_MAX, self._terms.receive_maximum):
             self._unresponsive()
+
+
+def _size(delivery: _Delivery) -> int:
+    return len(delivery.name) + len(delivery.message.body)

@@ -3,7 +3,7 @@
 Owns the client's messages that are not acknowledged yet. Invariants: PUBACKs leave in the order of
 their PUBLISHes, however the store settles them [MQTT-4.6.0-2]; a PUBLISH with QoS 1 is
 acknowledged only when it is durable, or dropped and counted for a reason that MQTT 3.1.1 has no
-words for.
+words for; `Ingress5` has them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.options import READ_BYTES_MAX
+from edgehub.heads.mqtt.packets import PUBACK_HEAD, RETAIN, pack_puback, puback
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import RETAIN_PROPERTY, with_property
 from edgehub.message import Message, Refusal
@@ -71,15 +72,18 @@ class Ingress:
         "client",
         "dropped",
         "received_total",
+        "wake_bytes",
     )
 
     def __init__(self, context: ListenerContext, client: Client, peer: Peer) -> None:
         self.client = client
         self.bytes = 0
         self.received_total = 0
+        # A client that waits for its turn goes on at so many unsettled bytes; -1 = does not wait.
+        self.wake_bytes = -1
         self.dropped: dict[DropReason, int] = {}
-        # Packet ids to acknowledge with the next flush.
-        self.acks: list[int] = []
+        # PUBACKs to write with the next flush.
+        self.acks: list[bytes] = []
         self._context = context
         self._peer = peer
         self._submit = context.submit
@@ -115,6 +119,11 @@ class Ingress:
         """Whether a paused client can be read again."""
         return self.bytes * 2 <= self._bytes_max
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the connection is gone."""
+        return self._first == _LEFT
+
     def publish(self, packet: Publish) -> None:
         """Take a PUBLISH of QoS 0 or 1."""
         self._counters.received_total += 1
@@ -132,7 +141,7 @@ class Ingress:
             or body is None
             or topic.sender not in self._senders
             or len(body) + topic.properties_bytes > self._max
-            or packet.retain
+            or packet.flags
             or self._model_id
         ):
             message = self._careful(packet)
@@ -153,7 +162,7 @@ class Ingress:
         self.bytes += size
         self._backlog.bytes += size
         if message is None:
-            self._settled(token, None)
+            self._dropped(token)
         else:
             self._submit(message, self._on_settled, token)
 
@@ -186,9 +195,18 @@ class Ingress:
             self._backlog.bytes -= size
             if not self.acks:
                 self._peer.request_flush()
-            self.acks.append(entry & _PACKET_ID)
+            self.acks.append(pack_puback(PUBACK_HEAD, entry & _PACKET_ID))
         else:
             self._settled_otherwise(token, refusal)
+
+    def _dropped(self, token: int) -> None:
+        """Acknowledge in its turn what was dropped and counted."""
+        self._settled(token, None)
+
+    def _answer(self, token: int, packet_id: int) -> bytes:
+        """Write the PUBACK of a message that was settled before its turn."""
+        del token
+        return puback(packet_id)
 
     def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
         if self._first == _LEFT:
@@ -211,15 +229,16 @@ class Ingress:
 
     def _acknowledge_early(self) -> None:
         while self._early.get(self._first, False):
-            del self._early[self._first]
+            token = self._first
+            del self._early[token]
             entry = self._unacked.popleft()
-            self._first += 1
+            self._first = token + 1
             size = entry >> _PACKET_ID_BITS
             self.bytes -= size
             self._backlog.bytes -= size
             if not self.acks:
                 self._peer.request_flush()
-            self.acks.append(entry & _PACKET_ID)
+            self.acks.append(self._answer(token, entry & _PACKET_ID))
 
     def _publish_qos0(self, packet: Publish) -> None:
         context = self._context
@@ -241,6 +260,8 @@ class Ingress:
         self.bytes -= size
         self._backlog.bytes -= size
         self._backlog.check()
+        if self.bytes <= self.wake_bytes:
+            self._peer.request_flush()
         if refusal is not None:
             reason = self._context.count_refused(refusal)
             self._note(reason, "")
@@ -256,10 +277,10 @@ class Ingress:
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
-            self._drop(DropReason.TOO_LARGE, _shown(packet.topic))
+            self._drop(DropReason.TOO_LARGE, shown(packet.topic))
             return None
         properties, system = topic.properties, topic.system
-        if packet.retain:
+        if packet.flags & RETAIN:
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:
             system = with_property(system, "modelId", self._model_id)
@@ -272,12 +293,12 @@ class Ingress:
         try:
             topic = self._context.events_topic(raw)
         except UnicodeDecodeError:
-            self._drop(DropReason.TOPIC_NOT_UTF8, _shown(raw))
+            self._drop(DropReason.TOPIC_NOT_UTF8, shown(raw))
         except BagError as error:
             self._drop(DropReason.BAG_MALFORMED, str(error))
         else:
             if topic is None:
-                self._drop(DropReason.TOPIC_NOT_ALLOWED, _shown(raw))
+                self._drop(DropReason.TOPIC_NOT_ALLOWED, shown(raw))
         return topic
 
     def _may_speak_for(self, sender: str) -> bool:
@@ -304,6 +325,7 @@ class Ingress:
             )
 
 
-def _shown(raw: bytes) -> str:
+def shown(raw: bytes) -> str:
+    """Give a topic as a log line shows it."""
     # Peer text in a log line stays short and printable.
     return ascii(raw[:_SHOWN_BYTES_MAX].decode(errors="backslashreplace"))

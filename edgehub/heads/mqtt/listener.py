@@ -8,15 +8,13 @@ taken, and every message taken before is acknowledged or left to come again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import ipaddress
-import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from edgehub.errors import StartupError
+from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.heads.mqtt.connection import Connection
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.services import Services
@@ -24,10 +22,14 @@ from edgehub.heads.mqtt.sessions import Sessions
 from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, ListenerStatistics
 from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
 from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
+from edgehub.heads.mqtt.turns import Share
+from edgehub.heads.mqtt.will import PendingWills
 from edgehub.message import FailureKind, SendResult
 from edgehub.property_bag import build_bag
 
 if TYPE_CHECKING:
+    import socket
+    import ssl
     from collections.abc import Callable, Coroutine
 
     from edgehub.clock import Clock
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from edgehub.errors import StoreError
     from edgehub.heads.head import Submit
     from edgehub.heads.mqtt.options import ListenerOptions
-    from edgehub.heads.mqtt.session_writes import SessionStore
+    from edgehub.heads.mqtt.sessions import SessionStore
     from edgehub.message import Message
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
@@ -56,9 +58,10 @@ class MqttListener:
         identities: Who may sign in, loaded before `open`.
         device_bound_interest: Told when a device begins or ceases to listen for messages to it.
         link_up: Whether the uplink is up; asked only with `store_qos0` off.
+        tls: Certificate for MQTT over TLS, None = there is none, and no such port.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the listener's neighbours, each by name
         self,
         *,
         options: ListenerOptions,
@@ -69,27 +72,37 @@ class MqttListener:
         identities: Identities,
         device_bound_interest: Callable[[str, bool], None],
         link_up: Callable[[], bool],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._options = options
         self._hub_id = hub_id
+        self._tls = tls
         self._context = ListenerContext(options, clock, submit, link_up)
+        wills = PendingWills(clock, self._context.submit_will)
+        stored: Sessions[Connection] = Sessions(
+            sessions,
+            clock=clock,
+            wills=wills,
+            clients_max=options.clients_max,
+            stored_max=options.stored_sessions_max,
+            spawn=lambda write: self._spawn(write, "mqtt[session]"),
+            begun=self._session_begun,
+        )
         self._services = Services(
             context=self._context,
             identities=identities,
-            sessions=Sessions(
-                sessions,
-                clients_max=options.clients_max,
-                stored_max=options.stored_sessions_max,
-                spawn=lambda write: self._spawn(write, "mqtt[session]"),
-                begun=self._session_begun,
-            ),
+            sessions=stored,
+            wills=wills,
+            share=Share(clock, self._context.backlog, stored),
             index=SubscriptionIndex(hub_id, device_bound_interest),
             anonymous=False,
             connections=set(),
             spawn=self._spawn,
         )
         self._sockets: list[socket.socket] = []
+        self._tls_sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
+        self._tls_servers: list[asyncio.Server] = []
         self._tasks: asyncio.TaskGroup | None = None
 
     # Life cycle; see `edgehub.heads.head.Head`.
@@ -102,11 +115,14 @@ class MqttListener:
         """
         options = self._options
         await self._services.sessions.load()
-        try:
-            self._sockets = await self._bind()
-        except OSError as error:
-            raise StartupError(_bind_hint(options, error)) from error
-        loopback = all(_is_loopback(sock) for sock in self._sockets)
+        self._sockets = await self._bind(options.port, "port")
+        if self._tls is not None:
+            try:
+                self._tls_sockets = await self._bind(options.tls_port, "tls_port")
+            except StartupError:
+                self._close_sockets()
+                raise
+        loopback = all(is_loopback(sock) for sock in self._sockets)
         self._services.anonymous = options.anonymous and loopback
         if not self._services.anonymous and not len(self._services.identities):
             self._close_sockets()
@@ -120,6 +136,7 @@ class MqttListener:
         log.info(
             "mqtt.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
+            tls_addresses=[f"{host}:{port}" for host, port in self.tls_addresses],
             anonymous=self._services.anonymous,
             stored_sessions=self._services.sessions.stored,
         )
@@ -129,7 +146,10 @@ class MqttListener:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                await self._accept()
+                self._services.sessions.start()
+                self._servers = await self._accept(self._sockets, None)
+                if self._tls is not None:
+                    self._tls_servers = await self._accept(self._tls_sockets, self._tls)
                 await asyncio.Event().wait()
             finally:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
@@ -142,6 +162,7 @@ class MqttListener:
         The caller sets the time limit. Connections stay open until `close`, so that the last
         PUBACKs leave and modules can confirm what they have.
         """
+        self._services.wills.submit_all()
         self._context.draining = True
         self._stop_accepting()
         for connection in list(self._services.connections):
@@ -156,6 +177,37 @@ class MqttListener:
         self._stop_accepting()
         self._close_connections()
         await asyncio.sleep(0)
+
+    def adjust(
+        self,
+        *,
+        clients_max: int,
+        message_bytes_max: int,
+        connect_timeout_s: float,
+        ack_timeout_s: float,
+        store_qos0: bool,
+    ) -> None:
+        """Take over other limits; connections that exist keep theirs."""
+        self._options = replace(
+            self._options,
+            clients_max=clients_max,
+            message_bytes_max=message_bytes_max,
+            connect_timeout_s=connect_timeout_s,
+            ack_timeout_s=ack_timeout_s,
+            store_qos0=store_qos0,
+        )
+        self._context.options = self._options
+        self._services.sessions.clients_max = clients_max
+
+    async def renew_certificate(self, tls: ssl.SSLContext) -> None:
+        """Use another certificate, and other authorities, for connections from now on."""
+        self._tls = tls
+        if not self._tls_servers:
+            return
+        # Both servers accept from one socket, so that nobody finds it closed meanwhile.
+        earlier, self._tls_servers = self._tls_servers, await self._accept(self._tls_sockets, tls)
+        for server in earlier:
+            server.close()
 
     def identities_changed(self) -> None:
         """Close the clients whose identity is gone, disabled or changed; called after a reload."""
@@ -184,6 +236,8 @@ class MqttListener:
         input_name: str,
         message: Message,
         settle: Callable[[SendResult], None],
+        *,
+        expires_in_ms: int | None = None,
     ) -> None:
         """Send a message to a module's input; `settle` is called once, maybe at once."""
         prefixes = input_prefixes(self._hub_id, module_id, input_name)
@@ -191,8 +245,9 @@ class MqttListener:
         if found is None:
             settle(_NO_MODULE)
             return
-        connection, qos = found
-        connection.deliver(prefixes[0] + build_bag(message), message.body, qos, settle)
+        connection, options = found
+        topic = prefixes[0] + build_bag(message)
+        connection.deliver(topic, message, options, settle, expires_in_ms)
 
     def unsent_bytes(self, module_id: str) -> int:
         """Give bytes handed over for a module that have not left this process."""
@@ -208,23 +263,26 @@ class MqttListener:
         if found is None:
             settle(_NO_DEVICE)
             return
-        connection, qos = found
-        connection.deliver(prefix + build_bag(message), message.body, qos, settle)
+        connection, options = found
+        topic = prefix + build_bag(message)
+        connection.deliver(topic, message, options, settle, message.expiry_ms)
 
     # What it shows.
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each listening socket."""
+        """Host and port of each listening socket of plain MQTT."""
         return [sock.getsockname()[:2] for sock in self._sockets]
+
+    @property
+    def tls_addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each listening socket of MQTT over TLS."""
+        return [sock.getsockname()[:2] for sock in self._tls_sockets]
 
     def clients(self) -> list[ClientInfo]:
         """List the signed-in clients."""
-        return [
-            connection.info(connection.client)
-            for connection in self._services.sessions
-            if connection.client is not None
-        ]
+        infos = (connection.info() for connection in self._services.sessions)
+        return [info for info in infos if info is not None]
 
     def statistics(self) -> ListenerStatistics:
         """Give the counts of this moment."""
@@ -248,42 +306,32 @@ class MqttListener:
 
     # Parts.
 
-    async def _accept(self) -> None:
+    async def _accept(
+        self, sockets: list[socket.socket], tls: ssl.SSLContext | None
+    ) -> list[asyncio.Server]:
         loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            server = await loop.create_server(
-                lambda: Connection(self._services),
-                sock=sock,
-                backlog=self._options.backlog,
-                ssl=self._options.ssl_context,
-            )
-            self._servers.append(server)
-
-    async def _bind(self) -> list[socket.socket]:
         options = self._options
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            options.host or None,
-            options.port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )
-        sockets: list[socket.socket] = []
-        port = options.port
-        with contextlib.ExitStack() as undo:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                sock = undo.enter_context(socket.socket(family, kind, protocol))
-                sock.setblocking(False)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # All addresses of a name share the port that the first one got.
-                sock.bind((address[0], port, *address[2:]))
-                port = sock.getsockname()[1]
-                sock.listen(options.backlog)
-                sockets.append(sock)
-            undo.pop_all()
-        return sockets
+        return [
+            await loop.create_server(
+                lambda: Connection(self._services),
+                # A server closes what it was given; the socket itself goes on to the next one.
+                sock=sock.dup(),
+                backlog=options.backlog,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else options.connect_timeout_s,
+            )
+            for sock in sockets
+        ]
+
+    async def _bind(self, port: int, key: str) -> list[socket.socket]:
+        options = self._options
+        try:
+            return await bind(options.host, port, backlog=options.backlog)
+        except OSError as error:
+            hint = bind_hint("mqtt", error, port=key)
+            raise StartupError(
+                f"cannot listen for MQTT on {options.host}:{port}: {hint}"
+            ) from error
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "connections exist only while the listener runs"
@@ -295,31 +343,19 @@ class MqttListener:
             self._context.log.warning("mqtt.session_not_stored", reason=str(error))
 
     def _stop_accepting(self) -> None:
-        for server in self._servers:
+        for server in (*self._servers, *self._tls_servers):
             server.close()
         self._servers.clear()
+        self._tls_servers.clear()
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for sock in self._sockets:
+        for sock in (*self._sockets, *self._tls_sockets):
             sock.close()
         self._sockets.clear()
+        self._tls_sockets.clear()
 
     def _close_connections(self) -> None:
+        self._services.sessions.close()
         for connection in list(self._services.connections):
             connection.close(CloseReason.HUB_CLOSED)
-
-
-def _is_loopback(sock: socket.socket) -> bool:
-    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def _bind_hint(options: ListenerOptions, error: OSError) -> str:
-    hints = {
-        errno.EADDRINUSE: "another program listens there; stop it or set mqtt.port",
-        errno.EACCES: "ports below 1024 need a privilege; set mqtt.port",
-        errno.EADDRNOTAVAIL: "this machine has no such address; set mqtt.host",
-    }
-    hint = hints.get(error.errno or 0, "check mqtt.host and mqtt.port")
-    reason = error.strerror or str(error)
-    return f"cannot listen for MQTT on {options.host}:{options.port}: {reason} ({hint})"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import ssl
+from edgehub.heads.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
+
+# PUBLISH beside its body: topic with length, packet id.
+_PUBLISH_OVERHEAD: Final = 2 + STRING_BYTES_MAX + 2
 
 READ_BYTES_MAX: Final = 256_000
 """Most bytes that the event loop hands over in one read."""
@@ -19,6 +21,7 @@ class ListenerOptions:
     Attributes:
         host: Address or name to bind; all addresses of a name are bound.
         port: 0 = any free port.
+        tls_port: For MQTT over TLS, where there is a certificate; 0 = any free port.
         anonymous: Let clients in without a password; holds on loopback addresses only.
         clients_max: Signed-in clients; as many again may be about to sign in.
         message_bytes_max: Body plus property names and values.
@@ -33,11 +36,11 @@ class ListenerOptions:
         stored_sessions_max: Sessions kept for clients that are away.
         subscriptions_max: Subscriptions of one session.
         backlog: TCP connections that may wait to be accepted.
-        ssl_context: For MQTT over TLS, None = plain TCP.
     """
 
     host: str = "127.0.0.1"
     port: int = 1883
+    tls_port: int = 8883
     anonymous: bool = True
     clients_max: int = 1000
     message_bytes_max: int = 262_144
@@ -52,4 +55,8 @@ class ListenerOptions:
     stored_sessions_max: int = 10_000
     subscriptions_max: int = 100
     backlog: int = 1024
-    ssl_context: ssl.SSLContext | None = None
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """Longest remaining length of a PUBLISH that is kept."""
+        return min(self.message_bytes_max + _PUBLISH_OVERHEAD, REMAINING_LENGTH_MAX)

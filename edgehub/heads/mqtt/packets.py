@@ -1,7 +1,8 @@
 """MQTT control packets as values: what clients send, and the bytes of what the server answers.
 
-Owns the layout of each packet of MQTT 3.1.1; pure, without sockets or state. Framing and the
-protocol level belong to the decoder. Invariant: nothing but `ProtocolError` leaves a parser.
+Owns the values of both protocol versions and the layout of each packet of MQTT 3.1.1 (that of MQTT
+5 is in `packets5`); pure, without sockets or state. Framing and the protocol level belong to the
+decoder. Invariant: nothing but `ProtocolError` leaves a parser.
 Source: MQTT 3.1.1, sections 2 and 3.
 """
 
@@ -10,30 +11,35 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
+from edgehub.heads.mqtt.fields import HEAD, STRING_BYTES_MAX, Reader, packet, variable
 
-HEAD: Final = "mqtt"
+if TYPE_CHECKING:
+    from edgehub.heads.mqtt.message_properties import MessageProperties
+
 LEVEL_3_1_1: Final = 4
-REMAINING_LENGTH_MAX: Final = 268_435_455
-STRING_BYTES_MAX: Final = 65_535
-PACKET_ID_MAX: Final = 65_535
+LEVEL_5: Final = 5
 
 PINGRESP: Final = b"\xd0\x00"
 SUBACK_FAILURE: Final = 0x80
 
-_CLEAN_SESSION: Final = 0x02
-_WILL: Final = 0x04
-_WILL_RETAIN: Final = 0x20
+CLEAN_SESSION: Final = 0x02
+WILL: Final = 0x04
+WILL_RETAIN: Final = 0x20
 _WILL_BITS: Final = 0x38
-_PASSWORD: Final = 0x40
-_USER_NAME: Final = 0x80
-_QOS_2: Final = 2
-_RETAIN: Final = 0x01
-_LENGTH_DIGIT: Final = 0x7F
+PASSWORD: Final = 0x40
+USER_NAME: Final = 0x80
+QOS_2: Final = 2
+
+RETAIN: Final = 0x01
+HAS_PROPERTIES: Final = 0x02
 
 _TWO_SHORTS: Final = struct.Struct(">HH")
+pack_puback: Final = _TWO_SHORTS.pack
+"""Writes a PUBACK from `PUBACK_HEAD` and a packet id; without a call for the message path."""
+PUBACK_HEAD: Final = 0x4002
 
 
 class ConnectCode(IntEnum):
@@ -53,17 +59,48 @@ class UnsupportedLevelError(ProtocolError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Will:
-    """What the server publishes for a client that goes away without a word."""
+    """What the server publishes for a client that goes away without a word.
+
+    Attributes:
+        delay_s: Seconds to wait for the client's return before it is published.
+        properties: Those of MQTT 5, None = there are none.
+    """
 
     topic: bytes
     body: bytes
     qos: int
     retain: bool
+    delay_s: int = 0
+    properties: MessageProperties | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectProperties:
+    """What a CONNECT of MQTT 5 says beside the fields of 3.1.1.
+
+    Attributes:
+        session_expiry_s: Seconds that the session outlives the connection, None = for ever.
+        receive_maximum: PUBLISHes that the client takes without having confirmed them.
+        packet_bytes_max: Largest packet that the client takes, None = any.
+        problem_information: Whether the client wants to read reasons.
+        authentication_method: Name of an extended authentication, None = none.
+    """
+
+    session_expiry_s: int | None = 0
+    receive_maximum: int = 65_535
+    packet_bytes_max: int | None = None
+    problem_information: bool = True
+    authentication_method: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """CONNECT."""
+    """CONNECT.
+
+    Attributes:
+        clean_session: As MQTT 3.1.1 has it; that of MQTT 5 is the clean start.
+        properties: Those of MQTT 5, None = MQTT 3.1.1.
+    """
 
     level: int
     client_id: str
@@ -72,6 +109,7 @@ class Connect:
     user_name: str | None
     password: bytes | None
     will: Will | None
+    properties: ConnectProperties | None = None
 
 
 class Publish:
@@ -82,33 +120,60 @@ class Publish:
         body: Payload, None = over the packet limit, was read and discarded.
         packet_id: 0 with QoS 0.
         qos: 0 to 2.
-        retain: The retain flag.
+        flags: `RETAIN`, and `HAS_PROPERTIES` on a `Publish5`; 0 = nothing out of the ordinary.
     """
 
-    __slots__ = ("body", "packet_id", "qos", "retain", "topic")
+    __slots__ = ("body", "flags", "packet_id", "qos", "topic")
 
     def __init__(
-        self, topic: bytes, body: bytes | None, packet_id: int, qos: int, retain: int
+        self, topic: bytes, body: bytes | None, packet_id: int, qos: int, flags: int
     ) -> None:
         self.topic = topic
         self.body = body
         self.packet_id = packet_id
         self.qos = qos
-        self.retain = retain
+        self.flags = flags
+
+
+class Publish5(Publish):
+    """PUBLISH of MQTT 5 with properties."""
+
+    __slots__ = ("properties",)
+
+    def __init__(
+        self,
+        topic: bytes,
+        body: bytes | None,
+        packet_id: int,
+        qos: int,
+        flags: int,
+        properties: MessageProperties,
+    ) -> None:
+        super().__init__(topic, body, packet_id, qos, flags | HAS_PROPERTIES)
+        self.properties = properties
 
 
 class Puback:
-    """PUBACK; a plain class because one is built per message."""
+    """PUBACK; a plain class because one is built per message.
 
-    __slots__ = ("packet_id",)
+    Attributes:
+        code: Reason code of MQTT 5; MQTT 3.1.1 knows success alone.
+    """
 
-    def __init__(self, packet_id: int) -> None:
+    __slots__ = ("code", "packet_id")
+
+    def __init__(self, packet_id: int, code: int = 0) -> None:
         self.packet_id = packet_id
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """SUBSCRIBE: filters with the quality of service asked for, in the client's order."""
+    """SUBSCRIBE: filters with what is asked for, in the client's order.
+
+    What is asked for is the quality of service in the lowest two bits; MQTT 5 has options above
+    them.
+    """
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
@@ -129,63 +194,21 @@ class Pingreq:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnect:
-    """DISCONNECT: the client leaves on purpose."""
+    """DISCONNECT: the client leaves on purpose.
+
+    Attributes:
+        code: Reason code of MQTT 5; anything but 0 leaves the will in force.
+        session_expiry: New session expiry interval as on the wire, None = as it was.
+    """
+
+    code: int = 0
+    session_expiry: int | None = None
 
 
 Packet = Connect | Publish | Puback | Subscribe | Unsubscribe | Pingreq | Disconnect
 
 _PINGREQ: Final = Pingreq()
 _DISCONNECT: Final = Disconnect()
-
-
-class _Reader:
-    """Reads the fields of one packet body; running over its end is a protocol error."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, count: int) -> bytes:
-        end = self._at + count
-        if end > len(self._data):
-            raise ProtocolError(HEAD, "packet ends inside a field")
-        taken = self._data[self._at : end]
-        self._at = end
-        return taken
-
-    def byte(self) -> int:
-        return self.take(1)[0]
-
-    def short(self) -> int:
-        return int.from_bytes(self.take(2), "big")
-
-    def binary(self) -> bytes:
-        return self.take(self.short())
-
-    def text(self, what: str) -> str:
-        try:
-            text = self.binary().decode()
-        except UnicodeDecodeError:
-            raise ProtocolError(HEAD, f"{what} is not UTF-8") from None
-        if "\0" in text:
-            raise ProtocolError(HEAD, f"{what} contains U+0000")
-        return text
-
-    def packet_id(self) -> int:
-        packet_id = self.short()
-        if packet_id == 0:
-            raise ProtocolError(HEAD, "packet id 0")
-        return packet_id
-
-    @property
-    def at_end(self) -> bool:
-        return self._at == len(self._data)
-
-    def finish(self) -> None:
-        if not self.at_end:
-            raise ProtocolError(HEAD, "bytes behind the last field")
 
 
 def parse_connect(data: bytes) -> Connect:
@@ -195,7 +218,7 @@ def parse_connect(data: bytes) -> Connect:
         UnsupportedLevelError: If it asks for another protocol level.
         ProtocolError: If it is malformed.
     """
-    reader = _Reader(data)
+    reader = Reader(data)
     name = reader.binary()
     level = reader.byte()
     if (name, level) != (b"MQTT", LEVEL_3_1_1):
@@ -203,24 +226,26 @@ def parse_connect(data: bytes) -> Connect:
             raise UnsupportedLevelError(HEAD, f"protocol level {level} is not supported")
         raise ProtocolError(HEAD, "unknown protocol name")
     flags = reader.byte()
-    _check_connect_flags(flags)
+    check_connect_flags(flags)
+    if flags & PASSWORD and not flags & USER_NAME:
+        raise ProtocolError(HEAD, "password without a user name")
     keep_alive_s = reader.short()
     client_id = reader.text("client id")
     will = None
-    if flags & _WILL:
+    if flags & WILL:
         will = Will(
             topic=reader.binary(),
             body=reader.binary(),
             qos=flags >> 3 & 3,
-            retain=bool(flags & _WILL_RETAIN),
+            retain=bool(flags & WILL_RETAIN),
         )
-    user_name = reader.text("user name") if flags & _USER_NAME else None
-    password = reader.binary() if flags & _PASSWORD else None
+    user_name = reader.text("user name") if flags & USER_NAME else None
+    password = reader.binary() if flags & PASSWORD else None
     reader.finish()
     return Connect(
         level=level,
         client_id=client_id,
-        clean_session=bool(flags & _CLEAN_SESSION),
+        clean_session=bool(flags & CLEAN_SESSION),
         keep_alive_s=keep_alive_s,
         user_name=user_name,
         password=password,
@@ -228,20 +253,19 @@ def parse_connect(data: bytes) -> Connect:
     )
 
 
-def _check_connect_flags(flags: int) -> None:
+def check_connect_flags(flags: int) -> None:
+    """Refuse the connect flags that no version of the protocol allows."""
     if flags & 1:
         raise ProtocolError(HEAD, "reserved connect flag is set")
-    if not flags & _WILL and flags & _WILL_BITS:
+    if not flags & WILL and flags & _WILL_BITS:
         raise ProtocolError(HEAD, "will quality or retain without a will")
-    if flags >> 3 & 3 > _QOS_2:
+    if flags >> 3 & 3 > QOS_2:
         raise ProtocolError(HEAD, "will quality of service 3")
-    if flags & _PASSWORD and not flags & _USER_NAME:
-        raise ProtocolError(HEAD, "password without a user name")
 
 
 def parse_puback(data: bytes) -> Puback:
     """Read the body of a PUBACK."""
-    reader = _Reader(data)
+    reader = Reader(data)
     packet_id = reader.packet_id()
     reader.finish()
     return Puback(packet_id)
@@ -249,13 +273,13 @@ def parse_puback(data: bytes) -> Puback:
 
 def parse_subscribe(data: bytes) -> Subscribe:
     """Read the body of a SUBSCRIBE."""
-    reader = _Reader(data)
+    reader = Reader(data)
     packet_id = reader.packet_id()
     filters = []
     while not reader.at_end:
         topic_filter = reader.text("topic filter")
         qos = reader.byte()
-        if qos > _QOS_2:
+        if qos > QOS_2:
             raise ProtocolError(HEAD, f"subscription with quality of service {qos}")
         filters.append((topic_filter, qos))
     if not filters:
@@ -265,7 +289,7 @@ def parse_subscribe(data: bytes) -> Subscribe:
 
 def parse_unsubscribe(data: bytes) -> Unsubscribe:
     """Read the body of an UNSUBSCRIBE."""
-    reader = _Reader(data)
+    reader = Reader(data)
     packet_id = reader.packet_id()
     filters = []
     while not reader.at_end:
@@ -277,13 +301,13 @@ def parse_unsubscribe(data: bytes) -> Unsubscribe:
 
 def parse_pingreq(data: bytes) -> Pingreq:
     """Read the body of a PINGREQ, which has none."""
-    _Reader(data).finish()
+    Reader(data).finish()
     return _PINGREQ
 
 
 def parse_disconnect(data: bytes) -> Disconnect:
     """Read the body of a DISCONNECT, which has none."""
-    _Reader(data).finish()
+    Reader(data).finish()
     return _DISCONNECT
 
 
@@ -294,12 +318,12 @@ def connack(code: ConnectCode, *, session_present: bool = False) -> bytes:
 
 def puback(packet_id: int) -> bytes:
     """Write a PUBACK."""
-    return _TWO_SHORTS.pack(0x4002, packet_id)
+    return pack_puback(PUBACK_HEAD, packet_id)
 
 
 def suback(packet_id: int, codes: bytes) -> bytes:
     """Write a SUBACK with one code per filter."""
-    return b"\x90" + remaining_length(2 + len(codes)) + packet_id.to_bytes(2, "big") + codes
+    return packet(0x90, packet_id.to_bytes(2, "big") + codes)
 
 
 def unsuback(packet_id: int) -> bytes:
@@ -307,7 +331,15 @@ def unsuback(packet_id: int) -> bytes:
     return _TWO_SHORTS.pack(0xB002, packet_id)
 
 
-def publish(topic: bytes, body: bytes, *, qos: int, packet_id: int, retain: bool = False) -> bytes:
+def publish(
+    topic: bytes,
+    body: bytes,
+    *,
+    qos: int,
+    packet_id: int,
+    retain: bool = False,
+    properties: bytes = b"",
+) -> bytes:
     """Write a PUBLISH.
 
     Args:
@@ -316,23 +348,13 @@ def publish(topic: bytes, body: bytes, *, qos: int, packet_id: int, retain: bool
         qos: 0 or 1.
         packet_id: 1 to `PACKET_ID_MAX`, 0 with QoS 0.
         retain: The retain flag.
+        properties: Property block of MQTT 5 with its length in front, empty with MQTT 3.1.1.
     """
     assert len(topic) <= STRING_BYTES_MAX
     assert (packet_id > 0) == (qos > 0)
     head = bytes((0x30 | qos << 1 | int(retain),))
     identifier = packet_id.to_bytes(2, "big") if qos else b""
-    length = remaining_length(2 + len(topic) + len(identifier) + len(body))
-    return b"".join((head, length, len(topic).to_bytes(2, "big"), topic, identifier, body))
-
-
-def remaining_length(length: int) -> bytes:
-    """Write a remaining length as one to four bytes."""
-    assert 0 <= length <= REMAINING_LENGTH_MAX
-    if length <= _LENGTH_DIGIT:
-        return bytes((length,))
-    digits = bytearray()
-    while length > _LENGTH_DIGIT:
-        digits.append(length & _LENGTH_DIGIT | 0x80)
-        length >>= 7
-    digits.append(length)
-    return bytes(digits)
+    length = variable(2 + len(topic) + len(identifier) + len(properties) + len(body))
+    return b"".join(
+        (head, length, len(topic).to_bytes(2, "big"), topic, identifier, properties, body)
+    )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.sessions import Sessions
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
+    from edgehub.heads.mqtt.turns import Share
+    from edgehub.heads.mqtt.will import PendingWills
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,6 +31,8 @@ class Services:
     context: ListenerContext
     identities: Identities
     sessions: Sessions[Connection]
+    wills: PendingWills
+    share: Share
     index: SubscriptionIndex[Connection]
     anonymous: bool
     connections: set[Connection]

@@ -7,48 +7,32 @@ costs one write per commit; writes of one client never overtake each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgehub.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine
 
     Done = Callable[[StoreError | None], None]
-
-
-class SessionStore(Protocol):
-    """Stored sessions on disk."""
-
-    async def load(self) -> dict[str, dict[str, int]]:
-        """Give client id to topic filter to granted quality of service."""
-
-    def save(self, client_id: str, subscriptions: Mapping[str, int]) -> Awaitable[None]:
-        """Store the session of a client; done once it is durable."""
-
-    def delete(self, client_id: str) -> Awaitable[None]:
-        """Forget the session of a client; done once that is durable."""
 
 
 class SessionWrites:
     """Writes changed sessions.
 
     Args:
-        store: Their place on disk.
-        stored: The sessions as they should be there; its owner changes it and then tells.
+        write: Brings the disk to what a client's session is now.
         spawn: Runs a coroutine in the background.
     """
 
-    __slots__ = ("_spawn", "_store", "_stored", "_waiting")
+    __slots__ = ("_spawn", "_waiting", "_write_now")
 
     def __init__(
         self,
-        store: SessionStore,
-        stored: Mapping[str, Mapping[str, int]],
+        write: Callable[[str], Awaitable[None]],
         spawn: Callable[[Coroutine[None, None, None]], object],
     ) -> None:
-        self._store = store
-        self._stored = stored
+        self._write_now = write
         self._spawn = spawn
         # A client id is in here exactly while a task writes its session.
         self._waiting: dict[str, list[Done]] = {}
@@ -78,12 +62,8 @@ class SessionWrites:
             del self._waiting[client_id]
 
     async def _written(self, client_id: str) -> StoreError | None:
-        subscriptions = self._stored.get(client_id)
         try:
-            if subscriptions is None:
-                await self._store.delete(client_id)
-            else:
-                await self._store.save(client_id, dict(subscriptions))
+            await self._write_now(client_id)
         except StoreError as error:
             return error
         return None

@@ -1,8 +1,8 @@
-"""Sign-in: from a CONNECT to a known client, or to the return code that says why not.
+"""Sign-in: from a CONNECT to a known client, or to the code that says why not.
 
 Owns the rules of client id, user name and rights; asks the identities. Invariant: a client's id is
 that of its identity, so that nobody takes over another's session; an id of the identities file is
-never given to a client without its password.
+never given to a client without its password or a certificate in its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 from edgehub.devices.ids import split_sender
 from edgehub.errors import EdgeHubError
-from edgehub.heads.mqtt.packets import ConnectCode
+from edgehub.heads.mqtt.packets import LEVEL_5, ConnectCode
+from edgehub.heads.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     import re
@@ -25,19 +26,31 @@ if TYPE_CHECKING:
 
 _DIALECT_LEVELS: Final = (2, 3)
 
+_REASON_CODES: Final = {
+    ConnectCode.PROTOCOL_LEVEL: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    ConnectCode.IDENTIFIER: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    ConnectCode.UNAVAILABLE: ReasonCode.QUOTA_EXCEEDED,
+    ConnectCode.CREDENTIALS: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    ConnectCode.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
+}
+
 
 class SignInError(EdgeHubError):
     """A sign-in is refused.
 
     Attributes:
-        code: What the client is told.
-        reason: What the log says.
+        code: What a client of MQTT 3.1.1 is told.
+        reason: What the log says, and a client of MQTT 5 is told.
+        reason_code: What goes with it in MQTT 5.
     """
 
-    def __init__(self, code: ConnectCode, reason: str) -> None:
+    def __init__(
+        self, code: ConnectCode, reason: str, reason_code: ReasonCode | None = None
+    ) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.reason_code = reason_code or _REASON_CODES[code]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,27 +107,43 @@ def parse_user_name(text: str) -> UserName | None:
     return UserName(identity_id="/".join(named), model_id=properties.get("model-id") or None)
 
 
-async def sign_in(connect: Connect, identities: Identities, *, anonymous: bool) -> Client:
+async def sign_in(
+    connect: Connect,
+    identities: Identities,
+    *,
+    anonymous: bool,
+    certified: str | None = None,
+) -> Client:
     """Decide on a CONNECT.
 
     Args:
         connect: What the client sent.
-        identities: Who may sign in with a password.
+        identities: Who may sign in with a password or a certificate.
         anonymous: Whether clients without a password are let in.
+        certified: Common name of the client's certificate, None = it has none.
 
     Raises:
         SignInError: If it is refused.
     """
+    if connect.properties is not None and connect.properties.authentication_method is not None:
+        code = ReasonCode.BAD_AUTHENTICATION_METHOD
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, "extended authentication", code)
     user = _user(connect)
-    client_id = _client_id(connect, user)
+    client_id = _client_id(connect, user, certified)
+    identity = identities.get(client_id)
     if connect.password is not None:
         identity = await identities.verify(client_id, connect.password)
         if identity is None:
             raise SignInError(ConnectCode.CREDENTIALS, "unknown identity or wrong password")
-    elif anonymous and identities.get(client_id) is None:
-        identity = None
-    else:
-        raise SignInError(ConnectCode.NOT_AUTHORIZED, "a password is needed")
+    elif identity is not None:
+        if certified != client_id:
+            wanted = "a password is needed" if certified is None else "certificate of another"
+            raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
+        if identity.disabled:
+            raise SignInError(ConnectCode.NOT_AUTHORIZED, "the identity is disabled")
+    elif not anonymous:
+        wanted = "a password is needed" if certified is None else "certificate of no identity"
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
     return Client(
         id=client_id,
         identity=identity,
@@ -133,12 +162,15 @@ def _user(connect: Connect) -> UserName | None:
     return user
 
 
-def _client_id(connect: Connect, user: UserName | None) -> str:
+def _client_id(connect: Connect, user: UserName | None, certified: str | None) -> str:
     client_id = connect.client_id
     if not client_id:
-        if not connect.clean_session:
+        if not connect.clean_session and connect.level < LEVEL_5:
             raise SignInError(ConnectCode.IDENTIFIER, "empty client id with a stored session")
-        client_id = user.identity_id if user else f"auto-{secrets.token_hex(8)}"
+        if user is not None:
+            client_id = user.identity_id
+        else:
+            client_id = certified or f"auto-{secrets.token_hex(8)}"
     if split_sender(client_id) is None:
         raise SignInError(ConnectCode.IDENTIFIER, "client id is not <device> or <device>/<module>")
     if user is not None and user.identity_id != client_id:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgehub.heads.mqtt.packets import ConnectCode
+
 
 class DropReason(StrEnum):
     """Why a message of a client was dropped."""
@@ -16,9 +18,10 @@ class DropReason(StrEnum):
     TOPIC_NOT_ALLOWED = "topic_not_allowed"  # not a telemetry topic of the dialect
     TOPIC_NOT_UTF8 = "topic_not_utf8"
     BAG_MALFORMED = "bag_malformed"
+    BODY_NOT_UTF8 = "body_not_utf8"  # though its sender said that it is
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
-    LIMIT = "limit"  # QoS 0 or a will, refused by a limit; QoS 1 comes again
+    LIMIT = "limit"  # refused by a limit, but for QoS 1 of MQTT 3.1.1, which comes again
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
     CLOSING = "closing"  # QoS 0 or a will while the hub shuts down
@@ -37,7 +40,9 @@ class CloseReason(StrEnum):
     PROTOCOL_ERROR = "protocol_error"
     QOS_2 = "qos_2"
     FOREIGN_IDENTITY = "foreign_identity"  # another's identity in the topic, outside on_behalf
-    LIMIT = "limit"  # a PUBLISH was refused by a limit
+    PACKET_TOO_LARGE = "packet_too_large"  # MQTT 5: larger than CONNACK allows
+    RECEIVE_MAXIMUM = "receive_maximum"  # MQTT 5: more unacknowledged than CONNACK allows
+    LIMIT = "limit"  # MQTT 3.1.1: a PUBLISH was refused by a limit
     UNRESPONSIVE = "unresponsive"  # too many deliveries without PUBACK
     REVOKED = "revoked"  # its identity was removed, disabled or changed
     STORE_FAILED = "store_failed"  # its session could not be stored
@@ -69,6 +74,11 @@ class Counters:
         self.closed = dict.fromkeys(CloseReason, 0)
         self.refused_connects: dict[str, int] = {}
 
+    def count_refused_connect(self, code: ConnectCode) -> None:
+        """Count a sign-in that was refused."""
+        name = code.name.lower()
+        self.refused_connects[name] = self.refused_connects.get(name, 0) + 1
+
     def count_delivered(self) -> None:
         """Count a delivery that arrived."""
         self.delivered_total += 1
@@ -90,7 +100,7 @@ class ListenerStatistics:
         wills_total: Wills submitted.
         dropped: Messages dropped, by reason.
         closed: Connections closed, by reason.
-        refused_connects: Sign-ins refused, by name of the return code.
+        refused_connects: Sign-ins refused, by name of the return code of MQTT 3.1.1.
         unacknowledged_bytes: Bytes taken from clients that are not settled yet.
     """
 
@@ -114,6 +124,9 @@ class ClientInfo:
     """One signed-in client.
 
     Attributes:
+        protocol_level: 4 = MQTT 3.1.1, 5 = MQTT 5.
+        clean_session: Whether its session ends with the connection.
+        session_expiry_s: Seconds that the session outlives the connection, None = for ever.
         connected_s: Age of the connection in seconds.
         keep_alive_s: As the client asked for, 0 = none.
         subscriptions: Granted quality of service by topic filter.
@@ -123,8 +136,10 @@ class ClientInfo:
 
     client_id: str
     address: str
+    protocol_level: int
     authenticated: bool
     clean_session: bool
+    session_expiry_s: int | None
     keep_alive_s: int
     connected_s: float
     subscriptions: Mapping[str, int]

@@ -9,13 +9,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from edgehub.heads.mqtt.packets import SUBACK_FAILURE, suback, unsuback
+from edgehub.heads.mqtt.packets5 import QOS
+from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.topics import parse_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from edgehub.errors import StoreError
+    from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.log_limit import LogLimit
     from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
     from edgehub.heads.mqtt.session_writes import Done
@@ -26,10 +29,10 @@ if TYPE_CHECKING:
 UNANSWERED_MAX: Final = 64
 """Changes of a stored session that may wait for the disk before the client is not read any more."""
 
-C = TypeVar("C", bound="Answers")
+C = TypeVar("C", bound="Peer")
 
 
-class Answers(Protocol):
+class Peer(Protocol):
     """The connection as its subscriber sees it."""
 
     def write(self, data: bytes) -> None:
@@ -38,21 +41,27 @@ class Answers(Protocol):
     def session_stored(self, error: StoreError | None) -> None:
         """Hear that a change of the session is durable, or why it is not."""
 
+    def close(self, reason: CloseReason, detail: str) -> None:
+        """Close the connection."""
+
 
 class Subscriber(Generic[C]):
     """Subscriptions of one client.
 
     Args:
         connection: Where deliveries and answers go.
+        answers: What they look like.
         client: Whose rights count.
         index: The listener's index.
-        subscriptions: Granted quality of service by filter, kept up to date here.
+        subscriptions: Options by filter, the granted quality of service in the lowest two bits;
+            kept up to date here.
         subscriptions_max: Most of them.
         save: Stores them and then calls back; None = a clean session.
         log: For refusals.
     """
 
     __slots__ = (
+        "_answers",
         "_client",
         "_connection",
         "_index",
@@ -66,6 +75,7 @@ class Subscriber(Generic[C]):
     def __init__(
         self,
         connection: C,
+        answers: Answers,
         client: Client,
         index: SubscriptionIndex[C],
         subscriptions: dict[str, int],
@@ -75,6 +85,7 @@ class Subscriber(Generic[C]):
         log: LogLimit,
     ) -> None:
         self._connection = connection
+        self._answers = answers
         self._client = client
         self._index = index
         self._max = subscriptions_max
@@ -90,47 +101,59 @@ class Subscriber(Generic[C]):
 
     def restore(self) -> None:
         """Bring a stored session to life; what the client has no right to any more is dropped."""
-        for topic_filter, qos in list(self.subscriptions.items()):
+        for topic_filter, options in list(self.subscriptions.items()):
             subscription = self._allowed(topic_filter)
             if subscription is None:
                 del self.subscriptions[topic_filter]
             else:
-                self._index.add(self._connection, subscription, qos)
+                self._index.add(self._connection, subscription, options)
 
     def subscribe(self, packet: Subscribe) -> None:
-        """Grant what the dialect and the client's rights have, refuse the rest with 0x80."""
+        """Grant what the dialect and the client's rights have, refuse the rest."""
         before = dict(self.subscriptions)
-        granted = [(name, self._grant(name, qos)) for name, qos in packet.filters]
-        answer = suback(packet.packet_id, bytes(code for _, code in granted))
+        granted = [(name, self._grant(name, options)) for name, options in packet.filters]
+        answer = self._answers.suback(packet.packet_id, [code for _, code in granted])
         self._answer(answer, changed=self.subscriptions != before)
         for name, code in granted:
             subscription = parse_subscription(name)
-            if subscription is not None and code != SUBACK_FAILURE:
-                self._index.add(self._connection, subscription, code)
+            if subscription is not None and code < FIRST_FAILURE:
+                self._index.add(self._connection, subscription, self.subscriptions[name])
 
     def unsubscribe(self, packet: Unsubscribe) -> None:
         """End subscriptions; unknown ones are acknowledged too."""
-        ended = [name for name in packet.filters if self.subscriptions.pop(name, None) is not None]
+        ended = []
+        codes = []
+        for name in packet.filters:
+            known = self.subscriptions.pop(name, None) is not None
+            codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            if known:
+                ended.append(name)
         self._index.remove(self._connection, self._parsed(ended))
-        self._answer(unsuback(packet.packet_id), changed=bool(ended))
+        self._answer(self._answers.unsuback(packet.packet_id, codes), changed=bool(ended))
 
     def leave(self) -> None:
         """The connection is gone; a stored session keeps its subscriptions."""
         self._index.remove(self._connection, self._parsed(self.subscriptions))
 
-    def _grant(self, topic_filter: str, qos: int) -> int:
-        subscription = self._allowed(topic_filter)
+    def _grant(self, topic_filter: str, options: int) -> int:
+        subscription = parse_subscription(topic_filter)
         known = topic_filter in self.subscriptions
-        if subscription is None or (not known and len(self.subscriptions) >= self._max):
-            self._log.warning(
-                "mqtt.subscription_refused",
-                client_id=self._client.id,
-                topic_filter=ascii(topic_filter[:80]),
-            )
-            return SUBACK_FAILURE
-        granted = min(qos, 1)
-        self.subscriptions[topic_filter] = granted
-        return granted
+        if subscription is None:
+            code = ReasonCode.TOPIC_FILTER_INVALID
+        elif not self._client.may_speak_for(subscription.target):
+            code = ReasonCode.NOT_AUTHORIZED
+        elif not known and len(self.subscriptions) >= self._max:
+            code = ReasonCode.QUOTA_EXCEEDED
+        else:
+            granted = min(options & QOS, 1)
+            self.subscriptions[topic_filter] = options & ~QOS | granted
+            return granted
+        self._log.warning(
+            "mqtt.subscription_refused",
+            client_id=self._client.id,
+            topic_filter=ascii(topic_filter[:80]),
+        )
+        return code
 
     def _allowed(self, topic_filter: str) -> Subscription | None:
         subscription = parse_subscription(topic_filter)
@@ -139,7 +162,10 @@ class Subscriber(Generic[C]):
         return subscription
 
     def _answer(self, answer: bytes, *, changed: bool) -> None:
-        if self._save is not None and changed:
+        if not answer:
+            detail = "the answer is larger than the client takes"
+            self._connection.close(CloseReason.PACKET_TOO_LARGE, detail)
+        elif self._save is not None and changed:
             self._unanswered += 1
             self._save(partial(self._answer_stored, answer))
         else:

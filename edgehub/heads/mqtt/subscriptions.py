@@ -37,15 +37,15 @@ class SubscriptionIndex(Generic[C]):
     def __init__(self, hub_id: str, device_bound_interest: Callable[[str, bool], None]) -> None:
         self._hub_id = hub_id
         self._device_bound_interest = device_bound_interest
-        # Prefix to connections in order of subscription, with the granted quality of service.
+        # Prefix to connections in order of subscription, with their options.
         self._by_prefix: dict[str, dict[C, int]] = {}
         self._watches: dict[tuple[str, str], _Watch] = {}
 
-    def add(self, connection: C, subscription: Subscription, qos: int) -> None:
-        """Take a subscription in, or change its quality of service."""
+    def add(self, connection: C, subscription: Subscription, options: int) -> None:
+        """Take a subscription in, or change its options."""
         listeners = self._by_prefix.setdefault(subscription.prefix, {})
         first = not listeners
-        listeners[connection] = qos
+        listeners[connection] = options
         if first:
             self._changed(subscription, listened=True)
 
@@ -61,7 +61,7 @@ class SubscriptionIndex(Generic[C]):
                 self._changed(subscription, listened=False)
 
     def find(self, prefixes: Iterable[str]) -> tuple[C, int] | None:
-        """Give a connection that listens to one of the prefixes, and its quality of service.
+        """Give a connection that listens to one of the prefixes, and its options.
 
         The exact prefix comes first, and of several connections the one that subscribed last.
         """

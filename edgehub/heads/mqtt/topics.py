@@ -51,7 +51,7 @@ class EventsTopic:
         self.source = message_source(module_id, system.get("outputName"))
         self.properties = properties
         self.system = system
-        self.properties_bytes = _bytes_of(properties) + _bytes_of(system)
+        self.properties_bytes = bytes_of(properties) + bytes_of(system)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,5 +138,6 @@ def with_property(properties: Properties, name: str, value: str) -> Properties:
     return {**properties, name: value}
 
 
-def _bytes_of(properties: Properties) -> int:
+def bytes_of(properties: Properties) -> int:
+    """Give what properties count against the message limit."""
     return sum(len(name) + len(value or "") for name, value in properties.items())

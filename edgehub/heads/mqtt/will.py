@@ -1,10 +1,16 @@
-"""Wills: the message that the hub submits for a client that goes away without a word."""
+"""Wills: the message that the hub submits for a client that goes away without a word.
+
+Owns the wills whose client is gone and may still come back. Invariant: a will is submitted at most
+once, and no later than its session ends.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.packets import ConnectCode
+from edgehub.heads.mqtt.message_properties import MessageProperties
+from edgehub.heads.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
+from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.topics import (
     RETAIN_PROPERTY,
@@ -12,32 +18,103 @@ from edgehub.heads.mqtt.topics import (
     parse_events_topic,
     with_property,
 )
-from edgehub.message import Message
+from edgehub.message import Message, message_source
 from edgehub.property_bag import BagError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.mqtt.packets import Will
     from edgehub.heads.mqtt.sign_in import Client
 
+PENDING_BYTES_MAX: Final = 16 * 2**20
+"""Wills that may wait for their clients' return; beyond it they are submitted at once."""
 
-def will_message(will: Will, client: Client, *, message_bytes_max: int) -> Message:
+_NO_PROPERTIES: Final = MessageProperties({})
+
+
+def will_message(will: Will, client: Client, *, message_bytes_max: int, level: int) -> Message:
     """Build the message of a will.
 
     Raises:
         SignInError: If its topic is not the client's own telemetry topic, or it is too large; a
             will that could never be sent is better refused when the client connects.
     """
+    given = will.properties or _NO_PROPERTIES
     try:
         topic = parse_events_topic(will.topic.decode())
     except (UnicodeDecodeError, BagError) as error:
-        raise SignInError(ConnectCode.NOT_AUTHORIZED, f"will topic: {error}") from error
+        raise _refused(f"will topic: {error}", ReasonCode.TOPIC_NAME_INVALID) from error
     if topic is None or topic.sender != client.id:
-        raise SignInError(ConnectCode.NOT_AUTHORIZED, "will topic is not the client's events topic")
-    if len(will.body) + topic.properties_bytes > message_bytes_max:
-        raise SignInError(ConnectCode.NOT_AUTHORIZED, "will is larger than a message may be")
-    properties = with_property(topic.properties, *WILL_PROPERTY)
+        reason = "will topic is not the client's events topic"
+        raise _refused(reason, ReasonCode.TOPIC_NAME_INVALID)
+    size = len(will.body) + topic.properties_bytes + given.properties_bytes
+    if size > message_bytes_max:
+        raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
+    if will.qos >= QOS_2 and level > LEVEL_3_1_1:
+        raise _refused("will with quality of service 2", ReasonCode.QOS_NOT_SUPPORTED)
+    properties = {**given.properties, **topic.properties}
+    properties = with_property(properties, *WILL_PROPERTY)
     if will.retain:
         properties = with_property(properties, RETAIN_PROPERTY, "true")
+    system = {**given.system, **topic.system}
+    source = message_source(topic.module_id, system.get("outputName"))
     return Message(
-        topic.device_id, topic.module_id, topic.source, properties, topic.system, will.body
+        topic.device_id, topic.module_id, source, properties, system, will.body, given.expiry_ms
     )
+
+
+def _refused(reason: str, code: ReasonCode) -> SignInError:
+    return SignInError(ConnectCode.NOT_AUTHORIZED, reason, code)
+
+
+class PendingWills:
+    """Wills of clients that left and have time to come back.
+
+    Args:
+        clock: For their delays.
+        submit: Hands a will on.
+    """
+
+    __slots__ = ("_bytes", "_clock", "_pending", "_submit")
+
+    def __init__(self, clock: Clock, submit: Callable[[Message], None]) -> None:
+        self._clock = clock
+        self._submit = submit
+        self._pending: dict[str, tuple[Message, TimerHandle]] = {}
+        self._bytes = 0
+
+    def add(self, client_id: str, message: Message, delay_s: float) -> None:
+        """Submit a will after `delay_s`, at once if that is 0."""
+        if delay_s <= 0 or self._bytes + len(message.body) > PENDING_BYTES_MAX:
+            self._submit(message)
+            return
+        self.session_ended(client_id)
+        timer = self._clock.call_later(delay_s, lambda: self.session_ended(client_id))
+        self._pending[client_id] = message, timer
+        self._bytes += len(message.body)
+
+    def session_resumed(self, client_id: str) -> None:
+        """The client is back: its will is void."""
+        self._take(client_id)
+
+    def session_ended(self, client_id: str) -> None:
+        """Submit a will that still waits: there is nobody to come back."""
+        message = self._take(client_id)
+        if message is not None:
+            self._submit(message)
+
+    def submit_all(self) -> None:
+        """Submit all that wait: the hub leaves, and their clients did so before it."""
+        for client_id in list(self._pending):
+            self.session_ended(client_id)
+
+    def _take(self, client_id: str) -> Message | None:
+        entry = self._pending.pop(client_id, None)
+        if entry is None:
+            return None
+        message, timer = entry
+        timer.cancel()
+        self._bytes -= len(message.body)
+        return message

@@ -8,6 +8,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
+from edgehub.devices.server_tls import common_name
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -20,7 +22,8 @@ SIGNING_IN: Final = 1
 BACKLOG: Final = 2
 WRITING: Final = 4
 DRAINING: Final = 8
-STORING: Final = 16
+TURN: Final = 16
+STORING: Final = 32
 
 # A peer that vanished without a word and asked for no keep-alive is found by TCP.
 _TCP_KEEP_ALIVE: Final = (
@@ -36,9 +39,19 @@ class Wire:
     Attributes:
         pauses: Reasons not to read at present, as bits.
         address: The peer, for logs and lists.
+        certified: Common name of the peer's certificate, None = it has shown none.
     """
 
-    __slots__ = ("_abort_timer", "_clock", "_out", "_out_bytes", "_transport", "address", "pauses")
+    __slots__ = (
+        "_abort_timer",
+        "_clock",
+        "_out",
+        "_out_bytes",
+        "_transport",
+        "address",
+        "certified",
+        "pauses",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,12 +61,14 @@ class Wire:
         self._out_bytes = 0
         self.pauses = 0
         self.address = ""
+        self.certified: str | None = None
 
     def attach(self, transport: asyncio.BaseTransport, *, write_buffer_bytes_max: int) -> None:
         """Take a fresh transport over."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.certified = common_name(transport.get_extra_info("peercert"))
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -99,13 +114,27 @@ class Wire:
         self._transport.resume_reading()
         return True
 
-    def close(self) -> None:
-        """Write what is left, then close; a peer that does not read gets a few seconds for it."""
+    def close(self, goodbye: bytes = b"", *, linger: bool = False) -> None:
+        """Write what is left, then close; a peer that does not read gets a few seconds for it.
+
+        Args:
+            goodbye: A last packet.
+            linger: Leave it to the peer to close once it has read that: closing while it still
+                sends would make its system throw the packet away.
+        """
+        if goodbye:
+            self.add(goodbye)
         self.flush()
         transport = self._transport
-        if transport is not None and self._abort_timer is None:
+        if transport is None or self._abort_timer is not None:
+            return
+        if goodbye and linger and transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+            if self.pauses:
+                transport.resume_reading()
+        else:
             transport.close()
-            self._abort_timer = self._clock.call_later(CLOSE_TIMEOUT_S, transport.abort)
+        self._abort_timer = self._clock.call_later(CLOSE_TIMEOUT_S, transport.abort)
 
     def abort(self) -> None:
         """Close without writing what is left."""

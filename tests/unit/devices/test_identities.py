@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from edgehub.devices.identities import Identities
+from edgehub.devices.identities import Identities, IdentityList, read_identity_list
 from edgehub.devices.identity_file import (
     Identity,
     IdentityFileError,
@@ -181,8 +181,8 @@ def test_scope():
 async def identities(path):
     """Loaded identities: dev1 and the disabled dev2."""
     write(path, an_identity(), an_identity("dev2", disabled=True))
-    loaded = Identities(path)
-    await loaded.load()
+    loaded = Identities()
+    loaded.apply(read_identity_list(path))
     yield loaded
     loaded.close()
 
@@ -201,7 +201,7 @@ async def test_reload(identities, path):
     """A reload takes changes over; a password that was right before its change is not any more."""
     assert await identities.verify("dev1", b"secret")
     write(path, an_identity(password=PasswordHash.of(b"other")), an_identity("dev9"))
-    await identities.load()
+    identities.apply(read_identity_list(path))
     assert await identities.verify("dev1", b"secret") is None
     assert await identities.verify("dev1", b"other")
     assert await identities.verify("dev9", b"secret")
@@ -211,7 +211,7 @@ async def test_a_reload_that_fails_changes_nothing(identities, path):
     """With a fault in the file what was in force stays in force."""
     path.write_text("no json\n")
     with pytest.raises(IdentityFileError):
-        await identities.load()
+        identities.apply(read_identity_list(path))
     assert await identities.verify("dev1", b"secret")
 
 
@@ -219,7 +219,7 @@ async def test_loose_rights_are_warned_of(identities, path):
     """A file that others may read is used, with a warning that says how to mend it."""
     path.chmod(0o640)
     with capture_logs() as lines:
-        await identities.load()
+        identities.apply(read_identity_list(path))
     (warning,) = [line for line in lines if line["log_level"] == "warning"]
     assert warning["event"] == "identities.file_exposed"
     assert warning["hint"] == f"chmod 600 {path}"
@@ -227,8 +227,8 @@ async def test_loose_rights_are_warned_of(identities, path):
 
 async def test_no_file():
     """Without a file there is nobody."""
-    identities = Identities(None)
-    await identities.load()
+    identities = Identities()
+    identities.apply(IdentityList())
     assert len(identities) == 0
     assert await identities.verify("dev1", b"secret") is None
     identities.close()

@@ -25,6 +25,7 @@ class ScriptedSessions:
         self.connected = False
         self.changed: Callable[[bool], None] = lambda _connected: None
         self.delivered: list[tuple[Message, Callable[[SendResult], None]]] = []
+        self.expiries: list[int | None] = []
 
     def is_connected(self, module_id: str, input_name: str) -> bool:
         """See `ModuleSessions`."""
@@ -42,10 +43,13 @@ class ScriptedSessions:
         input_name: str,
         message: Message,
         settle: Callable[[SendResult], None],
+        *,
+        expires_in_ms: int | None,
     ) -> None:
         """See `ModuleSessions`."""
         assert (module_id, input_name) == ("filter", "in1")
         self.delivered.append((message, settle))
+        self.expiries.append(expires_in_ms)
 
     def unsent_bytes(self, module_id: str) -> int:
         """See `ModuleSessions`."""
@@ -60,7 +64,10 @@ class Parts:
         self.clock = ManualClock()
         self.sessions = ScriptedSessions()
         self.listener = RecordingListener()
-        self.endpoint = ModuleInputEndpoint("filter", "in1", self.sessions, clock=self.clock)
+        self.now_ms = 5_000
+        self.endpoint = ModuleInputEndpoint(
+            "filter", "in1", self.sessions, clock=self.clock, now_ms=lambda: self.now_ms
+        )
 
 
 @pytest.fixture
@@ -142,3 +149,11 @@ async def test_closing_settles_what_is_in_flight(parts: Parts) -> None:
     parts.endpoint.send_batch([a_row(1)], parts.listener.settle)
     await parts.endpoint.close()
     assert parts.listener.results[1].kind is FailureKind.DISCONNECTED
+
+
+async def test_what_is_left_of_its_time_goes_with_a_row(parts: Parts) -> None:
+    """The listener learns how long a row may still live; a row without end has none."""
+    parts.sessions.changed(True)
+    rows = [a_row(1), a_row(2, expires_ms=7_500), a_row(3, expires_ms=4_000)]
+    parts.endpoint.send_batch(rows, parts.listener.settle)
+    assert parts.sessions.expiries == [None, 2_500, -1_000]

@@ -136,7 +136,7 @@ def test_publish_round_trip(topic, body, qos, packet_id, retain):
     (read,) = decoded(data)
     assert isinstance(read, Publish)
     assert (read.topic, read.body, read.qos, read.packet_id) == (topic, body, qos, packet_id)
-    assert read.retain == retain
+    assert read.flags == retain
 
 
 @given(packet_ids)
@@ -294,7 +294,7 @@ def test_malformed_start(data):
 
 
 @pytest.mark.parametrize(
-    ("name", "level"), [("MQTT", 5), ("MQTT", 3), ("MQIsdp", 3), ("MQTT", 132)]
+    ("name", "level"), [("MQTT", 6), ("MQTT", 3), ("MQIsdp", 3), ("MQTT", 132)]
 )
 def test_other_levels(name, level):
     """Another protocol level is told apart from junk."""

@@ -1,15 +1,15 @@
 """Deliveries to one client: packet ids, time limits, and one result each."""
 
 from edgehub.clock import ManualClock
-from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, Deliveries
-from edgehub.message import FailureKind
+from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, Deliveries, Terms
+from edgehub.message import FailureKind, Message
 from tests.support.mqtt_listener import Changes, Results
 
 
 class Peer:
     """Deliveries with all that they write and report."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: Terms | None = None) -> None:
         self.clock = ManualClock()
         self.written: list[bytes] = []
         self.unresponsive = Changes()
@@ -21,11 +21,20 @@ class Peer:
             write=self.written.append,
             unresponsive=self.unresponsive,
             delivered=self.delivered,
+            terms=terms or Terms(),
         )
 
-    def send(self, *, qos: int = 1, topic: str = "t") -> None:
+    def send(
+        self,
+        *,
+        qos: int = 1,
+        topic: str = "t",
+        body: bytes = b"body",
+        expires_in_ms: int | None = None,
+    ) -> None:
         """Send one."""
-        self.deliveries.send(topic, b"body", qos, self.results.settle)
+        message = Message("d", None, "/messages/", {}, {}, body)
+        self.deliveries.send(topic, message, qos, self.results.settle, expires_in_ms=expires_in_ms)
 
     @property
     def kinds(self) -> list[FailureKind | None]:
@@ -115,3 +124,77 @@ async def test_a_topic_that_does_not_fit():
     peer = Peer()
     peer.send(topic="t" * 65_536)
     assert peer.kinds == [FailureKind.TOO_LARGE]
+
+
+def a_terse_peer(receive_maximum: int = 2) -> Peer:
+    """A client of MQTT 5 that takes so many at once."""
+    return Peer(Terms(with_properties=True, receive_maximum=receive_maximum))
+
+
+async def test_what_waits_is_late_too():
+    """Waiting does not lengthen the time in which a delivery is settled."""
+    peer = a_terse_peer()
+    for _ in range(3):
+        peer.send()
+    await peer.clock.advance(10)
+    peer.send()
+    assert (len(peer.written), len(peer.deliveries)) == (2, 4)
+    await peer.clock.advance(20)
+    assert peer.kinds == [FailureKind.TIMEOUT] * 3
+    assert peer.deliveries.waiting_bytes == len(b"tbody")
+    await peer.clock.advance(10)
+    assert peer.kinds == [FailureKind.TIMEOUT] * 4
+    assert (len(peer.written), peer.deliveries.waiting_bytes) == (2, 0)
+
+
+async def test_what_was_never_confirmed_counts_against_the_receive_maximum():
+    """A late PUBACK makes room again; without it nothing more is sent, and that is reported."""
+    peer = a_terse_peer()
+    peer.send()
+    await peer.clock.advance(30)
+    for _ in range(2):
+        peer.send()
+    assert len(peer.written) == 2
+    peer.deliveries.acknowledge(1)
+    assert len(peer.written) == 3
+    assert peer.unresponsive.all == []
+    await peer.clock.advance(30)
+    assert peer.unresponsive.all == [()]
+
+
+async def test_what_waits_is_bounded():
+    """Beyond a bound of bytes deliveries are turned away for now; a large one may wait alone."""
+    peer = a_terse_peer(1)
+    peer.send()
+    peer.send(body=b"x" * 2**21)
+    peer.send()
+    assert peer.kinds == [FailureKind.THROTTLED]
+    peer.deliveries.acknowledge(1)
+    assert peer.kinds == [FailureKind.THROTTLED, None]
+    assert len(peer.written) == 2
+    peer.deliveries.close()
+    assert peer.kinds[2:] == [FailureKind.DISCONNECTED]
+
+
+async def test_the_time_to_live_runs_while_a_message_waits():
+    """What is left is told when it is sent; when nothing is, it is not sent at all."""
+    peer = a_terse_peer(1)
+    peer.send()
+    peer.send(expires_in_ms=9_000)
+    peer.send(expires_in_ms=1_000)
+    await peer.clock.advance(4)
+    peer.deliveries.acknowledge(1)
+    assert peer.written[-1].endswith(b"\x05\x02\x00\x00\x00\x05body")
+    peer.deliveries.acknowledge(2)
+    assert peer.kinds == [None, None, FailureKind.TRANSIENT]
+    assert len(peer.written) == 2
+
+
+async def test_unknown_refusals_may_go_over():
+    """A code that nobody knows is a refusal for now."""
+    peer = a_terse_peer()
+    peer.send()
+    peer.deliveries.acknowledge(1, 0xEE)
+    assert peer.kinds == [FailureKind.TRANSIENT]
+    assert "0xee" in peer.results.all[0].reason
+    assert peer.delivered.all == []

@@ -50,7 +50,7 @@ def a_connect(client_id="dev1", *, clean=True, user=None, password=None) -> Conn
 @pytest.fixture
 def nobody():
     """Identities without an entry."""
-    identities = Identities(None)
+    identities = Identities()
     yield identities
     identities.close()
 
@@ -114,7 +114,7 @@ DEV1 = Client(id="dev1", identity=None, scope=None, model_id=None)
 
 def test_will():
     """A will is a message of the client with a property that says so."""
-    message = will_message(a_will(), DEV1, message_bytes_max=1000)
+    message = will_message(a_will(), DEV1, message_bytes_max=1000, level=4)
     assert message.sender == "dev1"
     assert message.properties == {"k": "v", "iothub-MessageType": "Will"}
     assert message.body == b"gone"
@@ -135,5 +135,5 @@ def test_will():
 def test_impossible_wills(will):
     """A will that could never be sent is refused at once."""
     with pytest.raises(SignInError) as refused:
-        will_message(will, DEV1, message_bytes_max=1000)
+        will_message(will, DEV1, message_bytes_max=1000, level=4)
     assert refused.value.code is ConnectCode.NOT_AUTHORIZED

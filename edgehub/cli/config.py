@@ -1,0 +1,165 @@
+"""`edgehub config`: check, show, describe and reload the configuration.
+
+`validate` is the code of the start, so what it accepts starts, as far as files can tell. All but
+`reload` and `show --running` work on files alone.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from edgehub.cli.daemon import call
+from edgehub.config.configuration import fault_documents, read_configuration, read_table
+from edgehub.config.effective import effective_document
+from edgehub.config.example import settings_example
+from edgehub.config.origin import SettingsSource
+from edgehub.config.schema import settings_schema
+from edgehub.errors import ConfigError
+from edgehub.settings import load_settings
+
+EXIT_CONFIG: Final = 78
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def config() -> None:
+    """Check, show, describe and reload the settings."""
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@_json_option
+@click.pass_obj
+def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
+    """Check settings, manifest, identities, topics and files, as the start does.
+
+    FILE is a settings file; absent = the one that `edgehub run` would read. Exit code 78 if the hub
+    would not start with it.
+    """
+    chosen = file or obj["config"]
+    name = "the defaults" if chosen is None else str(chosen)
+    try:
+        loaded = SettingsSource(chosen).read()
+        configuration = read_configuration(loaded, hub_id=loaded.settings.hub_id or "")
+    except ConfigError as error:
+        if not as_json:
+            raise
+        _echo_json({"ok": False, "faults": fault_documents(error), "warnings": []})
+        return EXIT_CONFIG
+    warnings = [str(warning) for warning in configuration.manifest.warnings]
+    if as_json:
+        _echo_json({"ok": True, "faults": [], "warnings": warnings})
+        return 0
+    for warning in warnings:
+        click.echo(f"{configuration.manifest.file}: warning: {warning}", err=True)
+    routes = len(configuration.manifest.routes)
+    click.echo(f"{name}: no faults; {routes} routes from {configuration.manifest.file}")
+    return 0
+
+
+@config.command()
+@click.option("--running", is_flag=True, help="Ask the daemon what it runs with.")
+@_json_option
+@click.pass_obj
+def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
+    """Show every setting in force and where it comes from, secrets blanked out."""
+    loaded = SettingsSource(obj["config"]).read()
+    if running:
+        document = call(loaded.settings.control_path, "config show")
+    else:
+        try:
+            table = read_table(loaded.settings, hub_id=loaded.settings.hub_id or "")
+        except ConfigError as error:
+            click.echo(f"edgehub: {error}", err=True)
+            document = effective_document(loaded, manifest=None, running=False)
+        else:
+            document = effective_document(loaded, manifest=table.manifest, running=False)
+    if as_json:
+        _echo_json(document)
+    else:
+        _print_effective(document)
+    return 0
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema (draft 2020-12) of the settings file, for editors."""
+    _echo_json(settings_schema())
+
+
+@config.command()
+def example() -> None:
+    """Print a commented settings file with every setting and its default."""
+    click.echo(settings_example(), nl=False)
+
+
+@config.command("reload")
+@_json_option
+@click.pass_obj
+def reload_(obj: dict[str, Any], as_json: bool) -> int:
+    """Have the daemon read settings, manifest and identities again, as SIGHUP does.
+
+    Applied whole or not at all; says what became of it. Exit code 78 if it was refused.
+    """
+    outcome = call(load_settings(obj["config"]).control_path, "config reload")
+    if as_json:
+        _echo_json(outcome)
+    else:
+        _print_outcome(outcome)
+    return EXIT_CONFIG if outcome["outcome"] == "refused" else 0
+
+
+def _print_effective(document: dict[str, Any]) -> None:
+    lines = [
+        (key, _text(entry["value"]), f"{entry['origin']} {entry['place']}".strip())
+        for key, entry in document["settings"].items()
+    ]
+    lines += [(key, _text(value), "follows") for key, value in document["derived"].items()]
+    # Never folded, so that grep finds a key with its value.
+    key_width = max(len(key) for key, _, _ in lines)
+    value_width = max(len(value) for _, value, _ in lines)
+    for key, value, origin in lines:
+        click.echo(f"{key:<{key_width}}  {value:<{value_width}}  {origin}")
+
+
+def print_faults(faults: list[dict[str, Any]]) -> None:
+    """Print faults as the daemon gives them, one a line, on stderr."""
+    for fault in faults:
+        hint = f" ({fault['hint']})" if fault["hint"] else ""
+        line, column = fault["line"], fault["column"]
+        place = "" if line is None else f"line {line}, column {column}: "
+        click.echo(f"{fault['key']}: {place}{fault['reason']}{hint}", err=True)
+
+
+def _print_outcome(outcome: dict[str, Any]) -> None:
+    print_faults(outcome["faults"])
+    if outcome["faults"]:
+        click.echo("refused; what was in force stays in force", err=True)
+        return
+    click.echo(outcome["outcome"])
+    if outcome["applied"]:
+        click.echo(f"  settings: {', '.join(outcome['applied'])}")
+    if outcome["manifest_changed"]:
+        click.echo(f"  manifest: {outcome['routes']} routes in force")
+    if outcome["identities_changed"]:
+        click.echo("  identities: read anew")
+    for what, endpoints in outcome["endpoints"].items():
+        if endpoints:
+            click.echo(f"  endpoints {what}: {', '.join(endpoints)}")
+    for entry in outcome["needs_restart"]:
+        click.echo(f"  needs a restart: {entry['key']} = {_text(entry['wanted'])}")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _echo_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,201 @@
+"""`edgehub manifest`: the routes in force, and what another manifest would change.
+
+Asks the daemon, which alone knows its queues and how fast they fill.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from edgehub.cli.config import EXIT_CONFIG, print_faults
+from edgehub.cli.daemon import call
+from edgehub.errors import ConfigError
+from edgehub.message import DEFAULT_PRIORITY
+from edgehub.settings import load_settings
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def manifest() -> None:
+    """Show the manifest in force, or compare another one with it."""
+
+
+@manifest.command()
+@_json_option
+@click.pass_obj
+def show(obj: dict[str, Any], as_json: bool) -> int:
+    """Show the routes in force."""
+    document = call(load_settings(obj["config"]).control_path, "manifest show")
+    if as_json:
+        _echo_json(document)
+        return 0
+    click.echo(
+        f"{document['file']}: schema {document['schema_version']}, "
+        f"global time to live {_ttl(document['global_ttl_s'])}"
+    )
+    _table(
+        ("route", "queue", "priority", "time to live", "text"),
+        [
+            (
+                route["name"],
+                route["queue"],
+                _class(route["priority"]),
+                _ttl(route["ttl_s"]),
+                route["route"],
+            )
+            for route in document["routes"]
+        ],
+    )
+    for warning in document["warnings"]:
+        click.echo(f"  warning: {warning}")
+    return 0
+
+
+@manifest.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_json_option
+@click.pass_obj
+def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
+    """Say what FILE would change: routes, classes, stored rows, queues, space on disk.
+
+    Nothing is changed. Exit code 78 if the hub would refuse the manifest.
+    """
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(file), f"cannot read the manifest: {error}") from error
+    document = call(
+        load_settings(obj["config"]).control_path, "manifest diff", text=text, file=str(file)
+    )
+    if as_json:
+        _echo_json(document)
+    elif document["faults"]:
+        print_faults(document["faults"])
+    else:
+        _print_difference(document)
+    return EXIT_CONFIG if document["faults"] else 0
+
+
+def _print_difference(document: dict[str, Any]) -> None:
+    before, after = document["in_force"], document["new"]
+    click.echo(f"in force: {before['file']}, {before['routes']} routes")
+    click.echo(f"new:      {after['file']}, {after['routes']} routes")
+    if document["same"]:
+        click.echo("the same routes; applying it changes nothing")
+        return
+    _print_routes(document["routes"])
+    for change in document["class_changes"]:
+        click.echo(
+            f"class of {change['route']}: {_class(change['before'])} -> "
+            f"{_class(change['after'])}; {change['rows_in_old_queue']} rows stay in "
+            f"{change['old_queue']}, new ones go to {change['new_queue']}"
+        )
+    for kept in document["snapshots"]:
+        click.echo(
+            f"{kept['queue']}: {kept['rows']} rows keep the priority and time to live they were "
+            f"stored with ({', '.join(kept['routes'])})"
+        )
+    _print_queues(document["queues"])
+    _print_disk(document["disk"])
+    for warning in document["warnings"]:
+        click.echo(f"warning: {warning}")
+
+
+def _print_routes(routes: dict[str, Any]) -> None:
+    for sign, kind in (("+", "added"), ("-", "removed")):
+        for route in routes[kind]:
+            click.echo(f"{sign} {route['name']}: {route['route']} -> {route['queue']}")
+    for route in routes["changed"]:
+        for part, change in route["changes"].items():
+            old, new = change["before"], change["after"]
+            if part == "priority":
+                old, new = _class(old), _class(new)
+            click.echo(f"~ {route['name']}: {part}: {_text(old)} -> {_text(new)}")
+
+
+def _print_queues(queues: list[dict[str, Any]]) -> None:
+    _table(
+        ("queue", "will be", "rows", "bytes", "fills with", "time to live", "needs at most"),
+        [
+            (
+                queue["id"],
+                queue["fate"],
+                str(queue["rows"]),
+                str(queue["bytes"]),
+                _rate(queue),
+                _ttl(queue["ttl_s"]) if queue["routes_after"] else "-",
+                "-" if queue["need_bytes"] is None else _size(queue["need_bytes"]),
+            )
+            for queue in queues
+        ],
+    )
+
+
+def _print_disk(disk: dict[str, Any]) -> None:
+    if disk["measured_s"] is None:
+        click.echo("space on disk: not measured yet; ask again in a few seconds of traffic")
+    else:
+        span = f"rates of the last {disk['measured_s']:.0f} s"
+        room = f"{_size(disk['free_bytes'])} free beside {_size(disk['stored_bytes'])} stored"
+        if disk["endless"]:
+            click.echo(
+                f"space on disk: rows without time to live grow without end; {room} ({span})"
+            )
+        else:
+            verdict = "fits" if disk["fits"] else "DOES NOT FIT"
+            need = _size(disk["need_bytes"])
+            click.echo(
+                f"space on disk: with nothing leaving, up to {need}; {room}: {verdict} ({span})"
+            )
+    if disk["unmeasured_routes"]:
+        names = ", ".join(disk["unmeasured_routes"])
+        click.echo(f"not in these figures, since never measured: {names}")
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    table = Table(box=None)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # Brackets in conditions and names are text, not markup.
+    Console(markup=False, highlight=False).print(table)
+
+
+def _rate(queue: dict[str, Any]) -> str:
+    rate, word = queue["rate_bytes_s"], queue["rate_is"]
+    if rate is None or not queue["routes_after"]:
+        return word if queue["routes_after"] else "-"
+    figure = f"{_size(rate)}/s"
+    return figure if word == "measured" else f"{figure}, {word}"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:  # noqa: PLR2004 - the step between the units
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _class(priority: int) -> str:
+    return "default" if priority == DEFAULT_PRIORITY else str(priority)
+
+
+def _ttl(seconds: int | None) -> str:
+    return "never ends" if seconds is None else f"{seconds} s"
+
+
+def _text(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _echo_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,1 @@
+"""The configuration: settings, manifest and identities, read, checked, compared, described."""

@@ -1,0 +1,198 @@
+"""All that a hub is told: settings, manifest and identities, read together and checked together.
+
+Owns the one check that the start, the reload and `edgehub config validate` share. It reads files
+and so blocks: the daemon calls it from a thread. Invariant: a `Configuration` that exists can be
+put in force as a whole; whatever is wrong anywhere is reported at once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edgehub.config.origin import LoadedSettings, flat_settings
+from edgehub.devices.identities import IdentityList, read_identity_list
+from edgehub.devices.identity_file import IdentityFileError
+from edgehub.devices.server_tls import ServerTls, read_server_tls
+from edgehub.endpoints.mqtt_topic import TopicTemplate
+from edgehub.errors import ConfigError, ManifestError
+from edgehub.message import UPSTREAM, EndpointId
+from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
+from edgehub.routes.table import RouteTable
+from edgehub.settings import MqttEndpointSettings, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from edgehub.config.origin import Origin
+    from edgehub.settings import EndpointSettings, MqttSettings, Settings
+
+T = TypeVar("T")
+
+
+class ConfigurationError(ConfigError):
+    """Something in the configuration is wrong.
+
+    Attributes:
+        faults: Errors of all parts; a part with several faults is one error that holds them.
+    """
+
+    def __init__(self, faults: list[ConfigError]) -> None:
+        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A configuration without faults.
+
+    Attributes:
+        settings: Valid settings.
+        origins: Where each came from; what has no entry is a default.
+        manifest: The routes.
+        table: The same, compiled.
+        identities: Who may sign in.
+        tls: Certificate of the MQTT listener, None = it has none.
+    """
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+    manifest: Manifest
+    table: RouteTable
+    identities: IdentityList
+    tls: ServerTls | None
+
+    @property
+    def loaded(self) -> LoadedSettings:
+        """Settings and origins together."""
+        return LoadedSettings(settings=self.settings, origins=self.origins)
+
+
+def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
+    """Read what the settings name and check it all.
+
+    Args:
+        loaded: Valid settings.
+        hub_id: Device id of the hub itself, for conditions that ask for it.
+
+    Raises:
+        ConfigurationError: With every fault of manifest, identities, topics and named files.
+    """
+    settings = loaded.settings
+    faults: list[ConfigError] = []
+    table = _part(faults, lambda: read_table(settings, hub_id=hub_id))
+    identities = _part(faults, lambda: read_identity_list(settings.mqtt.identities_file))
+    tls = _part(faults, lambda: _read_tls(settings.mqtt))
+    for key, endpoint in named_endpoints(settings):
+        if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
+            _part(faults, partial(_compile_topic, endpoint.topic, key))
+    faults += _unreadable_files(settings)
+    if table is None or identities is None or faults:
+        raise ConfigurationError(faults)
+    return Configuration(
+        settings=settings,
+        origins=loaded.origins,
+        manifest=table.manifest,
+        table=table,
+        identities=identities,
+        tls=tls,
+    )
+
+
+def read_table(settings: Settings, *, hub_id: str) -> RouteTable:
+    """Read and compile the manifest that the settings name, or the built-in one.
+
+    Raises:
+        ConfigError: If it cannot be read.
+        ManifestError: With all its faults.
+    """
+    file = settings.manifest
+    manifest = DEFAULT_MANIFEST if file is None else load_manifest(file)
+    return compile_table(manifest, settings, hub_id=hub_id)
+
+
+def compile_table(manifest: Manifest, settings: Settings, *, hub_id: str) -> RouteTable:
+    """Compile a manifest against the endpoints of the settings.
+
+    Raises:
+        ManifestError: If it names endpoints that the settings do not have.
+    """
+    names = [EndpointId(name) for name in settings.endpoints]
+    return RouteTable.compile(manifest, endpoints=names, hub_id=hub_id)
+
+
+def named_endpoints(settings: Settings) -> Iterator[tuple[str, EndpointSettings]]:
+    """Give every endpoint of the settings with the dotted key of its section."""
+    if settings.upstream is not None:
+        yield UPSTREAM, settings.upstream
+    for name, endpoint in settings.endpoints.items():
+        yield f"endpoints.{name}", endpoint
+
+
+def fault_documents(error: ConfigError) -> list[dict[str, Any]]:
+    """Take an error apart into its single faults, each with place, reason and hint."""
+    if isinstance(error, ManifestError):
+        return [
+            {
+                "key": f"{error.file}: {fault.path}" if fault.path else error.file,
+                "reason": fault.message,
+                "hint": fault.hint,
+                "route": fault.route,
+                "line": fault.line,
+                "column": fault.column,
+            }
+            for fault in error.faults
+        ]
+    if isinstance(error, ConfigurationError | SettingsError | IdentityFileError):
+        return [document for fault in error.faults for document in fault_documents(fault)]
+    return [
+        {
+            "key": error.key,
+            "reason": error.reason,
+            "hint": error.hint,
+            "route": None,
+            "line": None,
+            "column": None,
+        }
+    ]
+
+
+def _part(faults: list[ConfigError], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except ConfigError as error:
+        faults.append(error)
+    except OSError as error:
+        # A file went away between two looks at it.
+        faults.append(ConfigError(str(error.filename), error.strerror or str(error)))
+    return None
+
+
+def _read_tls(mqtt: MqttSettings) -> ServerTls | None:
+    if mqtt.certificate_file is None or mqtt.key_file is None:
+        return None
+    return read_server_tls("mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file)
+
+
+def _compile_topic(topic: str, key: str) -> TopicTemplate:
+    return TopicTemplate(topic, endpoint_id=EndpointId(key), key=f"{key}.topic")
+
+
+def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:
+    # By convention a setting whose name ends in `_file` names a file that must be there. Those of
+    # the listener are read as a whole, which says more.
+    for key, value in flat_settings(settings).items():
+        if not isinstance(value, Path) or not key.endswith("_file"):
+            continue
+        if key.startswith("mqtt."):
+            continue
+        if not value.is_file():
+            yield ConfigError(key, f"there is no file {value}", "check the path")
+        elif not os.access(value, os.R_OK):
+            yield ConfigError(key, f"{value} cannot be read by this user", "check its rights")

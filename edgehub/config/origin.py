@@ -1,0 +1,137 @@
+"""Each setting in force with the place it came from, fit to be shown.
+
+Owns the flat form of settings (`mqtt.port`) and the way they are read again. Invariant: what is
+described here holds no secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel
+
+from edgehub.settings.loading import check_settings, environment_variable, read_document
+from edgehub.settings.redaction import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from edgehub.settings import Settings
+
+
+class OriginKind(StrEnum):
+    """Where a value can come from, the strongest last."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a value came from.
+
+    Attributes:
+        kind: See `OriginKind`.
+        place: The file, the variable or the flag; empty for a default.
+    """
+
+    kind: OriginKind
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}" if self.place else self.kind
+
+
+DEFAULT: Final = Origin(kind=OriginKind.DEFAULT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """Settings and the origin of each, by flat key; what has no entry is a default."""
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+
+class SettingsSource:
+    """A file and flags, which can be read again.
+
+    Args:
+        file: TOML file, None = none.
+        flags: Nested values from the command line.
+    """
+
+    __slots__ = ("_file", "_flags")
+
+    def __init__(self, file: Path | None, flags: Mapping[str, Any] | None = None) -> None:
+        self._file = file
+        self._flags = dict(flags or {})
+
+    def read(self) -> LoadedSettings:
+        """Read file, environment and flags; blocks on the disk.
+
+        Raises:
+            SettingsError: With every fault.
+        """
+        document = read_document(self._file)
+        settings = check_settings(document, file=self._file, flags=self._flags)
+        origins = {
+            key: origin
+            for key in flat_settings(settings)
+            if (origin := self._origin(key.split("."), document)) is not None
+        }
+        return LoadedSettings(settings=settings, origins=origins)
+
+    def _origin(self, path: list[str], document: Mapping[str, Any]) -> Origin | None:
+        if _has(self._flags, path):
+            return Origin(kind=OriginKind.FLAG, place="--" + path[-1].replace("_", "-"))
+        variable = environment_variable(path)
+        if variable is not None:
+            return Origin(kind=OriginKind.ENVIRONMENT, place=variable)
+        if _has(document, path):
+            return Origin(kind=OriginKind.FILE, place=str(self._file))
+        return None
+
+
+def flat_settings(settings: Settings) -> dict[str, object]:
+    """Give every setting by its dotted key, sections taken apart, in the order of the model."""
+    return dict(_flat(settings, ""))
+
+
+def setting_documents(loaded: LoadedSettings) -> dict[str, dict[str, object]]:
+    """Describe all settings: value, kind and place of origin, by dotted key."""
+    documents: dict[str, dict[str, object]] = {}
+    for key, value in flat_settings(loaded.settings).items():
+        origin = loaded.origins.get(key, DEFAULT)
+        documents[key] = {
+            "value": shown(key, value),
+            "origin": origin.kind,
+            "place": origin.place,
+        }
+    return documents
+
+
+def _flat(section: BaseModel, prefix: str) -> Iterator[tuple[str, object]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, dict) and any(isinstance(v, BaseModel) for v in value.values()):
+            for key, item in value.items():
+                yield from _flat(item, f"{prefix}{name}.{key}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _has(document: Mapping[str, Any], path: list[str]) -> bool:
+    found: Any = document
+    for part in path:
+        if not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True

@@ -1,0 +1,172 @@
+"""What an answer of an HTTP peer means for the rows of its request.
+
+Pure. Invariant: a row counts as delivered only by a status of 200 to 299 that is its own or its
+request's; what a peer says about one row never decides about another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from edgehub.message import DELIVERED, FailureKind, SendResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.endpoints.http_link import Answer
+
+RETRY_AFTER_MAX_S: Final = 3600.0
+"""Longer pauses that a peer asks for are cut to this."""
+
+_SAID_MAX: Final = 120
+_UNAUTHORIZED: Final = {401, 403, 407}
+_BAD_ROWS: Final = {400, 422}
+_THROTTLED: Final = 429
+_UNAVAILABLE: Final = 503
+_TOO_LARGE: Final = 413
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What to do after an answer.
+
+    Attributes:
+        result: Holds for each row of the request that `by_id` does not name.
+        by_id: Results of rows by message id.
+        pauses: The same is true of rows that were not sent yet.
+        splits: A request of several rows is to be sent again in parts.
+        doubtful: The peer itself may be ill, rather than a row.
+        broken: Why the peer cannot be used at all, empty = it can.
+    """
+
+    result: SendResult = DELIVERED
+    by_id: Mapping[str, SendResult] = field(default_factory=dict)
+    pauses: bool = False
+    splits: bool = False
+    doubtful: bool = False
+    broken: str = ""
+
+
+def judge(answer: Answer, now_ms: int) -> Verdict:
+    """Say what an answer means.
+
+    Args:
+        answer: The answer.
+        now_ms: UTC in milliseconds since 1970, for a Retry-After with a date.
+    """
+    status = answer.status
+    if status < HTTPStatus.MULTIPLE_CHOICES:
+        return _accepted(answer)
+    if status < HTTPStatus.BAD_REQUEST:
+        place = _short(answer.headers.get("location", "nowhere"))
+        return Verdict(broken=f"{status}: redirects to {place} are not followed; correct the url")
+    reason = _reason(answer)
+    retry_after_s = _retry_after_s(answer, now_ms)
+    if status == _THROTTLED or (status == _UNAVAILABLE and retry_after_s is not None):
+        result = SendResult(FailureKind.THROTTLED, reason, retry_after_s)
+        return Verdict(result=result, pauses=True)
+    if status in _UNAUTHORIZED:
+        return Verdict(result=SendResult(FailureKind.UNAUTHORIZED, reason), pauses=True)
+    kind = _row_kind(status)
+    return Verdict(
+        result=SendResult(kind, reason), splits=True, doubtful=kind is FailureKind.TRANSIENT
+    )
+
+
+def _accepted(answer: Answer) -> Verdict:
+    entries = _results(answer.body)
+    if entries is None:
+        return Verdict()
+    if not isinstance(entries, list):
+        return _malformed("not an array")
+    by_id: dict[str, SendResult] = {}
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            return _malformed(f"entry {index} is not an object")
+        name, status = entry.get("id"), entry.get("status")
+        if not isinstance(name, str) or type(status) is not int:
+            return _malformed(f"entry {index} lacks the text id or the number status")
+        by_id[name] = _row_result(status, entry.get("reason"))
+    return Verdict(by_id=by_id)
+
+
+def _results(body: bytes) -> object:
+    # None = the answer does not speak of single rows.
+    if not body.lstrip().startswith(b"{"):
+        return None
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document.get("results")
+
+
+def _malformed(what: str) -> Verdict:
+    return Verdict(broken=f"results of the answer: {what}; what was delivered is not known")
+
+
+def _row_result(status: int, said: object) -> SendResult:
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        return DELIVERED
+    text = said if isinstance(said, str) else ""
+    return SendResult(_row_kind(status), _with_phrase(status, text))
+
+
+def _row_kind(status: int) -> FailureKind:
+    if status in _BAD_ROWS:
+        return FailureKind.REJECTED
+    return FailureKind.TOO_LARGE if status == _TOO_LARGE else FailureKind.TRANSIENT
+
+
+def _reason(answer: Answer) -> str:
+    said = ""
+    kind = answer.headers.get("content-type", "")
+    if "json" in kind:
+        try:
+            document = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            document = None
+        if isinstance(document, dict):
+            texts = [document.get(name) for name in ("detail", "reason", "message", "title")]
+            said = next((text for text in texts if isinstance(text, str) and text), "")
+    elif kind.startswith("text/plain"):
+        said = answer.body.decode("utf-8", "replace")
+    return _with_phrase(answer.status, said)
+
+
+def _with_phrase(status: int, said: str) -> str:
+    try:
+        words = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        words = str(status)
+    return f"{words}: {_short(said)}" if said else words
+
+
+def _short(text: str) -> str:
+    # Texts of a peer end up in logs and dead letters.
+    return ascii(" ".join(text[:_SAID_MAX].split()))[1:-1]
+
+
+def _retry_after_s(answer: Answer, now_ms: int) -> float | None:
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return min(RETRY_AFTER_MAX_S, float(text[:9]))
+    until = _date_s(text)
+    if until is None:
+        return None
+    # The peer's own date, where it gives one: the clock of a gateway may be wrong.
+    now = _date_s(answer.headers.get("date", ""))
+    wait_s = until - (now_ms / 1000 if now is None else now)
+    return min(RETRY_AFTER_MAX_S, max(0.0, wait_s))
+
+
+def _date_s(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,49 @@
+"""The record of a row in JSON, as files and HTTP peers get it.
+
+Pure, apart from the clock it was given. Invariant: the record of a row is the same at every
+repetition, so that receivers can tell copies by `id`.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.message import Row
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None = None) -> bytes:
+    """Write the record of a row.
+
+    Args:
+        row: The row.
+        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        option: Of orjson, for example a line end.
+    """
+    message = row.message
+    record: dict[str, Any] = {
+        "id": message.message_id,
+        "device": message.device_id,
+        "module": message.module_id,
+        "output": message.output,
+        "enqueued": _rfc3339(utc_ms(row.enqueued_ms)),
+        "properties": message.properties,
+    }
+    try:
+        record["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return orjson.dumps(record, option=option)
+
+
+def _rfc3339(utc_ms: int) -> str:
+    at = _EPOCH + timedelta(milliseconds=utc_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

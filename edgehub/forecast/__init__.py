@@ -1,0 +1,1 @@
+"""What the queues take in, measured, and what another manifest would make of it."""

@@ -1,0 +1,84 @@
+"""What a request must be before it is read further, and its messages once it is whole.
+
+Owns nothing: counts go to the shared services. Invariant: no byte of a body is kept that was not
+counted first, so that the bound on memory holds whatever clients send.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from edgehub.heads.http.forms import batch_messages, check_form, parse_target, single_message
+from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, unavailable
+
+if TYPE_CHECKING:
+    from edgehub.heads.http.parser import Request
+    from edgehub.heads.http.services import Services
+    from edgehub.message import Message
+
+PASSED_OVER_MAX: Final = 65_536
+"""A refused body up to this size is read, so that the connection can go on."""
+
+_ALLOW: Final = (("Allow", "POST"),)
+
+
+def check_head(services: Services, request: Request) -> None:
+    """Look at a request whose headers are whole, and refuse what can be refused by them."""
+    request.body_began = services.clock.monotonic()
+    try:
+        _read_head(services, request)
+    except RequestError as problem:
+        request.refuse(problem)
+        length = request.length
+        request.refuse_now = length is None or length > PASSED_OVER_MAX
+
+
+def check_piece(services: Services, request: Request, size: int) -> None:
+    """Count the next piece of a body, or refuse the request because of it."""
+    limit = _body_bytes_max(services, request)
+    if request.size + size > limit:
+        problem = _body_too_large(limit)
+    elif services.waiting_bytes + size > services.options.waiting_bytes_max:
+        problem = unavailable("too much waits for the disk", BUSY_RETRY_S)
+    else:
+        services.reading_bytes += size
+        return
+    services.release(request)
+    request.refuse(problem)
+    request.refuse_now = True
+
+
+def messages_of(services: Services, request: Request) -> list[Message]:
+    """Build all messages of a whole request, and let go of its body.
+
+    Raises:
+        RequestError: If anything in it is wrong.
+    """
+    assert request.target is not None
+    body = b"".join(request.chunks)
+    services.release(request)
+    now_ms = services.clock.wall_ms()
+    if request.is_batch:
+        return batch_messages(request.target, body, services.limits, now_ms)
+    return [single_message(request.target, request.headers, body, services.limits, now_ms)]
+
+
+def _read_head(services: Services, request: Request) -> None:
+    request.target = parse_target(request.url)
+    if request.method != b"POST":
+        detail = "messages are sent by POST"
+        raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, detail, headers=_ALLOW)
+    request.is_batch = check_form(request.headers)
+    limit = _body_bytes_max(services, request)
+    if request.length is not None and request.length > limit:
+        raise _body_too_large(limit)
+
+
+def _body_bytes_max(services: Services, request: Request) -> int:
+    options = services.options
+    return options.batch_bytes_max if request.is_batch else options.message_bytes_max
+
+
+def _body_too_large(limit: int) -> RequestError:
+    return RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has at most {limit} bytes")

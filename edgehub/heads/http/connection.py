@@ -1,0 +1,386 @@
+"""One connection of the HTTP head: requests in, one answer for each, in their order.
+
+Owns the transport and the request in hand. Invariants: one request at a time is handed to the
+store, and what arrives meanwhile is one read of the socket at most; every phase has an end by the
+clock; an answer of 204 is written after the commit of all messages of its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+from edgehub.heads.http.checks import check_head, check_piece, messages_of
+from edgehub.heads.http.parser import Request, RequestParser
+from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, unavailable
+from edgehub.heads.http.services import CONTINUE, ENDS, GOES_ON, GOES_ON_OLD
+from edgehub.heads.http.sign_in import check_anonymous, sign_in
+from edgehub.heads.http.submission import Submission
+
+if TYPE_CHECKING:
+    from edgehub.heads.http.services import Services
+    from edgehub.heads.http.sign_in import Client
+
+
+class Phase(Enum):
+    """What the connection waits for; each has its own time."""
+
+    FIRST = "first request"
+    IDLE = "next request"
+    HEAD = "end of the headers"
+    BODY = "end of the body"
+    COMMIT = "sign-in and commit"
+    WRITING = "the client to read its answers"
+    ENDING = "the client to stop sending"
+
+
+class Connection(asyncio.Protocol):
+    """See the module."""
+
+    __slots__ = (
+        "_client",
+        "_continued",
+        "_current",
+        "_due",
+        "_ends",
+        "_held",
+        "_parser",
+        "_paused",
+        "_peer",
+        "_phase",
+        "_saw_end",
+        "_services",
+        "_submission",
+        "_transport",
+    )
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._transport: asyncio.Transport | None = None
+        self._parser = RequestParser(
+            header_bytes_max=services.options.header_bytes_max,
+            on_head=lambda request: check_head(services, request),
+            on_piece=lambda request, size: check_piece(services, request, size),
+        )
+        self._peer = ""
+        self._client: Client | None = None
+        self._current: Request | None = None
+        self._submission: Submission | None = None
+        self._held: list[bytes] = []
+        self._paused = False
+        self._saw_end = False
+        self._ends = False
+        self._continued: Request | None = None
+        self._phase = Phase.FIRST
+        self._due = services.clock.monotonic() + services.options.head_timeout_s
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        services = self._services
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        services.connections.add(self)
+        services.counters.accepted_total += 1
+        if len(services.connections) > services.options.connections_max:
+            self._refuse(None, unavailable("too many connections", BUSY_RETRY_S))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone; what was handed in is still counted to its end."""
+        del exc
+        self._services.connections.discard(self)
+        self._transport = None
+        self._submission = None
+        self._current = None
+        for request in (*self._parser.ready, self._parser.reading):
+            if request is not None:
+                self._services.release(request)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sends."""
+        if self._ends:
+            return
+        if self._phase in {Phase.COMMIT, Phase.WRITING}:
+            # Of TLS, where a pause takes effect a little later.
+            self._held.append(data)
+            return
+        self._feed(data)
+
+    def eof_received(self) -> bool:
+        """Answer what was asked, then close; TLS closes by itself."""
+        self._saw_end = True
+        transport = self._transport
+        if self._ends or (self._current is None and not self._parser.ready):
+            return False
+        return transport is not None and transport.can_write_eof()
+
+    def pause_writing(self) -> None:
+        """Take nothing more of a client that does not read its answers."""
+        if self._current is None and not self._ends:
+            self._wait(Phase.WRITING, self._services.options.commit_timeout_s)
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        if self._phase is Phase.WRITING:
+            self._go_on()
+
+    # Called by the head.
+
+    def check(self, now: float) -> None:
+        """End what takes too long; called about once a second."""
+        if now < self._due or self._transport is None:
+            return
+        if self._phase is Phase.BODY:
+            options = self._services.options
+            request = self._parser.reading
+            assert request is not None
+            allowed_s = options.body_timeout_s + request.size / options.body_rate_min
+            self._due = request.body_began + allowed_s
+            if now < self._due:
+                return
+        if self._phase is Phase.COMMIT:
+            self._give_up_waiting()
+            return
+        if self._phase not in {Phase.IDLE, Phase.ENDING}:
+            self._services.counters.timed_out_total += 1
+        if self._phase in {Phase.HEAD, Phase.BODY}:
+            detail = f"waited too long for the {self._phase.value}"
+            self._refuse(self._parser.reading, RequestError(HTTPStatus.REQUEST_TIMEOUT, detail))
+        elif self._phase is Phase.WRITING or self._transport.is_closing():
+            # A client that reads nothing holds up the orderly close as well.
+            self._transport.abort()
+        else:
+            self._end(unread=False)
+
+    def drain(self) -> None:
+        """Close if nothing is under way; what is read from now on is refused."""
+        waits = self._current is None and not self._parser.ready
+        if waits and self._parser.reading is None:
+            self._end(unread=False)
+
+    def close(self) -> None:
+        """Close, after what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # Reading.
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed(data)
+        except RequestError as problem:
+            if self._parser.reading is not None:
+                self._services.release(self._parser.reading)
+            broken = Request()
+            broken.refuse(problem)
+            broken.refuse_now = True
+            self._parser.reading = broken
+        self._advance()
+
+    # Serving.
+
+    def _advance(self) -> None:
+        """Serve what is whole, as far as one at a time allows, then wait for what is next."""
+        ready = self._parser.ready
+        while ready and self._may_serve():
+            request = ready.popleft()
+            self._serve(request)
+        if not self._may_serve():
+            return
+        reading = self._parser.reading
+        options = self._services.options
+        if reading is None:
+            self._wait(Phase.IDLE, options.idle_timeout_s)
+            if self._saw_end:
+                self._end(unread=False)
+        elif reading.problem is not None and (reading.refuse_now or reading.expects_continue):
+            self._refuse(reading, reading.problem)
+        elif reading.has_head:
+            if reading.expects_continue and self._continued is not reading:
+                self._continued = reading
+                self._write(CONTINUE)
+            if self._phase is not Phase.BODY:
+                self._wait(Phase.BODY, options.body_timeout_s)
+        elif self._phase is not Phase.HEAD:
+            self._wait(Phase.HEAD, options.head_timeout_s)
+
+    def _may_serve(self) -> bool:
+        return (
+            self._current is None
+            and not self._ends
+            and self._transport is not None
+            and self._phase is not Phase.WRITING
+        )
+
+    def _serve(self, request: Request) -> None:
+        services = self._services
+        problem = request.problem
+        if problem is None and services.draining:
+            problem = unavailable("the hub is shutting down", BUSY_RETRY_S)
+        if problem is not None:
+            self._refuse(request, problem)
+            return
+        assert request.target is not None
+        authorization = request.authorization
+        try:
+            if authorization is None:
+                check_anonymous(
+                    request.target.sender, services.identities, anonymous=services.anonymous
+                )
+                self._take(request, None)
+                return
+            client = self._client
+            if client is not None and client.is_in_force(authorization, services.identities):
+                self._take(request, client)
+                return
+        except RequestError as refused:
+            self._refuse(request, refused)
+            return
+        self._begin(request)
+        self._pause()
+        services.spawn(self._sign_in(request, authorization), f"http[{self._peer}]")
+
+    async def _sign_in(self, request: Request, authorization: bytes) -> None:
+        assert request.target is not None
+        try:
+            client = await sign_in(authorization, request.target.sender, self._services.identities)
+            if self._current is request:
+                self._client = client
+                self._take(request, client)
+        except RequestError as problem:
+            if self._current is request:
+                self._refuse(request, problem)
+        if self._current is None:
+            self._go_on()
+
+    def _take(self, request: Request, client: Client | None) -> None:
+        services = self._services
+        assert request.target is not None
+        if client is not None:
+            client.check_sender(request.target.sender)
+        messages = messages_of(services, request)
+        submission = Submission(messages, services.backlog, self._settled)
+        self._begin(request)
+        self._submission = submission
+        if submission.start(services.submit):
+            self._answer(request, submission)
+        else:
+            self._pause()
+
+    def _begin(self, request: Request) -> None:
+        self._current = request
+        self._wait(Phase.COMMIT, self._services.options.commit_timeout_s)
+
+    def _settled(self, submission: Submission) -> None:
+        # Not from inside the commit: what a write causes must not hold up the other rows.
+        asyncio.get_running_loop().call_soon(self._committed, submission)
+
+    def _committed(self, submission: Submission) -> None:
+        if submission is self._submission and self._current is not None:
+            self._answer(self._current, submission)
+            self._go_on()
+
+    def _answer(self, request: Request, submission: Submission) -> None:
+        self._submission = None
+        if submission.refused is not None:
+            self._refuse(request, not_stored(*submission.refused, submission.stored))
+            return
+        self._current = None
+        self._services.counters.messages_total += submission.stored
+        connection = self._connection_header(request)
+        self._write(self._services.no_content(connection))
+        if connection is ENDS:
+            self._end(unread=False)
+
+    def _give_up_waiting(self) -> None:
+        request = self._current
+        if request is None:
+            return
+        self._submission = None
+        seconds = self._services.options.commit_timeout_s
+        self._refuse(
+            request,
+            unavailable(
+                f"not stored after {seconds:g} s, but it may still be: send it again,"
+                " under the same message id",
+                round(seconds),
+            ),
+        )
+        self._go_on()
+
+    def _refuse(self, request: Request | None, problem: RequestError) -> None:
+        """Answer with a problem; without the whole request the connection ends."""
+        services = self._services
+        self._current = None
+        unread = request is None or request is self._parser.reading
+        connection = ENDS if request is None or unread else self._connection_header(request)
+        has_body = request is None or request.method != b"HEAD"
+        if request is not None:
+            self._services.release(request)
+        services.log.warning(
+            "http.request_refused",
+            address=self._peer,
+            sender=request.target.sender if request is not None and request.target else None,
+            status=problem.status.value,
+            detail=problem.detail,
+        )
+        self._write(services.refusal(problem, connection, has_body=has_body))
+        if connection is ENDS:
+            self._end(unread=unread)
+
+    def _connection_header(self, request: Request) -> bytes:
+        if not request.keep_alive or self._services.draining:
+            return ENDS
+        return GOES_ON_OLD if request.is_old else GOES_ON
+
+    def _go_on(self) -> None:
+        """Serve what has come while a request was in hand."""
+        if self._phase is Phase.WRITING:
+            self._wait(Phase.IDLE, self._services.options.idle_timeout_s)
+        self._advance()
+        while self._held and self._may_serve():
+            held, self._held = self._held, []
+            self._feed(b"".join(held))
+        if self._paused and self._may_serve():
+            self._paused = False
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    # The transport.
+
+    def _wait(self, phase: Phase, seconds: float) -> None:
+        self._phase = phase
+        self._due = self._services.clock.monotonic() + seconds
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _end(self, *, unread: bool) -> None:
+        # A close with bytes unread resets the connection, and the client may never see why: let it
+        # finish for a moment.
+        self._ends = True
+        self._held.clear()
+        transport = self._transport
+        if transport is None:
+            return
+        if not unread:
+            self._wait(Phase.ENDING, self._services.options.commit_timeout_s)
+            transport.close()
+            return
+        self._wait(Phase.ENDING, self._services.options.linger_s)
+        if transport.can_write_eof():
+            transport.write_eof()
+        if self._paused:
+            self._paused = False
+            transport.resume_reading()

@@ -1,0 +1,340 @@
+"""From a request to messages: the path names the sender, headers or a JSON batch the rest.
+
+Pure functions. Invariants: all messages of a request are built before any is handed on; a message
+that comes out of here has texts that can be stored and is not larger than the limit.
+
+Source: REST interface of Azure IoT Hub, "Send device event"; names as its device SDKs write them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from edgehub.devices.ids import ID_RULE, is_device_id
+from edgehub.heads.http.problem import RequestError, shown
+from edgehub.message import Message, message_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Properties = dict[str, str | None]
+    Headers = list[tuple[bytes, bytes]]
+
+BATCH_TYPE: Final = "application/vnd.microsoft.iothub.json"
+
+APP_PREFIX: Final = "iothub-app-"
+_PREFIX: Final = "iothub-"
+
+SYSTEM_NAMES: Final = {
+    "iothub-messageid": "messageId",
+    "iothub-correlationid": "cid",
+    "iothub-userid": "userId",
+    "iothub-to": "to",
+    "iothub-ack": "ack",
+    "iothub-expiry": "absolute-expiry-time",
+    "iothub-outputname": "outputName",
+    "iothub-contenttype": "contentType",
+    "iothub-contentencoding": "contentEncoding",
+    "iothub-messageschema": "messageSchema",
+    "iothub-creationtimeutc": "creationTime",
+    "iothub-operation": "operation",
+    "iothub-interface-id": "iothub-interface-id",
+    "iothub-subject": "dt-subject",
+}
+"""Header, or name in a batch, to the name that conditions use."""
+
+_EXPIRY: Final = "absolute-expiry-time"
+_ENTRY_KEYS: Final = {"body", "base64Encoded", "properties"}
+_DEVICE_LEVELS: Final = 4
+_MODULE_LEVELS: Final = 6
+_NO_ENCODING: Final = {"", "identity"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who sends, by the path of a request.
+
+    Attributes:
+        sender: `<device>` or `<device>/<module>`.
+    """
+
+    device_id: str
+    module_id: str | None
+    sender: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may hold; see `HttpOptions`."""
+
+    message_bytes_max: int
+    batch_messages_max: int
+
+
+def parse_target(url: bytes) -> Target:
+    """Read the target of a request line, `/devices/<d>[/modules/<m>]/messages/events[?...]`.
+
+    Raises:
+        RequestError: 404 for another path, 400 for a wrong id.
+    """
+    path = url.partition(b"?")[0]
+    if not path.startswith(b"/"):
+        # The absolute form, which clients use towards proxies.
+        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+    levels = path.removesuffix(b"/").split(b"/")[1:]
+    if len(levels) == _DEVICE_LEVELS:
+        devices, device, *rest = levels
+        module = None
+    elif len(levels) == _MODULE_LEVELS and levels[2] == b"modules":
+        devices, device, _, module, *rest = levels
+    else:
+        raise _no_such_path()
+    if devices != b"devices" or rest != [b"messages", b"events"]:
+        raise _no_such_path()
+    device_id = _id("device", device)
+    if module is None:
+        return Target(device_id, None, device_id)
+    module_id = _id("module", module)
+    return Target(device_id, module_id, f"{device_id}/{module_id}")
+
+
+def media_type(headers: Headers) -> tuple[str, str]:
+    """Give the media type of a request in lower case, and its charset; empty = not named."""
+    value = _last(headers, b"content-type")
+    kind, _, parameters = value.partition(";")
+    charset = ""
+    for parameter in parameters.split(";"):
+        name, _, text = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            charset = text.strip().strip('"').lower()
+    return kind.strip().lower(), charset
+
+
+def check_form(headers: Headers) -> bool:
+    """Say whether a request carries a batch.
+
+    Raises:
+        RequestError: 415 for what is neither a message nor a batch that can be read.
+    """
+    kind, charset = media_type(headers)
+    if kind == "multipart/form-data":
+        raise RequestError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a form; send the message itself as the body"
+        )
+    if kind != BATCH_TYPE:
+        return False
+    if charset not in {"", "utf-8"}:
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a batch is JSON in UTF-8")
+    if _last(headers, b"content-encoding").lower() not in _NO_ENCODING:
+        raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a batch cannot be compressed")
+    return True
+
+
+def single_message(
+    target: Target, headers: Headers, body: bytes, limits: Limits, now_ms: int
+) -> Message:
+    """Build the message of a request whose body is the message.
+
+    Args:
+        target: Who sends.
+        headers: All headers of the request.
+        body: The message.
+        limits: What it may hold.
+        now_ms: UTC in milliseconds since 1970; an expiry is counted from it.
+
+    Raises:
+        RequestError: If it is not one.
+    """
+    properties: Properties = {}
+    system: Properties = {}
+    for raw_name, raw_value in headers:
+        if raw_name[:7].lower() != b"iothub-":
+            continue
+        name = raw_name.decode("ascii")
+        _sort(name, _text(name, raw_value), properties, system, strict=True)
+    if "contentType" not in system:
+        kind, charset = media_type(headers)
+        if kind:
+            system["contentType"] = kind
+            if charset or kind == "application/json":
+                # JSON that is exchanged is UTF-8 [RFC 8259, section 8.1].
+                system.setdefault("contentEncoding", charset or "utf-8")
+    encoding = _last(headers, b"content-encoding")
+    if encoding.lower() not in _NO_ENCODING:
+        system["contentEncoding"] = encoding
+    return _message(target, properties, system, body, limits, now_ms)
+
+
+def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> list[Message]:
+    """Build the messages of a batch, in its order.
+
+    Raises:
+        RequestError: If anything in it is wrong; `index` names the first entry that is.
+    """
+    try:
+        entries = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"the batch is not JSON: {error}") from None
+    if not isinstance(entries, list) or not entries:
+        raise RequestError(
+            HTTPStatus.BAD_REQUEST, 'a batch is an array of one or more {"body": ..., ...}'
+        )
+    if len(entries) > limits.batch_messages_max:
+        raise RequestError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"{len(entries)} messages in a batch; at most {limits.batch_messages_max}",
+        )
+    messages = []
+    for index, entry in enumerate(entries):
+        try:
+            messages.append(_entry(target, entry, limits, now_ms))
+        except RequestError as problem:
+            raise RequestError(
+                problem.status, f"message {index}: {problem.detail}", index=index
+            ) from None
+    return messages
+
+
+def _entry(target: Target, entry: Any, limits: Limits, now_ms: int) -> Message:
+    if not isinstance(entry, dict):
+        raise RequestError(HTTPStatus.BAD_REQUEST, "not an object")
+    unknown = entry.keys() - _ENTRY_KEYS
+    if unknown:
+        raise RequestError(HTTPStatus.BAD_REQUEST, _unknown(min(unknown), _ENTRY_KEYS))
+    properties: Properties = {}
+    system: Properties = {}
+    given = entry.get("properties")
+    if given is not None:
+        if not isinstance(given, dict):
+            raise RequestError(HTTPStatus.BAD_REQUEST, "properties: not an object")
+        for name, value in given.items():
+            if not (value is None or isinstance(value, str)):
+                reason = f"properties: {shown(name)} is neither a text nor null"
+                raise RequestError(HTTPStatus.BAD_REQUEST, reason)
+            _sort(name, value, properties, system, strict=False)
+    return _message(target, properties, system, _entry_body(entry), limits, now_ms)
+
+
+def _entry_body(entry: dict[str, Any]) -> bytes:
+    body = entry.get("body")
+    if not isinstance(body, str):
+        raise RequestError(HTTPStatus.BAD_REQUEST, "body: missing, or not a text")
+    encoded = entry.get("base64Encoded", True)
+    if not isinstance(encoded, bool):
+        raise RequestError(HTTPStatus.BAD_REQUEST, "base64Encoded: neither true nor false")
+    if not encoded:
+        return body.encode()
+    try:
+        return base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError(
+            HTTPStatus.BAD_REQUEST, 'body: not base64; say "base64Encoded": false for plain text'
+        ) from None
+
+
+def _sort(
+    name: str, value: str | None, properties: Properties, system: Properties, *, strict: bool
+) -> None:
+    lower = name.lower()
+    if lower.startswith(APP_PREFIX):
+        name = name[len(APP_PREFIX) :]
+        if not name:
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"{APP_PREFIX}: a property without a name")
+        properties[name] = value
+    elif lower in SYSTEM_NAMES:
+        system[SYSTEM_NAMES[lower]] = value
+    elif strict:
+        raise RequestError(
+            HTTPStatus.BAD_REQUEST, _unknown(lower, {*SYSTEM_NAMES, f"{APP_PREFIX}..."})
+        )
+    elif name:
+        properties[name] = value
+    else:
+        raise RequestError(HTTPStatus.BAD_REQUEST, "properties: a property without a name")
+
+
+def _message(
+    target: Target,
+    properties: Properties,
+    system: Properties,
+    body: bytes,
+    limits: Limits,
+    now_ms: int,
+) -> Message:
+    size = len(body) + _length(properties) + _length(system)
+    if size > limits.message_bytes_max:
+        raise RequestError(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"{size} bytes of body and properties; at most {limits.message_bytes_max}",
+        )
+    expiry = system.get(_EXPIRY)
+    source = message_source(target.module_id, system.get("outputName"))
+    expiry_ms = None if not expiry else _time_left(expiry, now_ms)
+    return Message(target.device_id, target.module_id, source, properties, system, body, expiry_ms)
+
+
+def _time_left(text: str, now_ms: int) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        # Nothing is over before it was stored: what is late expires as an entry of its queue does.
+        return max(1, round(at.timestamp() * 1000) - now_ms)
+    except (ValueError, OverflowError):
+        raise RequestError(
+            HTTPStatus.BAD_REQUEST,
+            f"iothub-expiry: {shown(text)} is no time such as 2031-05-01T12:00:00Z",
+        ) from None
+
+
+def _id(kind: str, raw: bytes) -> str:
+    text = unquote_to_bytes(raw).decode("utf-8", "replace")
+    if not is_device_id(text):
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"{kind} id {shown(text)}: {ID_RULE}")
+    return text
+
+
+def _text(name: str, value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"header {shown(name)} is not UTF-8") from None
+
+
+def _last(headers: Headers, name: bytes) -> str:
+    found = b""
+    for raw_name, value in headers:
+        if len(raw_name) == len(name) and raw_name.lower() == name:
+            found = value
+    return found.decode("latin-1").strip()
+
+
+def _length(properties: Properties) -> int:
+    return sum([len(name) + len(value or "") for name, value in properties.items()])
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name[:SHOWN_NAME_MAX], sorted(known), n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    return f"unknown name {shown(name)}; {hint}"
+
+
+SHOWN_NAME_MAX: Final = 64
+"""Longer names are compared by their beginning: comparing is quadratic."""
+
+
+def _no_such_path() -> RequestError:
+    return RequestError(
+        HTTPStatus.NOT_FOUND,
+        "messages go to /devices/<device>/messages/events"
+        " or /devices/<device>/modules/<module>/messages/events",
+    )

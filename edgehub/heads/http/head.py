@@ -1,0 +1,208 @@
+"""The HTTP head: binds, accepts, and ends what takes too long.
+
+Owns the listening sockets, the connections and their one timer. It calls the router (`submit`) and
+the identities, nothing else. Invariant: between `drain` and `close` no message is taken, and every
+request whose messages were taken before is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.errors import ConfigError, StartupError
+from edgehub.heads.binding import bind, bind_hint, is_loopback
+from edgehub.heads.http.connection import Connection
+from edgehub.heads.http.services import Services
+from edgehub.heads.http.statistics import HttpStatistics
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Coroutine
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.devices.identities import Identities
+    from edgehub.heads.head import Submit
+    from edgehub.heads.http.options import HttpOptions
+
+SWEEP_S: Final = 1.0
+"""How exact the times of connections are; one timer serves them all."""
+
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class HttpHead:
+    """See the module; implements `Head`.
+
+    Args:
+        options: Addresses, limits and times.
+        clock: For all timers, and the time of day.
+        submit: The router.
+        identities: Who may sign in, loaded before `open`.
+    """
+
+    def __init__(
+        self, options: HttpOptions, *, clock: Clock, submit: Submit, identities: Identities
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._services = Services(
+            options, clock=clock, submit=submit, identities=identities, spawn=self._spawn
+        )
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._tls: ssl.SSLContext | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._timer: TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Bind and listen; connections wait until `run` accepts them.
+
+        Raises:
+            StartupError: If an address cannot be had, or no client could ever sign in.
+            ConfigError: If the certificate cannot be read.
+        """
+        options = self._options
+        if options.certificate_file is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.set_alpn_protocols(["http/1.1"])
+            await self.reload()
+        where = f"{options.host}:{options.port}"
+        try:
+            self._sockets = await bind(options.host, options.port, backlog=options.backlog)
+        except OSError as error:
+            hint = bind_hint("http", error)
+            raise StartupError(f"cannot listen for HTTP on {where}: {hint}") from error
+        services = self._services
+        services.anonymous = options.anonymous and all(map(is_loopback, self._sockets))
+        if not services.anonymous and not len(services.identities):
+            self._close_sockets()
+            msg = (
+                f"nobody could sign in on {where} for HTTP: clients without a password are let in"
+                " on loopback addresses only, and there are no identities (set"
+                " mqtt.identities_file and add some with `edgehub identity add`, or bind http.host"
+                " to 127.0.0.1)"
+            )
+            raise StartupError(msg)
+        log.info(
+            "http.listening",
+            addresses=[f"{host}:{port}" for host, port in self.addresses],
+            anonymous=services.anonymous,
+            tls=self._tls is not None,
+        )
+
+    async def run(self) -> None:
+        """Accept and serve until cancelled; whatever is left then is cut off."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                for sock in self._sockets:
+                    server = await loop.create_server(
+                        lambda: Connection(self._services),
+                        sock=sock,
+                        backlog=self._options.backlog,
+                        ssl=self._tls,
+                        ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT_S,
+                    )
+                    self._servers.append(server)
+                self._sweep()
+                await asyncio.Event().wait()
+            finally:
+                # Before the group waits for its tasks: no connection may ask it for a new one.
+                self._stop_accepting()
+                self._close_connections()
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    async def drain(self) -> None:
+        """Stop accepting and taking messages; done once all that was taken is settled.
+
+        The caller sets the time limit.
+        """
+        self._services.draining = True
+        self._stop_accepting()
+        for connection in list(self._services.connections):
+            connection.drain()
+        await self._services.backlog.until_empty()
+        # The answers are written in the turn after that of the last commit.
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Close all connections and give the sockets a turn of the loop to write what is left."""
+        self._services.draining = True
+        self._stop_accepting()
+        self._close_connections()
+        await asyncio.sleep(0)
+
+    async def reload(self) -> None:
+        """Read the certificate again; connections made from now on get it.
+
+        Raises:
+            ConfigError: If it cannot be read; the one that was in force stays so.
+        """
+        options = self._options
+        if self._tls is None or options.certificate_file is None:
+            return
+        try:
+            # A context takes a chain over piece by piece: a wrong one must not spoil it.
+            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            for context in (trial, self._tls):
+                await asyncio.to_thread(
+                    context.load_cert_chain, options.certificate_file, options.key_file
+                )
+        except OSError as error:
+            files = f"{options.certificate_file}, {options.key_file}"
+            raise ConfigError(
+                "http.certificate_file", f"cannot use {files}: {error}", "PEM files that match"
+            ) from error
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each listening socket."""
+        return [sock.getsockname()[:2] for sock in self._sockets]
+
+    def statistics(self) -> HttpStatistics:
+        """Give the counts of this moment."""
+        services = self._services
+        counters = services.counters
+        return HttpStatistics(
+            connections=len(services.connections),
+            accepted_total=counters.accepted_total,
+            messages_total=counters.messages_total,
+            timed_out_total=counters.timed_out_total,
+            answers={str(status): count for status, count in sorted(counters.answers.items())},
+            waiting_bytes=services.waiting_bytes,
+        )
+
+    def _sweep(self) -> None:
+        now = self._clock.monotonic()
+        for connection in list(self._services.connections):
+            connection.check(now)
+        self._timer = self._clock.call_later(SWEEP_S, self._sweep)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        assert self._tasks is not None, "connections exist only while the head runs"
+        return self._tasks.create_task(coroutine, name=name)
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.close()
+        self._sockets.clear()
+
+    def _close_connections(self) -> None:
+        for connection in list(self._services.connections):
+            connection.close()

@@ -1,0 +1,248 @@
+"""Requests out of a stream of bytes: llhttp behind a bound on what it may buffer.
+
+Owns the parser of one connection and the request it is reading. Invariants: a request that stands
+in `ready` is whole; what is held for headers is bounded, and bodies are bounded by who is told of
+each piece. Bodies of refused requests are passed over, not kept.
+
+Source: RFC 9112. llhttp is left strict: conflicting lengths, folded lines and bare line feeds, the
+means of request smuggling, end the connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+import httptools
+
+from edgehub.heads.http.problem import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.heads.http.forms import Target
+
+# What an upgrade takes along; a request without these is an ordinary one [RFC 9110, section 7.8].
+_UPGRADE_HEADERS: Final = {b"connection", b"upgrade", b"http2-settings"}
+
+
+class Request:
+    """One request.
+
+    Attributes:
+        authorization: Value of its header, None = none.
+        body_began: Monotonic seconds at which its headers were whole.
+        length: Announced bytes of the body, None = chunked.
+        size: Bytes of the body so far.
+        is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
+        problem: Why it is refused; its body is passed over.
+        refuse_now: Whether to answer before the body has come.
+    """
+
+    __slots__ = (
+        "authorization",
+        "body_began",
+        "chunks",
+        "expects_continue",
+        "has_head",
+        "head_bytes",
+        "headers",
+        "is_batch",
+        "is_old",
+        "keep_alive",
+        "length",
+        "method",
+        "problem",
+        "refuse_now",
+        "size",
+        "target",
+        "url",
+    )
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.method = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_bytes = 0
+        self.has_head = False
+        self.authorization: bytes | None = None
+        self.body_began = 0.0
+        self.length: int | None = 0
+        self.expects_continue = False
+        self.keep_alive = False
+        self.is_old = False
+        self.is_batch = False
+        self.target: Target | None = None
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.problem: RequestError | None = None
+        self.refuse_now = False
+
+    def refuse(self, problem: RequestError) -> None:
+        """Note why it is refused; the first reason holds."""
+        if self.problem is None:
+            self.problem = problem
+            self.chunks.clear()
+
+    def read_headers(self) -> None:
+        """Take note of the headers that decide how the request is read."""
+        for raw_name, value in self.headers:
+            name = raw_name.lower()
+            if name == b"content-length":
+                self.length = int(value)
+            elif name == b"transfer-encoding":
+                self.length = None
+            elif name == b"authorization":
+                self.authorization = value
+            elif name == b"expect":
+                self.expects_continue = value.lower() == b"100-continue" and not self.is_old
+
+
+class RequestParser:
+    """See the module.
+
+    Args:
+        header_bytes_max: Request line and headers.
+        on_head: Told of a request whose headers are whole; may refuse it.
+        on_piece: Told of a piece of a body before it is kept; may refuse the request.
+
+    Attributes:
+        ready: Whole requests, oldest first.
+        reading: The request that is not whole yet, None = between two.
+    """
+
+    __slots__ = (
+        "_header_bytes_max",
+        "_moved",
+        "_on_head",
+        "_on_piece",
+        "_parser",
+        "_quiet_bytes",
+        "_upgrading",
+        "reading",
+        "ready",
+    )
+
+    def __init__(
+        self,
+        *,
+        header_bytes_max: int,
+        on_head: Callable[[Request], None],
+        on_piece: Callable[[Request, int], None],
+    ) -> None:
+        self._header_bytes_max = header_bytes_max
+        self._on_head = on_head
+        self._on_piece = on_piece
+        self._parser = httptools.HttpRequestParser(self)
+        self._moved = False
+        self._quiet_bytes = 0
+        self._upgrading = False
+        self.ready: deque[Request] = deque()
+        self.reading: Request | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            RequestError: They are not HTTP/1, or headers do not end; the connection cannot go on.
+        """
+        self._moved = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            # Only the bound on headers raises inside a callback.
+            if not isinstance(error.__context__, RequestError):
+                raise
+            raise error.__context__ from None
+        except httptools.HttpParserError as error:
+            detail = f"not a request of HTTP/1.1: {error}"
+            raise RequestError(HTTPStatus.BAD_REQUEST, detail) from None
+        # A header, trailer or chunk line that never ends is buffered where no callback tells.
+        self._quiet_bytes = 0 if self._moved else self._quiet_bytes + len(data)
+        if self._quiet_bytes > self._header_bytes_max:
+            raise self._headers_too_large()
+
+    # Called by httptools.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._moved = True
+        self.reading = Request()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request's target."""
+        request = self._request()
+        request.url += url
+        self._count(request, len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; trailers are counted and passed over."""
+        request = self._request()
+        self._count(request, len(name) + len(value) + 4)
+        if not request.has_head:
+            request.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Look at the headers."""
+        self._moved = True
+        request = self._request()
+        parser = self._parser
+        request.method = parser.get_method()
+        if parser.should_upgrade():
+            self._upgrading = True
+            return
+        request.keep_alive = parser.should_keep_alive()
+        request.is_old = parser.get_http_version() == "1.0"
+        request.has_head = True
+        request.read_headers()
+        self._on_head(request)
+
+    def on_body(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+        self._moved = True
+        request = self._request()
+        if request.problem is None:
+            self._on_piece(request, len(piece))
+        if request.problem is None:
+            request.chunks.append(piece)
+            request.size += len(piece)
+
+    def on_message_complete(self) -> None:
+        """A request is whole."""
+        if not self._upgrading:
+            self._moved = True
+            self.ready.append(self._request())
+            self.reading = None
+
+    def _request(self) -> Request:
+        assert self.reading is not None
+        return self.reading
+
+    def _count(self, request: Request, size: int) -> None:
+        request.head_bytes += size
+        if request.head_bytes > self._header_bytes_max:
+            raise self._headers_too_large()
+
+    def _headers_too_large(self) -> RequestError:
+        return RequestError(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"request line and headers have at most {self._header_bytes_max} bytes",
+        )
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        # llhttp stops at an upgrade and reads no body. Clients that offer HTTP/2 with each POST
+        # (Java's, for one) expect a server without it to answer as if they had not asked.
+        request = self._request()
+        self._upgrading = False
+        self._parser = httptools.HttpRequestParser(self)
+        if request.method == b"CONNECT":
+            raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, "this is no proxy")
+        kept = [header for header in request.headers if header[0].lower() not in _UPGRADE_HEADERS]
+        lines = [request.method + b" " + request.url + b" HTTP/1.1"]
+        lines += [name + b": " + value for name, value in kept]
+        self.feed(b"\r\n".join(lines) + b"\r\n\r\n")
+        if rest:
+            self.feed(rest)

@@ -1,0 +1,94 @@
+"""Refusals of requests as the client sees them: problem details in JSON.
+
+Pure values. Invariant: a problem never repeats a body, a password or more than a few characters of
+what the client sent.
+
+Source: RFC 9457 (problem details), RFC 9110 section 15 (status codes).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final, assert_never
+
+import orjson
+
+from edgehub.errors import EdgeHubError
+from edgehub.message import Refusal
+
+SHOWN_CHARACTERS_MAX: Final = 40
+
+BUSY_RETRY_S: Final = 10
+LIMIT_RETRY_S: Final = 60
+
+
+class RequestError(EdgeHubError):
+    """A request is refused.
+
+    Attributes:
+        status: Status code.
+        detail: What is wrong, where, and how to mend it.
+        headers: Further response headers.
+        members: Further members of the problem document, for example `index`.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        detail: str,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+        **members: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members: dict[str, Any] = members
+
+    def document(self) -> bytes:
+        """Give the body of the answer."""
+        return orjson.dumps(
+            {
+                "type": "about:blank",
+                "title": self.status.phrase,
+                "status": self.status.value,
+                "detail": self.detail,
+                **self.members,
+            }
+        )
+
+
+def unavailable(detail: str, retry_after_s: int) -> RequestError:
+    """Build a 503 that says when to come again."""
+    return RequestError(
+        HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=(("Retry-After", str(retry_after_s)),)
+    )
+
+
+def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
+    """Say that the store did not take message `index`, and how many others it has nevertheless."""
+    before = f"; {stored} of the request are stored" if stored else ""
+    match refusal:
+        case Refusal.INVALID:
+            detail = f"message {index} can never be stored{before}"
+            return RequestError(HTTPStatus.BAD_REQUEST, detail, index=index, stored=stored)
+        case Refusal.LIMIT:
+            return RequestError(
+                HTTPStatus.INSUFFICIENT_STORAGE,
+                f"message {index} is refused by a limit of the store{before}",
+                headers=(("Retry-After", str(LIMIT_RETRY_S)),),
+                index=index,
+                stored=stored,
+            )
+        case Refusal.CLOSED:
+            problem = unavailable(f"the hub is shutting down{before}", BUSY_RETRY_S)
+            problem.members.update(index=index, stored=stored)
+            return problem
+        case _:
+            assert_never(refusal)
+
+
+def shown(text: str) -> str:
+    """Give text of a client short and printable."""
+    return ascii(text[:SHOWN_CHARACTERS_MAX])

@@ -1,0 +1,117 @@
+"""What all connections of the HTTP head share, and the bytes of its answers.
+
+Owns the count of bytes being read and the line with the date. Invariant: an answer says how the
+connection goes on whenever that is not what the client's version of HTTP takes for granted.
+"""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Final
+
+from edgehub.heads.http.forms import Limits
+from edgehub.heads.http.statistics import Counters
+from edgehub.heads.mqtt.backlog import Backlog
+from edgehub.heads.mqtt.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from edgehub.clock import Clock
+    from edgehub.devices.identities import Identities
+    from edgehub.heads.head import Submit
+    from edgehub.heads.http.connection import Connection
+    from edgehub.heads.http.options import HttpOptions
+    from edgehub.heads.http.parser import Request
+    from edgehub.heads.http.problem import RequestError
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+GOES_ON: Final = b""
+GOES_ON_OLD: Final = b"Connection: keep-alive\r\n"
+ENDS: Final = b"Connection: close\r\n"
+
+
+class Services:
+    """The shared parts.
+
+    Args:
+        options: Limits and times.
+        clock: For all timers, and the time of day.
+        submit: The router.
+        identities: Who may sign in.
+        spawn: Runs a coroutine in the head's task group.
+
+    Attributes:
+        anonymous: Whether clients without a password are let in.
+        draining: Whether the hub shuts down and takes nothing more.
+        reading_bytes: Bytes of bodies that are not handed in yet.
+        connections: All connections.
+    """
+
+    def __init__(
+        self,
+        options: HttpOptions,
+        *,
+        clock: Clock,
+        submit: Submit,
+        identities: Identities,
+        spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
+    ) -> None:
+        self.options = options
+        self.limits = Limits(
+            message_bytes_max=options.message_bytes_max,
+            batch_messages_max=options.batch_messages_max,
+        )
+        self.clock = clock
+        self.submit = submit
+        self.identities = identities
+        self.spawn = spawn
+        self.counters = Counters()
+        self.log = LogLimit(clock)
+        self.backlog = Backlog(
+            bytes_max=options.waiting_bytes_max, connection_bytes_max=options.waiting_bytes_max
+        )
+        self.anonymous = False
+        self.draining = False
+        self.reading_bytes = 0
+        self.connections: set[Connection] = set()
+        self._second = -1
+        self._date = b""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Give the bytes of requests that are being read or committed."""
+        return self.backlog.bytes + self.reading_bytes
+
+    def release(self, request: Request) -> None:
+        """Let go of what is held of a body; harmless when that was done."""
+        self.reading_bytes -= request.size
+        request.size = 0
+        request.chunks.clear()
+
+    def no_content(self, connection: bytes) -> bytes:
+        """Give a 204; `connection` is one of the constants above."""
+        self._count(204)
+        return b"HTTP/1.1 204 No Content\r\n" + self._date_line() + connection + b"\r\n"
+
+    def refusal(self, problem: RequestError, connection: bytes, *, has_body: bool) -> bytes:
+        """Give the answer to a request that is refused."""
+        self._count(problem.status)
+        document = problem.document()
+        lines = [f"HTTP/1.1 {problem.status.value} {problem.status.phrase}"]
+        lines += [f"{name}: {value}" for name, value in problem.headers]
+        lines += ["Content-Type: application/problem+json", f"Content-Length: {len(document)}", ""]
+        head = "\r\n".join(lines).encode("ascii") + self._date_line() + connection + b"\r\n"
+        return head + document if has_body else head
+
+    def _count(self, status: int) -> None:
+        answers = self.counters.answers
+        answers[status] = answers.get(status, 0) + 1
+
+    def _date_line(self) -> bytes:
+        second = self.clock.wall_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._date = f"Date: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
+        return self._date

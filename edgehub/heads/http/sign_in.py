@@ -1,0 +1,128 @@
+"""Who a request comes from: HTTP Basic with the identity's id and password, or nobody on loopback.
+
+Owns the rules; asks the identities. Invariant: an id of the identities file never speaks without
+its password, and nobody speaks for another outside `on_behalf`.
+
+Source: RFC 7617.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from edgehub.heads.http.problem import RequestError, shown
+
+if TYPE_CHECKING:
+    import re
+
+    from edgehub.devices.identities import Identities
+    from edgehub.devices.identity_file import Identity
+
+# Two ids of 128 characters and the slash between them.
+_SENDER_BYTES_MAX: Final = 257
+_CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8"'),)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client whose password was right.
+
+    Attributes:
+        authorization: The header that said so; the same one again needs no check.
+        scope: Others for whom it may speak, None = nobody.
+    """
+
+    authorization: bytes
+    identity: Identity
+    scope: re.Pattern[str] | None
+
+    def is_in_force(self, authorization: bytes, identities: Identities) -> bool:
+        """Say whether a later request with the same connection needs no new check."""
+        identity = self.identity
+        return (
+            authorization == self.authorization
+            and identities.get(identity.id) == identity
+            and not identity.disabled
+        )
+
+    def check_sender(self, sender: str) -> None:
+        """Check that the client may send in the name of `sender`.
+
+        Raises:
+            RequestError: 403 if it may not.
+        """
+        if sender == self.identity.id:
+            return
+        if self.scope is None or self.scope.match(sender) is None:
+            raise RequestError(
+                HTTPStatus.FORBIDDEN,
+                f"{shown(self.identity.id)} may not send for {shown(sender)};"
+                " its identity has no such on_behalf pattern",
+            )
+
+
+def check_anonymous(sender: str, identities: Identities, *, anonymous: bool) -> None:
+    """Check that a sender may send without a password.
+
+    Raises:
+        RequestError: 401 if it may not.
+    """
+    if not anonymous or identities.get(sender) is not None:
+        raise unauthorized("a password is needed")
+
+
+async def sign_in(authorization: bytes, sender: str, identities: Identities) -> Client:
+    """Check the password of a request.
+
+    Raises:
+        RequestError: 401 if it is wrong.
+    """
+    identity_id, password = parse_basic(authorization, sender, identities)
+    identity = await identities.verify(identity_id, password)
+    if identity is None:
+        raise unauthorized("unknown identity or wrong password")
+    return Client(authorization, identity, identity.scope())
+
+
+def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tuple[str, bytes]:
+    """Take id and password out of the header.
+
+    Ids may hold a colon, which Basic has no word for: the sender's id, or else the shortest known
+    one that the credentials begin with, is what stands before the password.
+
+    Raises:
+        RequestError: 401 if it is not Basic.
+    """
+    scheme, _, encoded = authorization.partition(b" ")
+    if scheme.lower() != b"basic":
+        raise unauthorized(
+            f"{shown(scheme.decode('latin-1'))} is not known here; use Basic with the identity's"
+            " id and password"
+        )
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise unauthorized("Basic credentials are base64 of <id>:<password>") from None
+    wanted = sender.encode() + b":"
+    if text.startswith(wanted):
+        return sender, text[len(wanted) :]
+    shortest = text.partition(b":")
+    identity_id, _, password = shortest
+    while password and len(identity_id) <= _SENDER_BYTES_MAX:
+        known = identity_id.decode("utf-8", "replace")
+        if identities.get(known) is not None:
+            return known, password
+        more, colon, password = password.partition(b":")
+        identity_id += b":" + more
+        if not colon:
+            break
+    return shortest[0].decode("utf-8", "replace"), shortest[2]
+
+
+def unauthorized(detail: str) -> RequestError:
+    """Build a 401 that names the way to sign in."""
+    return RequestError(HTTPStatus.UNAUTHORIZED, detail, headers=_CHALLENGE)

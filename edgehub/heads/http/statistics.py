@@ -1,0 +1,42 @@
+"""What the HTTP head counts and shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Counters:
+    """Totals since the start; one writer, the loop's thread."""
+
+    __slots__ = ("accepted_total", "answers", "messages_total", "timed_out_total")
+
+    def __init__(self) -> None:
+        self.accepted_total = 0
+        self.messages_total = 0
+        self.timed_out_total = 0
+        self.answers: dict[int, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpStatistics:
+    """A snapshot of the head.
+
+    Attributes:
+        connections: Open connections.
+        accepted_total: Connections accepted.
+        messages_total: Messages that were answered with 204.
+        timed_out_total: Connections ended because a client was too slow.
+        answers: Answers by status code.
+        waiting_bytes: Bytes of requests that are being read or committed.
+    """
+
+    connections: int
+    accepted_total: int
+    messages_total: int
+    timed_out_total: int
+    answers: Mapping[str, int]
+    waiting_bytes: int

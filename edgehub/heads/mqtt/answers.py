@@ -1,0 +1,156 @@
+"""What a client is answered in its own protocol version.
+
+Owns which code says what. Invariant: no client is sent a packet larger than it said it takes; what
+MQTT 3.1.1 has no words for is not said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.heads.mqtt import packets, packets5
+from edgehub.heads.mqtt.codec5 import TOPIC_ALIAS_MAX
+from edgehub.heads.mqtt.ingress5 import RECEIVE_MAXIMUM
+from edgehub.heads.mqtt.packets import SUBACK_FAILURE, ConnectCode
+from edgehub.heads.mqtt.properties import Property
+from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.heads.mqtt.statistics import CloseReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.heads.mqtt.packets import Connect, ConnectProperties
+    from edgehub.heads.mqtt.sign_in import SignInError
+
+_GOODBYES: Final = {
+    CloseReason.KEEP_ALIVE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "not heard of for too long"),
+    CloseReason.STALLED: (ReasonCode.SERVER_BUSY, "messages cannot be stored at present"),
+    CloseReason.TAKEN_OVER: (ReasonCode.SESSION_TAKEN_OVER, "connected again elsewhere"),
+    CloseReason.PROTOCOL_ERROR: (ReasonCode.PROTOCOL_ERROR, ""),
+    CloseReason.QOS_2: (ReasonCode.QOS_NOT_SUPPORTED, "CONNACK says maximum QoS 1"),
+    CloseReason.PACKET_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, ""),
+    CloseReason.RECEIVE_MAXIMUM: (ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "see CONNACK"),
+    CloseReason.FOREIGN_IDENTITY: (ReasonCode.NOT_AUTHORIZED, "another's identity in the topic"),
+    CloseReason.UNRESPONSIVE: (
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        "too many messages without PUBACK",
+    ),
+    CloseReason.REVOKED: (ReasonCode.ADMINISTRATIVE_ACTION, "the identity has changed"),
+    CloseReason.STORE_FAILED: (ReasonCode.UNSPECIFIED_ERROR, "the session cannot be stored"),
+    CloseReason.HUB_CLOSED: (ReasonCode.SERVER_SHUTTING_DOWN, "the hub shuts down"),
+}
+
+
+class Answers:
+    """Answers in MQTT 3.1.1; also to those of whom nothing is known yet."""
+
+    __slots__ = ()
+
+    def accepted(self, client_id: str, *, session_present: bool) -> bytes:
+        """Write the CONNACK of a client that is in."""
+        del client_id
+        return packets.connack(ConnectCode.ACCEPTED, session_present=session_present)
+
+    def refused(self, error: SignInError) -> bytes:
+        """Write the CONNACK of a client that is not let in."""
+        return packets.connack(error.code)
+
+    def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
+        """Write a SUBACK, empty = it does not fit."""
+        return packets.suback(packet_id, bytes(min(code, SUBACK_FAILURE) for code in codes))
+
+    def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
+        """Write an UNSUBACK, empty = it does not fit."""
+        del codes
+        return packets.unsuback(packet_id)
+
+    def goodbye(
+        self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
+    ) -> bytes:
+        """Write what is said before a connection is closed, empty = nothing.
+
+        Args:
+            reason: Why it is closed.
+            detail: What to tell in place of the usual words.
+            code: What to tell in place of the usual code.
+        """
+        del reason, detail, code
+        return b""
+
+
+class Answers5(Answers):
+    """Answers in MQTT 5.
+
+    Args:
+        connect: What the client sent.
+        packet_bytes_max: Largest packet that it may send.
+    """
+
+    __slots__ = ("_has_client_id", "_packet_bytes_max", "_properties")
+
+    def __init__(
+        self, connect: Connect, properties: ConnectProperties, *, packet_bytes_max: int
+    ) -> None:
+        self._has_client_id = bool(connect.client_id)
+        self._properties = properties
+        self._packet_bytes_max = packet_bytes_max
+
+    def accepted(self, client_id: str, *, session_present: bool) -> bytes:
+        """See `Answers`."""
+        values: list[tuple[Property, Any]] = [
+            (Property.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
+            (Property.MAXIMUM_QOS, 1),
+            (Property.MAXIMUM_PACKET_SIZE, self._packet_bytes_max),
+            (Property.TOPIC_ALIAS_MAXIMUM, TOPIC_ALIAS_MAX),
+            (Property.RETAIN_AVAILABLE, 1),
+            (Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 1),
+            (Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),
+            (Property.SHARED_SUBSCRIPTION_AVAILABLE, 0),
+        ]
+        if not self._has_client_id:
+            values.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
+        answer = packets5.connack(ReasonCode.SUCCESS, values, session_present=session_present)
+        return self._fitting(answer)
+
+    def refused(self, error: SignInError) -> bytes:
+        """See `Answers`."""
+        return self._fitting(
+            packets5.connack(error.reason_code, self._reason(error.reason)),
+            packets5.connack(error.reason_code, ()),
+        )
+
+    def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
+        """See `Answers`."""
+        answer = packets5.suback(packet_id, bytes(codes))
+        if max(codes) < FIRST_FAILURE or not self._properties.problem_information:
+            return self._fitting(answer)
+        reason = "only filters of the client's own topics are granted; see the documentation"
+        return self._fitting(packets5.suback(packet_id, bytes(codes), reason), answer)
+
+    def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
+        """See `Answers`."""
+        return self._fitting(packets5.unsuback(packet_id, bytes(codes)))
+
+    def goodbye(
+        self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
+    ) -> bytes:
+        """See `Answers`."""
+        usual = _GOODBYES.get(reason)
+        if usual is None:
+            return b""
+        code = code or usual[0]
+        text = (detail or usual[1]) if self._properties.problem_information else ""
+        return self._fitting(packets5.disconnect(code, text), packets5.disconnect(code))
+
+    def _reason(self, text: str) -> list[tuple[Property, Any]]:
+        return [(Property.REASON_STRING, text)] if self._properties.problem_information else []
+
+    def _fitting(self, *answers: bytes) -> bytes:
+        bytes_max = self._properties.packet_bytes_max
+        for answer in answers:
+            if bytes_max is None or len(answer) <= bytes_max:
+                return answer
+        return b""
+
+
+MQTT_3_1_1: Final = Answers()

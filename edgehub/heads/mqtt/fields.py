@@ -1,0 +1,125 @@
+"""The fields of which MQTT packets are made: lengths, strings, packet ids.
+
+Owns how single fields are read and written; pure, without state beyond the place in one packet.
+Invariant: nothing but `ProtocolError` leaves a reader. Source: MQTT 3.1.1 and 5, section 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edgehub.errors import ProtocolError
+
+HEAD: Final = "mqtt"
+REMAINING_LENGTH_MAX: Final = 268_435_455
+STRING_BYTES_MAX: Final = 65_535
+PACKET_ID_MAX: Final = 65_535
+
+_DIGIT: Final = 0x7F
+_MORE_DIGITS: Final = 0x80
+_DIGITS_MAX: Final = 4
+
+
+class Reader:
+    """Reads the fields of one packet body; running over its end is a protocol error.
+
+    Attributes:
+        at: Where the next field begins.
+    """
+
+    __slots__ = ("_data", "at")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data = data
+        self.at = at
+
+    def take(self, count: int) -> bytes:
+        """Read bytes."""
+        end = self.at + count
+        if end > len(self._data):
+            raise ProtocolError(HEAD, "packet ends inside a field")
+        taken = self._data[self.at : end]
+        self.at = end
+        return taken
+
+    def byte(self) -> int:
+        """Read a byte."""
+        return self.take(1)[0]
+
+    def short(self) -> int:
+        """Read an integer of two bytes."""
+        return int.from_bytes(self.take(2), "big")
+
+    def long(self) -> int:
+        """Read an integer of four bytes."""
+        return int.from_bytes(self.take(4), "big")
+
+    def variable(self) -> int:
+        """Read an integer of one to four bytes."""
+        value = 0
+        for index in range(_DIGITS_MAX):
+            digit = self.byte()
+            value |= (digit & _DIGIT) << (7 * index)
+            if digit < _MORE_DIGITS:
+                return value
+        raise ProtocolError(HEAD, "variable length integer of more than four bytes")
+
+    def binary(self) -> bytes:
+        """Read bytes with their length in front."""
+        return self.take(self.short())
+
+    def text(self, what: str) -> str:
+        """Read a string; `what` names it in the error."""
+        return decoded(self.binary(), what)
+
+    def packet_id(self) -> int:
+        """Read a packet id, which is never 0."""
+        packet_id = self.short()
+        if packet_id == 0:
+            raise ProtocolError(HEAD, "packet id 0")
+        return packet_id
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all is read."""
+        return self.at == len(self._data)
+
+    def finish(self) -> None:
+        """Make sure that all is read."""
+        if not self.at_end:
+            raise ProtocolError(HEAD, "bytes behind the last field")
+
+
+def decoded(data: bytes, what: str) -> str:
+    """Read the bytes of a string; `what` names it in the error."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError(HEAD, f"{what} is not UTF-8") from None
+    if "\0" in text:
+        raise ProtocolError(HEAD, f"{what} contains U+0000")
+    return text
+
+
+def variable(value: int) -> bytes:
+    """Write an integer as one to four bytes, as lengths are written."""
+    assert 0 <= value <= REMAINING_LENGTH_MAX
+    if value <= _DIGIT:
+        return bytes((value,))
+    digits = bytearray()
+    while value > _DIGIT:
+        digits.append(value & _DIGIT | _MORE_DIGITS)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def binary(value: bytes) -> bytes:
+    """Write bytes with their length in front."""
+    assert len(value) <= STRING_BYTES_MAX
+    return len(value).to_bytes(2, "big") + value
+
+
+def packet(head: int, body: bytes) -> bytes:
+    """Write a packet from its first byte and what follows its length."""
+    return bytes((head,)) + variable(len(body)) + body

@@ -1,0 +1,118 @@
+"""What the properties of a PUBLISH of MQTT 5 mean for a message, and those of a message on its way.
+
+Owns the mapping between both; pure. A user property is an item of the property bag that is written
+in another place, so the same names mean the same. Invariant: a `MessageProperties` is shared by the
+messages that carry the same block, so neither it nor its dictionaries are ever changed.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.heads.mqtt.properties import IN_PUBLISH, Property, parse_properties, write_properties
+from edgehub.heads.mqtt.topics import bytes_of
+from edgehub.property_bag import add_item
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.message import Message
+    from edgehub.property_bag import Properties
+
+_MS_PER_S: Final = 1000
+
+# As numbers: members of an enumeration cost more than the rest of the work.
+_PAYLOAD_FORMAT_INDICATOR: Final = int(Property.PAYLOAD_FORMAT_INDICATOR)
+_MESSAGE_EXPIRY_INTERVAL: Final = int(Property.MESSAGE_EXPIRY_INTERVAL)
+_CONTENT_TYPE: Final = int(Property.CONTENT_TYPE)
+_CORRELATION_DATA: Final = int(Property.CORRELATION_DATA)
+_TOPIC_ALIAS: Final = int(Property.TOPIC_ALIAS)
+_USER_PROPERTY: Final = int(Property.USER_PROPERTY)
+
+
+class MessageProperties:
+    """The properties of a message, taken apart.
+
+    Attributes:
+        properties: Application properties.
+        system: System properties by the names that conditions use.
+        properties_bytes: What they count against the message limit.
+        expiry_ms: Message expiry interval, None = none.
+        is_text: Whether the sender says that the body is UTF-8.
+        topic_alias: Alias of the topic, None = none.
+    """
+
+    __slots__ = (
+        "expiry_ms",
+        "is_text",
+        "properties",
+        "properties_bytes",
+        "system",
+        "topic_alias",
+    )
+
+    def __init__(self, values: Mapping[int, Any]) -> None:
+        properties: Properties = {}
+        system: Properties = {}
+        for name, value in values.get(_USER_PROPERTY, ()):
+            # The dialect has no empty text, and no property without a name.
+            if name:
+                add_item(name, value or None, properties, system)
+        content_type = values.get(_CONTENT_TYPE)
+        if content_type:
+            system["contentType"] = content_type
+        correlation_data = values.get(_CORRELATION_DATA)
+        if correlation_data:
+            system["cid"] = _as_text(correlation_data)
+        expiry_s = values.get(_MESSAGE_EXPIRY_INTERVAL)
+        self.properties = properties
+        self.system = system
+        self.properties_bytes = bytes_of(properties) + bytes_of(system)
+        self.expiry_ms = None if expiry_s is None else expiry_s * _MS_PER_S
+        self.is_text = values.get(_PAYLOAD_FORMAT_INDICATOR) == 1
+        self.topic_alias: int | None = values.get(_TOPIC_ALIAS)
+
+
+def read_message_properties(block: bytes) -> MessageProperties:
+    """Read the property block of a PUBLISH, without its length.
+
+    Raises:
+        ProtocolError: If it is malformed.
+    """
+    return MessageProperties(parse_properties(block, IN_PUBLISH))
+
+
+def write_message_properties(message: Message, expires_in_ms: int | None) -> bytes:
+    """Write the property block of a message on its way to a client, its length in front.
+
+    Args:
+        message: Its application properties go as user properties; what MQTT 5 has a place of its
+            own for goes there. Everything is in the topic's property bag too.
+        expires_in_ms: What is left of its time to live, None = not known or endless.
+    """
+    values: list[tuple[Property, Any]] = []
+    if expires_in_ms is not None:
+        # Rounded up: 0 would mean that it is over.
+        seconds = max(1, -(-expires_in_ms // _MS_PER_S))
+        values.append((Property.MESSAGE_EXPIRY_INTERVAL, min(seconds, 2**32 - 1)))
+    content_type = message.system.get("contentType")
+    if content_type and "\0" not in content_type:
+        values.append((Property.CONTENT_TYPE, content_type))
+    correlation_id = message.system.get("cid")
+    if correlation_id:
+        values.append((Property.CORRELATION_DATA, correlation_id.encode()))
+    # The topic's property bag holds these too, so each of them fits into a string.
+    values += [
+        (Property.USER_PROPERTY, (name, value or ""))
+        for name, value in message.properties.items()
+        if name and "\0" not in name and "\0" not in (value or "")
+    ]
+    return write_properties(values)
+
+
+def _as_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,228 @@
+"""The layout of MQTT 5 packets: what clients send, and the bytes of what the server answers.
+
+Owns what differs from MQTT 3.1.1; the values are those of `packets`. Pure, without sockets or
+state; framing, PUBLISH and topic aliases belong to the decoder. Invariant: nothing but
+`ProtocolError` leaves a parser. Source: MQTT 5, sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.errors import ProtocolError
+from edgehub.heads.mqtt.fields import HEAD, Reader, packet
+from edgehub.heads.mqtt.message_properties import MessageProperties
+from edgehub.heads.mqtt.packets import (
+    CLEAN_SESSION,
+    LEVEL_5,
+    PASSWORD,
+    QOS_2,
+    USER_NAME,
+    WILL,
+    WILL_RETAIN,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Puback,
+    Subscribe,
+    Unsubscribe,
+    Will,
+    check_connect_flags,
+)
+from edgehub.heads.mqtt.properties import (
+    IN_CONNECT,
+    IN_DISCONNECT,
+    IN_PUBACK,
+    IN_SUBSCRIBE,
+    IN_UNSUBSCRIBE,
+    IN_WILL,
+    Property,
+    read_properties,
+    write_properties,
+)
+from edgehub.heads.mqtt.reasons import ReasonCode, ReasonedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CONNECT_BEGIN: Final = b"\x00\x04MQTT\x05"
+"""The first bytes of the body of a CONNECT."""
+
+QOS: Final = 0x03
+RETAIN_AS_PUBLISHED: Final = 0x08
+SHARED: Final = "$share/"
+
+NEVER_S: Final = 0xFFFF_FFFF
+"""Session expiry interval of a session that does not expire."""
+
+# Packet id and reason code; the properties may be left out.
+_SHORT_PUBACK_BYTES: Final = 3
+
+_RETAIN_HANDLING_SHIFT: Final = 4
+_RETAIN_HANDLING: Final = 3
+_RESERVED_OPTIONS: Final = 0xC0
+
+
+def parse_connect(data: bytes) -> Connect:
+    """Read the body of a CONNECT that begins as one of MQTT 5 does.
+
+    Raises:
+        ReasonedError: If it is malformed; the client can be told why.
+    """
+    try:
+        return _parse_connect(Reader(data.removeprefix(CONNECT_BEGIN)))
+    except ReasonedError:
+        raise
+    except ProtocolError as error:
+        raise ReasonedError(ReasonCode.MALFORMED_PACKET, error.reason) from error
+
+
+def _parse_connect(reader: Reader) -> Connect:
+    flags = reader.byte()
+    check_connect_flags(flags)
+    keep_alive_s = reader.short()
+    values = read_properties(reader, IN_CONNECT)
+    method = values.get(Property.AUTHENTICATION_METHOD)
+    if Property.AUTHENTICATION_DATA in values and method is None:
+        reason = "authentication data without a method"
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
+    client_id = reader.text("client id")
+    will = _parse_will(reader, flags) if flags & WILL else None
+    user_name = reader.text("user name") if flags & USER_NAME else None
+    password = reader.binary() if flags & PASSWORD else None
+    reader.finish()
+    return Connect(
+        level=LEVEL_5,
+        client_id=client_id,
+        clean_session=bool(flags & CLEAN_SESSION),
+        keep_alive_s=keep_alive_s,
+        user_name=user_name,
+        password=password,
+        will=will,
+        properties=ConnectProperties(
+            session_expiry_s=expiry_s(values.get(Property.SESSION_EXPIRY_INTERVAL, 0)),
+            receive_maximum=values.get(Property.RECEIVE_MAXIMUM, 65_535),
+            packet_bytes_max=values.get(Property.MAXIMUM_PACKET_SIZE),
+            problem_information=values.get(Property.REQUEST_PROBLEM_INFORMATION, 1) == 1,
+            authentication_method=method,
+        ),
+    )
+
+
+def _parse_will(reader: Reader, flags: int) -> Will:
+    values = read_properties(reader, IN_WILL)
+    return Will(
+        topic=reader.binary(),
+        body=reader.binary(),
+        qos=flags >> 3 & 3,
+        retain=bool(flags & WILL_RETAIN),
+        delay_s=values.get(Property.WILL_DELAY_INTERVAL, 0),
+        properties=MessageProperties(values) if values else None,
+    )
+
+
+def expiry_s(interval: int) -> int | None:
+    """Give a session expiry interval in seconds, None = never."""
+    return None if interval == NEVER_S else interval
+
+
+def parse_puback(data: bytes) -> Puback:
+    """Read the body of a PUBACK."""
+    reader = Reader(data)
+    packet_id = reader.packet_id()
+    code = ReasonCode.SUCCESS if reader.at_end else reader.byte()
+    if len(data) > _SHORT_PUBACK_BYTES:
+        read_properties(reader, IN_PUBACK)
+    reader.finish()
+    return Puback(packet_id, code)
+
+
+def parse_subscribe(data: bytes) -> Subscribe:
+    """Read the body of a SUBSCRIBE; the last field of a filter is its whole options byte."""
+    reader = Reader(data)
+    packet_id = reader.packet_id()
+    if Property.SUBSCRIPTION_IDENTIFIER in read_properties(reader, IN_SUBSCRIBE):
+        code = ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
+        raise ReasonedError(code, "subscription identifier; see CONNACK")
+    filters = []
+    while not reader.at_end:
+        topic_filter = reader.text("topic filter")
+        options = reader.byte()
+        _check_options(topic_filter, options)
+        filters.append((topic_filter, options))
+    if not filters:
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE without a filter")
+    return Subscribe(packet_id=packet_id, filters=tuple(filters))
+
+
+def _check_options(topic_filter: str, options: int) -> None:
+    if options & _RESERVED_OPTIONS:
+        raise ProtocolError(HEAD, "reserved subscription options are set")
+    if options & QOS > QOS_2 or options >> _RETAIN_HANDLING_SHIFT == _RETAIN_HANDLING:
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, f"subscription options {options:#04x}")
+    if topic_filter.startswith(SHARED):
+        code = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        raise ReasonedError(code, "shared subscription; see CONNACK")
+
+
+def parse_unsubscribe(data: bytes) -> Unsubscribe:
+    """Read the body of an UNSUBSCRIBE."""
+    reader = Reader(data)
+    packet_id = reader.packet_id()
+    read_properties(reader, IN_UNSUBSCRIBE)
+    filters = []
+    while not reader.at_end:
+        filters.append(reader.text("topic filter"))
+    if not filters:
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "UNSUBSCRIBE without a filter")
+    return Unsubscribe(packet_id=packet_id, filters=tuple(filters))
+
+
+def parse_disconnect(data: bytes) -> Disconnect:
+    """Read the body of a DISCONNECT."""
+    if not data:
+        return Disconnect()
+    reader = Reader(data)
+    code = reader.byte()
+    if len(data) == 1:
+        return Disconnect(code=code)
+    values = read_properties(reader, IN_DISCONNECT)
+    reader.finish()
+    return Disconnect(code=code, session_expiry=values.get(Property.SESSION_EXPIRY_INTERVAL))
+
+
+def connack(
+    code: int, properties: Iterable[tuple[Property, Any]], *, session_present: bool = False
+) -> bytes:
+    """Write a CONNACK."""
+    return packet(0x20, bytes((int(session_present), code)) + write_properties(properties))
+
+
+def puback(packet_id: int, code: int, reason: str = "") -> bytes:
+    """Write a PUBACK that says more than success."""
+    body = packet_id.to_bytes(2, "big") + bytes((code,))
+    return packet(0x40, body + write_properties(_reason(reason)) if reason else body)
+
+
+def suback(packet_id: int, codes: bytes, reason: str = "") -> bytes:
+    """Write a SUBACK with one code per filter."""
+    return _subscription_answer(0x90, packet_id, codes, reason)
+
+
+def unsuback(packet_id: int, codes: bytes) -> bytes:
+    """Write an UNSUBACK with one code per filter."""
+    return _subscription_answer(0xB0, packet_id, codes, "")
+
+
+def disconnect(code: int, reason: str = "") -> bytes:
+    """Write a DISCONNECT."""
+    body = bytes((code,))
+    return packet(0xE0, body + write_properties(_reason(reason)) if reason else body)
+
+
+def _subscription_answer(head: int, packet_id: int, codes: bytes, reason: str) -> bytes:
+    return packet(head, packet_id.to_bytes(2, "big") + write_properties(_reason(reason)) + codes)
+
+
+def _reason(text: str) -> list[tuple[Property, Any]]:
+    return [(Property.REASON_STRING, text)] if text else []

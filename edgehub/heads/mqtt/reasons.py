@@ -1,0 +1,63 @@
+"""Reason codes of MQTT 5, and the error that carries one.
+
+Source: MQTT 5, section 2.4. Invariant: an error without a code of its own is a malformed packet.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from edgehub.errors import ProtocolError
+from edgehub.heads.mqtt.fields import HEAD
+
+
+class ReasonCode(IntEnum):
+    """What the listener tells its clients, and reads from them."""
+
+    SUCCESS = 0x00
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_BUSY = 0x89
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    QOS_NOT_SUPPORTED = 0x9B
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+
+
+FIRST_FAILURE = 0x80
+"""Reason codes from here on say that something was refused."""
+
+
+class ReasonedError(ProtocolError):
+    """A peer of MQTT 5 broke its protocol in a way that has a code of its own.
+
+    Attributes:
+        code: What the peer is told.
+    """
+
+    def __init__(self, code: ReasonCode, reason: str) -> None:
+        super().__init__(HEAD, reason)
+        self.code = code
+
+
+def reason_of(error: ProtocolError) -> ReasonCode:
+    """Give the reason code for an error."""
+    return error.code if isinstance(error, ReasonedError) else ReasonCode.MALFORMED_PACKET

@@ -1,0 +1,199 @@
+"""Whose turn it is: no client gets more of the loop and of a commit than its neighbours leave it.
+
+Owns the bytes of a client that wait for their turn. What comes in large reads is acted upon in
+slices. While others are active too, a client pauses between its slices in proportion to the time
+they took, and one that has more than its share of unsettled bytes waits until some of them are
+settled. A client alone waits for nobody. Invariants: bytes keep their order; a client waits at most
+`WAIT_MAX_S` at once, so its pings are answered while nothing can be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from edgehub.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.backlog import Backlog
+    from edgehub.heads.mqtt.codec import Decoder
+    from edgehub.heads.mqtt.ingress import Ingress
+    from edgehub.heads.mqtt.packets import Packet
+
+READ_BYTES_MIN: Final = 16 * 1024
+"""Reads up to this size are acted upon at once."""
+
+SHARE_BYTES_MIN: Final = 24 * 1024
+"""Unsettled bytes that every client may have: some fifty small messages in each commit."""
+
+WAIT_MAX_S: Final = 0.05
+
+_SLICE_PACKETS: Final = 64
+_PIECE_BYTES: Final = 4096
+_PAUSES_MAX: Final = 8
+_SHARE: Final = 1.25
+_ACTIVE_S: Final = 0.1
+_REFRESH_S: Final = 0.005
+_PEAK_DECAY: Final = 0.8
+
+
+class Neighbour(Protocol):
+    """A signed-in connection."""
+
+    @property
+    def heard_s(self) -> float:
+        """When something came in last."""
+
+
+class Share:
+    """What one client may take; the same for all clients of a listener.
+
+    Args:
+        clock: For how long ago a client was heard.
+        backlog: What all have unsettled.
+        neighbours: The signed-in connections.
+    """
+
+    __slots__ = ("_active", "_backlog", "_clock", "_mean_peak", "_neighbours", "_refreshed_s")
+
+    def __init__(self, clock: Clock, backlog: Backlog, neighbours: Iterable[Neighbour]) -> None:
+        self._clock = clock
+        self._backlog = backlog
+        self._neighbours = neighbours
+        self._active = 0
+        self._mean_peak = 0.0
+        self._refreshed_s = 0.0
+
+    def others(self) -> int:
+        """Count the clients beside the one that asks that were heard a moment ago."""
+        now_s = self._clock.monotonic()
+        if now_s - self._refreshed_s >= _REFRESH_S:
+            # Only busy clients ask, and not for each message.
+            self._refreshed_s = now_s
+            since_s = now_s - _ACTIVE_S
+            self._active = sum(1 for each in self._neighbours if each.heard_s >= since_s)
+            # The peak, as between two commits next to nothing is unsettled.
+            mean = self._backlog.bytes / max(1, self._active)
+            self._mean_peak = max(mean, self._mean_peak * _PEAK_DECAY)
+        return max(0, self._active - 1)
+
+    @property
+    def bytes_max(self) -> float:
+        """What a client may have unsettled while others are active."""
+        return max(SHARE_BYTES_MIN, _SHARE * self._mean_peak)
+
+
+class Waiter(Protocol):
+    """The connection as its turn sees it."""
+
+    def next_turn(self) -> None:
+        """Act on the next slice."""
+
+
+class Turn:
+    """The turns of one client.
+
+    Args:
+        clock: For the waits.
+        share: What it may take.
+        waiter: Its connection.
+
+    Attributes:
+        is_waiting: Whether the client has to wait, and so must not be read.
+    """
+
+    __slots__ = (
+        "_at",
+        "_began_s",
+        "_clock",
+        "_not_before_s",
+        "_rest",
+        "_share",
+        "_timer",
+        "_waiter",
+        "is_waiting",
+    )
+
+    def __init__(self, clock: Clock, share: Share, waiter: Waiter) -> None:
+        self._clock = clock
+        self._share = share
+        self._waiter = waiter
+        self._timer: TimerHandle | None = None
+        self._rest = b""
+        self._at = 0
+        self._began_s = 0.0
+        self._not_before_s = 0.0
+        self.is_waiting = False
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes wait."""
+        return self._at < len(self._rest)
+
+    def add(self, data: bytes) -> None:
+        """Take bytes that came in behind those that wait."""
+        self._rest = self._rest[self._at :] + data
+        self._at = 0
+
+    def decode(self, decoder: Decoder, packets: list[Packet]) -> None:
+        """Decode the next slice of what waits.
+
+        Raises:
+            ProtocolError: If the stream is malformed; nothing waits any more.
+        """
+        self._began_s = self._clock.monotonic()
+        try:
+            while len(packets) < _SLICE_PACKETS and self.has_rest:
+                at = self._at
+                self._at = at + _PIECE_BYTES
+                decoder.feed(self._rest[at : self._at], packets)
+        except ProtocolError:
+            self._rest = b""
+            raise
+
+    def end(self, ingress: Ingress) -> None:
+        """The slice is done: decide when the next one may begin."""
+        others = self._share.others()
+        pause_s = 0.0
+        if self.has_rest:
+            now_s = self._clock.monotonic()
+            pause_s = min(WAIT_MAX_S, (now_s - self._began_s) * min(others, _PAUSES_MAX))
+            self._not_before_s = now_s + pause_s
+        if others and ingress.bytes > self._share.bytes_max:
+            ingress.wake_bytes = int(self._share.bytes_max) // 2
+            self._wait(WAIT_MAX_S)
+        elif self.has_rest:
+            self._wait(pause_s)
+
+    def wake(self) -> None:
+        """Enough is settled."""
+        if self.is_waiting:
+            self._cancel()
+            self._wait(max(0.0, self._not_before_s - self._clock.monotonic()))
+
+    def close(self) -> None:
+        """The client is gone."""
+        self._cancel()
+        self._rest = b""
+        self.is_waiting = False
+
+    def _wait(self, seconds: float) -> None:
+        self.is_waiting = True
+        if seconds:
+            self._timer = self._clock.call_later(seconds, self._next)
+        else:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _next(self) -> None:
+        self._cancel()
+        if self.is_waiting:
+            self.is_waiting = False
+            self._waiter.next_turn()

@@ -1,0 +1,258 @@
+"""Reload: the configuration is read anew and put in force while the hub runs, whole or not at all.
+
+Owns the configuration in force and the list of what waits for a restart; hands the changes to the
+parts it was given. Invariants: nothing changes before everything has been read and checked; reloads
+run one after the other; a reload without changes touches no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from edgehub.config.change import plan_change
+from edgehub.config.configuration import fault_documents, read_configuration
+from edgehub.egress import EgressChange
+from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.telemetry.log import set_level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edgehub.config.change import PendingKey
+    from edgehub.config.configuration import Configuration
+    from edgehub.config.origin import LoadedSettings
+    from edgehub.devices.identities import Identities
+    from edgehub.egress import Egress
+    from edgehub.heads.http.head import HttpHead
+    from edgehub.heads.mqtt.listener import MqttListener
+    from edgehub.router import Router
+    from edgehub.settings import Settings
+    from edgehub.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadParts:
+    """What a reload reaches.
+
+    Attributes:
+        identities: Who may sign in.
+        listener: The MQTT head.
+        router: Holds the route table.
+        egress: Endpoints and pumps.
+        store: The queues.
+        http: The HTTP head, None = there is none.
+    """
+
+    identities: Identities
+    listener: MqttListener
+    router: Router
+    egress: Egress
+    store: Store
+    http: HttpHead | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a reload.
+
+    Attributes:
+        faults: Why it was refused; empty = it was not.
+        applied: Keys of settings whose value in force changed.
+        needs_restart: Settings that differ from those in force and wait for a restart.
+        manifest_changed: Other routes are in force.
+        identities_changed: Other identities are in force.
+        certificate_changed: The listener shows another certificate, or trusts others.
+        routes: Number of routes in force.
+        endpoints: What happened to the endpoints.
+    """
+
+    faults: tuple[dict[str, Any], ...] = ()
+    applied: tuple[str, ...] = ()
+    needs_restart: tuple[PendingKey, ...] = ()
+    manifest_changed: bool = False
+    identities_changed: bool = False
+    certificate_changed: bool = False
+    routes: int
+    endpoints: EgressChange = field(default_factory=EgressChange)
+
+    @property
+    def word(self) -> str:
+        """`refused`, `applied` or `unchanged`."""
+        if self.faults:
+            return "refused"
+        changed = self.applied or self.manifest_changed
+        changed = changed or self.identities_changed or self.certificate_changed
+        return "applied" if changed else "unchanged"
+
+    def document(self) -> dict[str, Any]:
+        """Describe it; what `edgehub config reload --json` prints."""
+        return {
+            "outcome": self.word,
+            "faults": list(self.faults),
+            "applied": list(self.applied),
+            "needs_restart": [asdict(entry) for entry in self.needs_restart],
+            "manifest_changed": self.manifest_changed,
+            "identities_changed": self.identities_changed,
+            "certificate_changed": self.certificate_changed,
+            "routes": self.routes,
+            "endpoints": {name: list(ids) for name, ids in asdict(self.endpoints).items()},
+        }
+
+
+class Reloader:
+    """See the module.
+
+    Args:
+        configuration: What the hub started with.
+        hub_id: Device id of the hub itself.
+        parts: See `ReloadParts`.
+        reread: Reads settings again; blocks on the disk.
+        wanted: Set to ask for a reload without waiting for it, also before `run`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        hub_id: str,
+        parts: ReloadParts,
+        reread: Callable[[], LoadedSettings],
+        wanted: asyncio.Event,
+    ) -> None:
+        self.configuration = configuration
+        self.needs_restart: tuple[PendingKey, ...] = ()
+        self._hub_id = hub_id
+        self._parts = parts
+        self._reread = reread
+        self._wanted = wanted
+        self._waiters: list[asyncio.Future[Outcome]] = []
+        self._served: list[asyncio.Future[Outcome]] = []
+        self._ended = False
+
+    async def run(self) -> None:
+        """Reload whenever asked, until cancelled."""
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                self._served, self._waiters = self._waiters, []
+                outcome = await self._reload()
+                for waiter in self._served:
+                    if not waiter.done():
+                        waiter.set_result(outcome)
+        finally:
+            self._ended = True
+            for waiter in (*self._served, *self._waiters):
+                if not waiter.done():
+                    waiter.set_exception(_stopping())
+
+    async def reload(self) -> Outcome:
+        """Reload and say what became of it.
+
+        Raises:
+            EdgeHubError: If the hub stops meanwhile.
+        """
+        if self._ended:
+            raise _stopping()
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._wanted.set()
+        return await waiter
+
+    async def _reload(self) -> Outcome:
+        try:
+            wanted = await asyncio.to_thread(self._read)
+            if self._parts.http is not None:
+                # The last of what may fail: a certificate is taken over as it is read.
+                await self._parts.http.reload()
+        except ConfigError as error:
+            faults = str(error).splitlines()
+            log.error("hub.reload_refused", faults=faults)  # noqa: TRY400 - a file's fault
+            return Outcome(
+                faults=tuple(fault_documents(error)),
+                needs_restart=self.needs_restart,
+                routes=len(self.configuration.manifest.routes),
+            )
+        outcome = await self._apply(wanted)
+        log.info(
+            "hub.reloaded",
+            outcome=outcome.word,
+            applied=list(outcome.applied),
+            manifest_changed=outcome.manifest_changed,
+            identities_changed=outcome.identities_changed,
+            certificate_changed=outcome.certificate_changed,
+            routes=outcome.routes,
+            **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
+        )
+        if outcome.needs_restart:
+            keys = [entry.key for entry in outcome.needs_restart]
+            log.warning("hub.reload_needs_restart", keys=keys)
+        return outcome
+
+    def _read(self) -> Configuration:
+        return read_configuration(self._reread(), hub_id=self._hub_id)
+
+    async def _apply(self, wanted: Configuration) -> Outcome:
+        old, parts = self.configuration, self._parts
+        change = plan_change(old.loaded, wanted.loaded)
+        settings = change.loaded.settings
+        # Other files need a restart, as other ports do; what the files hold does not.
+        tls = wanted.tls if _tls_files(settings) == _tls_files(wanted.settings) else old.tls
+        new = replace(wanted, settings=settings, origins=change.loaded.origins, tls=tls)
+        self.configuration, self.needs_restart = new, change.needs_restart
+        identities_changed = new.identities != old.identities
+        if identities_changed:
+            parts.identities.apply(new.identities)
+            parts.listener.identities_changed()
+        certificate_changed = False
+        if new.tls is not None and old.tls is not None:
+            certificate_changed = new.tls.fingerprint != old.tls.fingerprint
+            if certificate_changed:
+                await parts.listener.renew_certificate(new.tls.context)
+        manifest_changed = new.manifest.fingerprint != old.manifest.fingerprint
+        if manifest_changed or new.manifest.file != old.manifest.file:
+            parts.router.replace(new.table)
+        self._adjust(settings)
+        endpoints = await parts.egress.apply(settings)
+        # An operator who asks for a reload does not want to wait for a back-off.
+        parts.egress.retry_now()
+        return Outcome(
+            applied=change.applied,
+            needs_restart=change.needs_restart,
+            manifest_changed=manifest_changed,
+            identities_changed=identities_changed,
+            certificate_changed=certificate_changed,
+            routes=len(new.manifest.routes),
+            endpoints=endpoints,
+        )
+
+    def _adjust(self, settings: Settings) -> None:
+        set_level(settings.log.level)
+        mqtt, store = settings.mqtt, settings.store
+        self._parts.listener.adjust(
+            clients_max=mqtt.clients_max,
+            message_bytes_max=mqtt.message_bytes_max,
+            connect_timeout_s=mqtt.connect_timeout_s,
+            ack_timeout_s=mqtt.ack_timeout_s,
+            store_qos0=mqtt.store_qos0,
+        )
+        self._parts.store.adjust(
+            check_entire_queue_on_cleanup=store.check_entire_queue_on_cleanup,
+            cache_bytes_max=store.cache_bytes,
+        )
+
+
+def _tls_files(settings: Settings) -> tuple[Path | None, ...]:
+    mqtt = settings.mqtt
+    return mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file
+
+
+def _stopping() -> EdgeHubError:
+    return EdgeHubError("the hub is stopping; the reload was not finished")

@@ -1,0 +1,114 @@
+"""The power goes at any moment: what was acknowledged is on the disk, whatever else is or is not.
+
+A shim records what a process does to its files; a model of a disk builds what a power cut may have
+left at some moment; a real recovery opens it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgehub.hub_id import load_hub_id
+from tests.support.power.cuts import images
+from tests.support.power.promises import Promises
+from tests.support.power.records import build_shim, read_log, recording
+from tests.support.power.traffic import Acknowledged, record_daemon
+
+ROOT = Path(__file__).parents[2]
+SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
+ROUNDS = 20 if SOAK else 1
+IMAGES = 1500 if SOAK else 150
+STEPS = 1000 if SOAK else 120
+DAEMON_IMAGES = 300 if SOAK else 40
+DAEMON_S = 6.0 if SOAK else 1.5
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(60 + ROUNDS * IMAGES)]
+
+
+@pytest.fixture(name="shim", scope="module")
+def fixture_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the shim once."""
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
+@pytest.fixture(name="seed")
+def fixture_seed() -> int:
+    """Choose the seed of a run; EDGEHUB_SEED repeats one, though threads do not repeat exactly."""
+    return int(os.environ.get("EDGEHUB_SEED", "0")) or random.SystemRandom().randrange(10**9)
+
+
+def _record_store(folder: Path, shim: Path, seed: int, *synchronous: str) -> Path:
+    disk, log = folder / "disk", folder / "log"
+    disk.mkdir(parents=True)
+    command = [sys.executable, "-m", "tests.support.power.workload", str(disk / "site" / "data")]
+    subprocess.run(
+        [*command, str(log), str(seed), str(STEPS), *synchronous],
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, **recording(shim, disk, log)},
+        stdout=subprocess.DEVNULL,
+    )
+    return log
+
+
+async def _try_images(
+    log: Path, promises: Promises | Acknowledged, count: int, seed: int
+) -> tuple[int, list[str]]:
+    """Let promises be checked against images of the recorded disk; gives how many, and faults."""
+    faults: list[str] = []
+    tried = 0
+    for image, news in images(read_log(log), count, random.Random(seed), log.parent / "images"):
+        promises.play(news)
+        faults += [f"{image}: {fault}" for fault in await promises.broken_by(image.folder)]
+        tried += 1
+        shutil.rmtree(image.folder)
+    return tried, faults
+
+
+def test_the_store_keeps_its_promises_over_power_cuts(
+    tmp_path: Path, shim: Path, seed: int
+) -> None:
+    """Rows, order, departures, dead letters: as promised, in every image of the disk."""
+    for number in range(ROUNDS):
+        folder = tmp_path / str(number)
+        log = _record_store(folder, shim, seed + number)
+        tried, faults = asyncio.run(_try_images(log, Promises(), IMAGES, seed + number))
+        print(f"seed {seed + number}: {tried} images")
+        assert not faults, f"EDGEHUB_SEED={seed + number}: {faults[:5]}"
+        assert tried > IMAGES // 2
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
+def test_weaker_syncs_would_be_noticed(
+    tmp_path: Path, shim: Path, seed: int, synchronous: str
+) -> None:
+    """With fewer syncs than the store asks for, acknowledged rows are missing: the test can see."""
+    log = _record_store(tmp_path, shim, seed, synchronous)
+    _, faults = asyncio.run(_try_images(log, Promises(), 60, seed))
+    assert any("lost: " in fault for fault in faults), f"EDGEHUB_SEED={seed}: {faults[:5]}"
+
+
+def test_what_a_daemon_acknowledged_survives_power_cuts(
+    tmp_path: Path, shim: Path, seed: int
+) -> None:
+    """Each acknowledged message waits in its queues or stands in the file that it was sent to."""
+    for number in range(ROUNDS):
+        folder = tmp_path / str(number)
+        disk, log = folder / "disk", folder / "log"
+        disk.mkdir(parents=True)
+        record_daemon(disk, shim, log, random.Random(seed + number), seconds=DAEMON_S)
+        acknowledged = Acknowledged(load_hub_id(disk / "site" / "data", None))
+        tried, faults = asyncio.run(_try_images(log, acknowledged, DAEMON_IMAGES, seed + number))
+        print(f"seed {seed + number}: {tried} images, {acknowledged.count} messages")
+        assert not faults, f"EDGEHUB_SEED={seed + number}: {faults[:5]}"
+        assert acknowledged.count > 500
+        shutil.rmtree(folder)

@@ -1,0 +1,234 @@
+"""Changing a running daemon: settings and manifest by SIGHUP and by command, and what it says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.devices import Collector, Device
+from tests.support.ports import free_port
+from tests.support.refusing_peer import RefusingPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.daemon import Daemon
+    from tests.support.mosquitto import Mosquitto
+
+pytestmark = pytest.mark.e2e
+
+TOP = 'manifest = "manifest.json"'
+
+
+def _write_manifest(daemon: Daemon, status: int, *, file: str = "manifest.json") -> None:
+    document = {
+        "schemaVersion": "1.1",
+        "routes": {
+            "status": {
+                "route": "FROM /messages/* WHERE kind = 'status' INTO $upstream",
+                "priority": status,
+                "timeToLiveSecs": 3600,
+            },
+            "rest": "FROM /messages/* INTO $upstream",
+        },
+        "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+    }
+    (daemon.folder / file).write_text(json.dumps(document), "utf-8")
+
+
+def _replace(daemon: Daemon, old: str, new: str) -> None:
+    text = daemon.config.read_text("utf-8")
+    assert old in text
+    daemon.config.write_text(text.replace(old, new), "utf-8")
+
+
+def _edgehub(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "edgehub", *arguments],
+        cwd=daemon.folder,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def _depths(daemon: Daemon) -> dict[str, int]:
+    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")}
+
+
+def _publish(daemon: Daemon, kind: str, numbers: range, device_id: str = "press-1") -> None:
+    device = Device(device_id, daemon.mqtt_port)
+    for number in numbers:
+        device.publish(kind, number)
+    assert device.wait_in_flight_below(1, 15)
+    device.close()
+
+
+def _json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.timeout(60)
+def test_a_reload_with_a_correct_address_tries_at_once(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """C-05: a minute of back-off is not waited for, and the rows come in their order."""
+    with RefusingPeer() as wrong:
+        daemon = make_daemon(upstream=wrong.port).start()
+        collector = Collector(broker.port)
+        _publish(daemon, "a", range(50))
+        daemon.wait_event("pump.endpoint_parked")
+        _replace(daemon, f"port = {wrong.port}", f"port = {broker.port}")
+        asked = time.monotonic()
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_event("endpoint.link_up")
+        assert time.monotonic() - asked < 2
+    assert collector.wait_for({("press-1", "a", number) for number in range(50)}, 10) == set()
+    assert [arrival.number for arrival in collector.arrivals] == list(range(50))
+    collector.close()
+    assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_changed_class_holds_for_new_rows_and_both_drain(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """C-06: 500 rows stay in class 2, new ones are class 1, both leave, without a restart."""
+    daemon = make_daemon(top=TOP)
+    _write_manifest(daemon, 2)
+    daemon.start()
+    collector = Collector(broker.port)
+    _publish(daemon, "status", range(500))
+    _write_manifest(daemon, 1)
+    done = _edgehub(daemon, "config", "reload", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = _json(done)
+    assert (outcome["outcome"], outcome["manifest_changed"]) == ("applied", True)
+    _publish(daemon, "status", range(500, 600))
+    assert _depths(daemon) == {"upstream_Pri1": 100, "upstream_Pri2": 500}
+    daemon.config.write_text(
+        daemon.config.read_text("utf-8")
+        + f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {broker.port}\n',
+        "utf-8",
+    )
+    daemon.signal(signal.SIGHUP)
+    wanted = {("press-1", "status", number) for number in range(600)}
+    assert collector.wait_for(wanted, 20) == set()
+    order = [arrival.number for arrival in collector.arrivals]
+    assert order == [*range(500, 600), *range(500)]
+    daemon.wait_until(lambda: set(_depths(daemon).values()) == {0}, 10)
+    collector.close()
+    assert daemon.stop() == 0
+
+
+def test_a_refused_reload_changes_nothing_and_names_every_fault(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """Settings and manifest are taken together or not at all; the command says 78."""
+    daemon = make_daemon(top=TOP)
+    _write_manifest(daemon, 2)
+    daemon.start()
+    before = daemon.call("config show")
+    _write_manifest(daemon, 11)
+    text = daemon.config.read_text("utf-8")
+    daemon.config.write_text(
+        f'drain_timeout_s = 5\n{text}[upstream]\ntype = "mqtt"\nhost = "a"\ntls = true\n'
+        'ca_file = "absent.pem"\n',
+        "utf-8",
+    )
+    done = _edgehub(daemon, "config", "reload")
+    assert done.returncode == 78
+    assert "routes.status.priority" in done.stderr
+    assert "upstream.ca_file: there is no file" in done.stderr
+    refused = daemon.wait_event("hub.reload_refused")
+    assert len(refused["faults"]) == 2
+    assert daemon.call("config show") == before
+    # Wrong settings are found before the daemon is asked.
+    daemon.config.write_text(text + "[store]\nengine = 'rocks'\n", "utf-8")
+    done = _edgehub(daemon, "config", "reload")
+    assert done.returncode == 78
+    assert "store.engine: unknown key" in done.stderr
+    assert daemon.stop() == 0
+
+
+def test_what_needs_a_restart_is_listed_until_then(make_daemon: Callable[..., Daemon]) -> None:
+    """A changed port is named in log, answer and status; the rest of the change is applied."""
+    daemon = make_daemon().start()
+    port = free_port()
+    _replace(daemon, f"port = {daemon.mqtt_port}", f"port = {port}\nclients_max = 7")
+    done = _edgehub(daemon, "config", "reload")
+    assert done.returncode == 0, done.stderr
+    assert "settings: mqtt.clients_max" in done.stdout
+    assert f"needs a restart: mqtt.port = {port}" in done.stdout
+    assert daemon.wait_event("hub.reload_needs_restart")["keys"] == ["mqtt.port"]
+    status = daemon.call("status")
+    assert status["needs_restart"] == ["mqtt.port"]
+    assert any(f"mqtt.port = {port} takes effect" in line for line in status["warnings"])
+    shown = _json(_edgehub(daemon, "config", "show", "--running", "--json"))["settings"]
+    assert shown["mqtt.port"]["value"] == daemon.mqtt_port
+    assert shown["mqtt.clients_max"]["value"] == 7
+    assert daemon.stop() == 0
+    daemon.start()
+    assert daemon.mqtt_port == port
+    assert daemon.call("status")["warnings"] == []
+    assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_manifest_is_compared_before_it_is_applied(make_daemon: Callable[..., Daemon]) -> None:
+    """Classes, rows that keep theirs, and honest words about what was not measured."""
+    daemon = make_daemon(top=TOP)
+    _write_manifest(daemon, 2)
+    daemon.start()
+    _publish(daemon, "status", range(20))
+    _write_manifest(daemon, 1, file="new.json")
+    done = _edgehub(daemon, "manifest", "diff", "new.json", "--json")
+    assert done.returncode == 0, done.stderr
+    document = _json(done)
+    (change,) = document["class_changes"]
+    assert (change["route"], change["before"], change["after"]) == ("status", 2, 1)
+    assert change["rows_in_old_queue"] == 20
+    fates = {queue["id"]: queue["fate"] for queue in document["queues"]}
+    assert fates == {"upstream": "kept", "upstream_Pri1": "new", "upstream_Pri2": "drains"}
+    assert document["disk"]["measured_s"] is None
+    text = _edgehub(daemon, "manifest", "diff", "new.json").stdout
+    assert "class of status: 2 -> 1; 20 rows stay in upstream_Pri2" in text
+    assert "not measured yet" in text
+    assert "the same routes" in _edgehub(daemon, "manifest", "diff", "manifest.json").stdout
+    assert "status" in _edgehub(daemon, "manifest", "show").stdout
+    _write_manifest(daemon, 12, file="new.json")
+    done = _edgehub(daemon, "manifest", "diff", "new.json")
+    assert done.returncode == 78
+    assert "routes.status.priority" in done.stderr
+    assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(60)
+def test_an_unchanged_reload_drops_no_link(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """Under load, reload upon reload: one upstream session, one device session, no duplicate."""
+    daemon = make_daemon(upstream=broker.port).start()
+    collector = Collector(broker.port)
+    device = Device("press-1", daemon.mqtt_port)
+    for number in range(300):
+        device.publish("a", number)
+        if number % 30 == 0:
+            daemon.signal(signal.SIGHUP)
+            assert daemon.wait_event("hub.reloaded")["outcome"] == "unchanged"
+    assert collector.wait_for({("press-1", "a", number) for number in range(300)}, 15) == set()
+    assert [arrival.number for arrival in collector.arrivals] == list(range(300))
+    assert not device.disconnected.is_set()
+    links = [line for line in daemon.log if line["event"] == "endpoint.link_up"]
+    assert len(links) == 1
+    device.close()
+    collector.close()
+    assert daemon.stop() == 0

@@ -1,0 +1,483 @@
+"""The HTTP head on loopback: answers after the commit, refusals, slow and hostile clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.clock import ManualClock
+from edgehub.devices.identities import Identities, read_identity_list
+from edgehub.devices.passwords import PasswordHash
+from edgehub.errors import ConfigError, StartupError
+from edgehub.heads.http.head import HttpHead
+from edgehub.heads.http.options import HttpOptions
+from edgehub.message import Refusal
+from tests.support.certificates import Authority
+from tests.support.http_head import BATCH, EVENTS, basic, request, running
+from tests.support.scripted_router import ScriptedRouter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+async def test_204_comes_after_the_commit() -> None:
+    """Nothing is answered before the store has settled; then the connection goes on."""
+    async with running() as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request(b"one", iothub_app_kind="alarm"))
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        assert bench.head.statistics().waiting_bytes > 0
+        assert not client.reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001 - nothing has come
+        bench.router.settle()
+        answer = await client.answer()
+        assert (answer.status, answer.body) == (204, b"")
+        assert "date" in answer.headers
+        bench.router.holding = False
+        assert (await client.post(b"two")).status == 204
+        assert [message.body for message in bench.router.messages] == [b"one", b"two"]
+        shown = bench.head.statistics()
+        assert (shown.messages_total, shown.answers, shown.waiting_bytes) == (2, {"204": 2}, 0)
+
+
+async def test_a_batch_is_answered_once_all_are_settled() -> None:
+    """One of three missing, no answer."""
+    entries = [{"body": text, "base64Encoded": False} for text in "abc"]
+    async with running() as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request(json.dumps(entries).encode(), Content_Type=BATCH))
+        await bench.until(lambda: len(bench.router.pending) == 3)
+        bench.router.settle(2)
+        await asyncio.sleep(0)
+        assert bench.head.statistics().answers == {}
+        bench.router.settle()
+        assert (await client.answer()).status == 204
+        assert [message.body for message in bench.router.messages] == [b"a", b"b", b"c"]
+
+
+async def test_one_wrong_message_refuses_the_whole_batch() -> None:
+    """400 with its index, and nothing was handed to the store."""
+    async with running() as bench:
+        client = await bench.connect()
+        body = b'[{"body":"YQ=="},{"body":"?"},{"body":"YQ=="}]'
+        answer = await client.post(body, Content_Type=BATCH)
+        assert answer.status == 400
+        assert answer.problem["index"] == 1
+        assert bench.router.messages == []
+        assert (await client.post()).status == 204
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [(Refusal.LIMIT, 507), (Refusal.CLOSED, 503), (Refusal.INVALID, 400)],
+)
+async def test_a_refusal_of_the_store_is_told_as_it_is(refusal: Refusal, status: int) -> None:
+    """Which message was not taken, and how many of the request are stored nevertheless."""
+    async with running() as bench:
+        bench.router.refusals = {1: refusal}
+        client = await bench.connect()
+        body = b'[{"body":"YQ=="},{"body":"Yg=="},{"body":"Yw=="}]'
+        answer = await client.post(body, Content_Type=BATCH)
+        assert answer.status == status
+        assert (answer.problem["index"], answer.problem["stored"]) == (1, 1)
+        # What follows a refused message would leave a hole.
+        assert [message.body for message in bench.router.messages] == [b"a", b"b"]
+        assert bench.head.statistics().waiting_bytes == 0
+
+
+async def test_a_refusal_that_comes_late_counts_the_others() -> None:
+    """The first refused one is named, whatever the order of settling."""
+    async with running() as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request(b'[{"body":""},{"body":""},{"body":""}]', Content_Type=BATCH))
+        await bench.until(lambda: len(bench.router.pending) == 3)
+        bench.router.pending.reverse()
+        bench.router.settle(2, refusal=Refusal.LIMIT)
+        bench.router.settle()
+        answer = await client.answer()
+        assert (answer.problem["index"], answer.problem["stored"]) == (1, 1)
+
+
+async def test_no_commit_in_time_is_503() -> None:
+    """With Retry-After; what was handed in is counted to its end, the late commit harms nobody."""
+    clock = ManualClock()
+    async with running(clock=clock) as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request(b"one"))
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        await clock.advance(29)
+        assert bench.head.statistics().answers == {}
+        await clock.advance(3)
+        answer = await client.answer()
+        assert (answer.status, answer.headers["retry-after"]) == (503, "30")
+        assert bench.head.statistics().waiting_bytes > 0
+        bench.router.holding = False
+        assert (await client.post(b"two")).status == 204
+        bench.router.settle()
+        await asyncio.sleep(0)
+        assert bench.head.statistics().waiting_bytes == 0
+        assert (await client.post(b"three")).status == 204
+
+
+async def test_too_much_that_waits_is_503() -> None:
+    """The bound on memory holds over all connections; afterwards everybody is served again."""
+    async with running(waiting_bytes_max=100_000) as bench:
+        bench.router.holding = True
+        clients = [await bench.connect() for _ in range(6)]
+        for client in clients[:5]:
+            client.send(request(b"x" * 19_000))
+        await bench.until(lambda: len(bench.router.pending) == 5)
+        answer = await clients[5].post(b"x" * 19_000)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "10")
+        bench.router.settle()
+        for client in clients[:5]:
+            assert (await client.answer()).status == 204
+        bench.router.holding = False
+        again = await bench.connect()
+        assert (await again.post(b"x" * 19_000)).status == 204
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (request(path="/nowhere"), 404),
+        (request(path="/devices/a b/messages/events".replace(" ", "%20")), 400),
+        (request(method="GET"), 405),
+        (request(method="PUT"), 405),
+        (request(Content_Type="multipart/form-data; boundary=x"), 415),
+        (request(Content_Type=f"{BATCH}; charset=latin1"), 415),
+        (request(iothub_nothing="1"), 400),
+        (request(b"x" * 300_000), 413),
+        (request(b"x" * 200, iothub_app_x="y" * 2000), 413),
+        (request(b"[]", Content_Type=BATCH), 400),
+        (b"GET / HTTP/9\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (request(X="y" * 20_000), 431),
+    ],
+)
+async def test_refused_requests(data: bytes, status: int) -> None:
+    """Each with its status and a problem document; nothing is stored."""
+    async with running(message_bytes_max=2000) as bench:
+        client = await bench.connect()
+        client.send(data)
+        answer = await client.answer()
+        assert answer.status == status
+        assert answer.problem["status"] == status
+        assert answer.problem["detail"]
+        assert bench.router.messages == []
+
+
+async def test_a_refusal_keeps_the_connection_where_it_can() -> None:
+    """Small bodies are passed over and the next request is served; HEAD gets no body."""
+    async with running() as bench:
+        client = await bench.connect()
+        assert (await client.post(b"x" * 1000, path="/nowhere")).status == 404
+        client.send(request(b"", method="HEAD") + request(b"next"))
+        head = (await client.reader.readuntil(b"\r\n\r\n")).decode()
+        assert head.startswith("HTTP/1.1 405 Method Not Allowed\r\nAllow: POST\r\n")
+        assert (await client.answer()).status == 204
+
+
+async def test_an_oversize_body_is_refused_before_it_has_come() -> None:
+    """Announced or chunked: the answer comes early, then the connection ends without a reset."""
+    async with running(message_bytes_max=1000) as bench:
+        for body in (
+            b"POST %s HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n" % EVENTS.encode(),
+            b"POST %s HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" % EVENTS.encode()
+            + b"x" * 2000,
+        ):
+            client = await bench.connect()
+            client.send(body)
+            answer = await client.answer()
+            assert (answer.status, answer.headers["connection"]) == (413, "close")
+            for _ in range(50):
+                client.send(b"x" * 10_000)
+            assert await client.ended() == b""
+            client.close()
+        await bench.until(lambda: not bench.head.statistics().connections)
+        assert bench.head.statistics().waiting_bytes == 0
+
+
+async def test_chunked_bodies_and_expect() -> None:
+    """A chunked message, and a client that waits for 100 before it sends its body."""
+    async with running() as bench:
+        client = await bench.connect()
+        head = f"POST {EVENTS} HTTP/1.1\r\n".encode()
+        client.send(head + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        assert (await client.answer()).status == 204
+        client.send(head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert (await client.answer()).status == 100
+        client.send(b"hi")
+        assert (await client.answer()).status == 204
+        assert [message.body for message in bench.router.messages] == [b"abcde", b"hi"]
+        client.send(b"POST /no HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert (await client.answer()).status == 404
+        assert await client.ended() == b""
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    """One at a time, whatever is sent ahead."""
+    async with running() as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request(b"a") + request(b"b", path="/no") + request(b"c"))
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        client.send(request(b"d"))
+        bench.router.settle()
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        bench.router.settle()
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        bench.router.settle()
+        statuses = [(await client.answer()).status for _ in range(4)]
+        assert statuses == [204, 404, 204, 204]
+        assert [message.body for message in bench.router.messages] == [b"a", b"c", b"d"]
+
+
+async def test_http_1_0_and_close() -> None:
+    """The connection ends or goes on as the client's version has it."""
+    async with running() as bench:
+        old = f"POST {EVENTS} HTTP/1.0\r\nContent-Length: 1\r\n".encode()
+        client = await bench.connect()
+        client.send(old + b"Connection: keep-alive\r\n\r\nx")
+        assert (await client.answer()).headers["connection"] == "keep-alive"
+        client.send(old + b"\r\nx")
+        assert (await client.answer()).headers["connection"] == "close"
+        assert await client.ended() == b""
+        client = await bench.connect()
+        client.send(request(Connection="close"))
+        assert (await client.answer()).headers["connection"] == "close"
+        assert await client.ended() == b""
+
+
+async def test_a_client_that_ends_its_side_is_still_answered() -> None:
+    """As `nc` does after its input."""
+    async with running() as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request())
+        client.writer.write_eof()
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        bench.router.settle()
+        assert (await client.answer()).status == 204
+        assert await client.ended() == b""
+
+
+async def test_many_clients_at_once() -> None:
+    """Each gets its answers; more than allowed get 503 and no more."""
+    async with running(connections_max=50) as bench:
+        clients = [await bench.connect() for _ in range(50)]
+
+        async def work(number: int) -> None:
+            for turn in range(20):
+                path = f"/devices/dev-{number}/messages/events"
+                answer = await clients[number].post(b"%d" % turn, path=path)
+                assert answer.status == 204
+
+        await asyncio.gather(*(work(number) for number in range(50)))
+        by_device: dict[str, list[bytes]] = {}
+        for message in bench.router.messages:
+            by_device.setdefault(message.device_id, []).append(message.body)
+        assert len(by_device) == 50
+        assert all(got == [b"%d" % turn for turn in range(20)] for got in by_device.values())
+        extra = await bench.connect()
+        assert (await extra.answer()).status == 503
+        assert await extra.ended() == b""
+
+
+async def test_slow_clients_are_ended() -> None:
+    """No request, headers drop by drop, a body that stands still: each has its time."""
+    clock = ManualClock()
+    async with running(clock=clock) as bench:
+        idle, drip, stuck, done = [await bench.connect() for _ in range(4)]
+        drip.send(b"POST / HT")
+        stuck.send(f"POST {EVENTS} HTTP/1.1\r\nContent-Length: 100\r\n\r\nab".encode())
+        assert (await done.post()).status == 204
+        await bench.until(lambda: bench.head.statistics().waiting_bytes == 2)
+        await clock.advance(9)
+        drip.send(b"TP/1.1\r\nX: ")
+        assert bench.head.statistics().connections == 4
+        await clock.advance(3)
+        assert (await drip.answer()).status == 408
+        assert await idle.ended() == b""
+        await clock.advance(20)
+        assert (await stuck.answer()).status == 408
+        assert bench.head.statistics().timed_out_total == 3
+        assert bench.head.statistics().waiting_bytes == 0
+        await clock.advance(60)
+        assert await done.ended() == b""
+
+
+async def test_a_slow_body_is_not_a_stuck_one() -> None:
+    """A thin link may take minutes for a large message, as long as it moves."""
+    clock = ManualClock()
+    async with running(clock=clock) as bench:
+        client = await bench.connect()
+        client.send(f"POST {EVENTS} HTTP/1.1\r\nContent-Length: 200000\r\n\r\n".encode())
+        for turn in range(20):
+            client.send(b"x" * 10_000)
+            await bench.until(
+                lambda turn=turn: (
+                    bench.head.statistics().waiting_bytes == 10_000 * (turn + 1)
+                    or bool(bench.router.messages)
+                )
+            )
+            await clock.advance(9)
+        assert (await client.answer()).status == 204
+
+
+async def test_a_client_that_does_not_read_is_ended() -> None:
+    """Answers pile up to a bound, then nothing more is served, then it is cut off."""
+    clock = ManualClock()
+    async with running(clock=clock) as bench:
+        client = await bench.connect()
+        client.writer.transport.pause_reading()
+        sent = 0
+
+        def served() -> int:
+            return sum(bench.head.statistics().answers.values())
+
+        # The kernel takes some megabytes of answers before the head sees that nobody reads.
+        while served() == sent:
+            client.send(request(b"", path="/no") * 1000)
+            sent += 1000
+            for _ in range(3000):
+                await asyncio.sleep(0)
+        assert bench.head.statistics().connections == 1
+        before = served()
+        for _ in range(65):
+            await clock.advance(1)
+        await bench.until(lambda: not bench.head.statistics().connections)
+        assert served() == before
+        assert bench.head.statistics().waiting_bytes == 0
+
+
+async def test_passwords(tmp_path: Path) -> None:
+    """Right, wrong, missing, for others within on_behalf and outside; until they are taken away."""
+    file = tmp_path / "identities"
+
+    def write(*entries: dict[str, object]) -> None:
+        secret = str(PasswordHash.of(b"s3cret"))
+        lines = [json.dumps({"password": secret, **entry}) for entry in entries]
+        file.write_text("\n".join(lines), "utf-8")
+        file.chmod(0o600)
+
+    write({"id": "press-1"}, {"id": "hall-2", "on_behalf": ["line-*"]}, {"id": "x:y"})
+    async with running(identities_file=file) as bench:
+        client = await bench.connect()
+
+        async def status(sender: str, *credentials: str) -> int:
+            headers = {"Authorization": basic(*credentials)} if credentials else {}
+            path = f"/devices/{sender}/messages/events"
+            return (await client.post(path=path, **headers)).status
+
+        assert await status("press-1") == 401
+        assert await status("press-9") == 204
+        assert await status("press-1", "press-1", "wrong") == 401
+        assert await status("press-1", "press-1", "s3cret") == 204
+        assert await status("press-1", "press-1", "s3cret") == 204
+        assert await status("line-7", "hall-2", "s3cret") == 204
+        assert await status("press-1", "hall-2", "s3cret") == 403
+        assert await status("press-9", "press-9", "s3cret") == 401
+        assert await status("x:y", "x:y", "s3cret") == 204
+        answer = await client.post(Authorization="SharedAccessSignature sr=x")
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"].startswith("Basic ")
+        assert await status("press-1", "press-1", "s3cret") == 204
+        write({"id": "press-1", "disabled": True})
+        bench.identities.apply(read_identity_list(file))
+        assert await status("press-1", "press-1", "s3cret") == 401
+        assert len(bench.router.messages) == 6
+
+
+async def test_a_drain_answers_what_was_taken_and_takes_no_more() -> None:
+    """Idle connections end, the one that waits for its commit is answered, new ones are refused."""
+    async with running() as bench:
+        bench.router.holding = True
+        idle, busy, reading = [await bench.connect() for _ in range(3)]
+        busy.send(request(b"taken"))
+        reading.send(request(b"late")[:-2])
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(bench.head.drain())
+            assert await idle.ended() == b""
+            reading.send(b"te")
+            answer = await reading.answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            bench.router.settle()
+            answer = await busy.answer()
+            assert (answer.status, answer.headers["connection"]) == (204, "close")
+        assert [message.body for message in bench.router.messages] == [b"taken"]
+        with pytest.raises(ConnectionRefusedError):
+            await bench.connect()
+
+
+async def test_what_keeps_it_from_starting() -> None:
+    """A port in use, nobody who could sign in, files that are no certificate."""
+    async with running() as bench:
+        for options, error, word in (
+            ({"port": bench.port}, StartupError, "set http.port"),
+            ({"host": "0.0.0.0"}, StartupError, "nobody could sign in"),
+            ({"host": "203.0.113.1"}, StartupError, "set http.host"),
+        ):
+            head = make_head(HttpOptions(**{"port": 0, **options}))
+            with pytest.raises(error, match=word):
+                await head.open()
+
+
+async def test_https(tmp_path: Path) -> None:
+    """A new certificate is used after a reload; a wrong one changes nothing."""
+    first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
+    certificate, key = first.server()
+    async with running(certificate_file=certificate, key_file=key) as bench:
+        for authority in (first, second, second):
+            context = ssl.create_default_context(cafile=authority.certificate)
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.port, ssl=context)
+            writer.write(request(b"over tls"))
+            assert (await reader.readline()) == b"HTTP/1.1 204 No Content\r\n"
+            writer.close()
+            if authority is first:
+                second.server()
+                await bench.head.reload()
+            else:
+                certificate.write_text("nonsense")
+                with pytest.raises(ConfigError, match=r"http\.certificate_file"):
+                    await bench.head.reload()
+
+
+async def test_curl_is_served(tmp_path: Path) -> None:
+    """A message from a file with Expect, and a batch, by curl."""
+    body = tmp_path / "body"
+    body.write_bytes(b"x" * 200_000)
+    async with running() as bench:
+        url = f"http://127.0.0.1:{bench.port}{EVENTS}"
+        for arguments in (
+            ["--data-binary", f"@{body}", "-H", "Expect: 100-continue", url],
+            ["-d", '[{"body":"YQ=="}]', "-H", f"Content-Type: {BATCH}", url, url],
+            ["-T", str(body), "-X", "POST", "-H", "Transfer-Encoding: chunked", url],
+            ["--http2", "-d", "upgrade", url],
+        ):
+            process = await asyncio.create_subprocess_exec(
+                "curl", "-sS", "-m", "10", "-w", "%{http_code} ", *arguments,
+                stdout=subprocess.PIPE,
+            )  # fmt: skip
+            out, _ = await process.communicate()
+            assert set(out.split()) == {b"204"}
+        sizes = [len(message.body) for message in bench.router.messages]
+        assert sizes == [200_000, 1, 1, 200_000, 7]
+
+
+def make_head(options: HttpOptions) -> HttpHead:
+    """A head that is not open."""
+    return HttpHead(
+        options, clock=ManualClock(), submit=ScriptedRouter().submit, identities=Identities()
+    )

@@ -1,0 +1,149 @@
+"""What the store had promised by some moment of a recorded run, and whether an image keeps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.clock import ManualClock
+from edgehub.errors import StartupError
+from edgehub.message import NEVER_MS
+from edgehub.store import Store
+from tests.support.power.records import Kind
+from tests.support.power.workload import DEAD_LETTERS_MAX, OPTIONS, token_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.support.power.records import Record
+
+Copy = tuple[int, str]
+"""Token of a message, and the queue it waits in."""
+
+
+class Promises:
+    """Follows the marks of `tests.support.power.workload`."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0
+        self._expires_ms: dict[Copy, int] = {}
+        self._queues: dict[int, list[str]] = {}
+        self._highest_offset = 0
+        self._waiting: set[Copy] = set()
+        self._leaving: set[Copy] = set()
+        self._left: set[Copy] = set()
+        self._dead: list[Copy] = []
+        self._dead_flushed = 0
+        self._notes: dict[str, str] = {}
+        self._unsure: set[str] = set()
+
+    def play(self, records: Iterable[Record]) -> None:
+        """Take note of the marks among these records."""
+        for record in records:
+            if record.kind is Kind.MARK:
+                self._take(record.words)
+
+    @property
+    def stored(self) -> int:
+        """Count the copies that must be found."""
+        return sum(1 for copy in self._waiting if self._expires_ms[copy] > self._now_ms)
+
+    async def broken_by(self, folder: Path) -> list[str]:
+        """Open an image by way of a real recovery and list what it does not keep."""
+        clock = ManualClock(boot_id="boot-2")
+        try:
+            path = folder / "site" / "data" / "queue.db"
+            store = await Store.open(path, clock=clock, options=OPTIONS)
+        except StartupError as error:
+            return [f"not to be opened: {error}"]
+        try:
+            faults = await self._check_rows(store)
+            faults += await self._check_file(store)
+        finally:
+            await store.close()
+        return faults
+
+    def _take(self, words: list[str]) -> None:
+        match words:
+            case ["now", now_ms]:
+                self._now_ms = int(now_ms)
+            case ["sent", token, *queues]:
+                for name, ttl_ms in (queue.split(":") for queue in queues):
+                    expires_ms = self._now_ms + int(ttl_ms) if int(ttl_ms) else NEVER_MS
+                    self._expires_ms[int(token), name] = expires_ms
+                    self._queues.setdefault(int(token), []).append(name)
+            case ["stored", token, offset]:
+                self._highest_offset = max(self._highest_offset, int(offset))
+                self._waiting.update((int(token), queue) for queue in self._queues[int(token)])
+            case ["leaves", token, queue, fate]:
+                copy = (int(token), queue)
+                self._waiting.discard(copy)
+                self._leaving.add(copy)
+                if fate == "dead":
+                    self._dead.append(copy)
+            case ["flushed"]:
+                self._left |= self._leaving
+                self._leaving = set()
+                self._dead_flushed = len(self._dead)
+            case ["begins", key]:
+                self._unsure.add(key)
+            case ["noted", key, value]:
+                self._unsure.discard(key)
+                self._notes[key] = value
+            case _:
+                raise AssertionError(words)
+
+    async def _check_rows(self, store: Store) -> list[str]:
+        faults: list[str] = []
+        found: set[Copy] = set()
+        for queue in store.queues():
+            name = f"{queue.endpoint_id}/{queue.priority}"
+            tokens: list[int] = []
+            while rows := await queue.read_batch(1000, 1 << 30):
+                tokens += [token_of(row.message) for row in rows]
+            if tokens != sorted(set(tokens)):
+                faults.append(f"{name} is out of order")
+            found.update((token, name) for token in tokens)
+            sql = f"SELECT count(*), coalesce(sum(size), 0) FROM q_{queue.number}"
+            counted = await store.read(lambda conn, sql=sql: conn.execute(sql).fetchone())
+            figures = queue.statistics()
+            if counted != (figures.depth, figures.bytes):
+                faults.append(f"{name} holds {counted}, says {figures.depth}, {figures.bytes}")
+        missing = [copy for copy in self._waiting - found if self._expires_ms[copy] > self._now_ms]
+        if missing:
+            faults.append(f"lost: {len(missing)} of {self.stored}, {sorted(missing)[:3]}")
+        back = self._left & found
+        if back:
+            faults.append(f"came back: {sorted(back)[:3]}")
+        dead = {
+            (token_of(letter.message), f"{letter.endpoint_id}/{letter.priority}")
+            for letter in await store.dead_letters(limit=1000)
+        }
+        if dead & found:
+            faults.append(f"dead and alive: {sorted(dead & found)[:3]}")
+        kept = self._dead[-DEAD_LETTERS_MAX:]
+        sure = self._dead[max(0, len(self._dead) - DEAD_LETTERS_MAX) : self._dead_flushed]
+        gone = {copy for copy in sure if copy not in dead}
+        gone |= {copy for copy in kept if copy not in dead | found and self._lasts(copy)}
+        if gone:
+            faults.append(f"neither dead nor alive: {sorted(gone)[:3]}")
+        return faults
+
+    def _lasts(self, copy: Copy) -> bool:
+        return self._expires_ms[copy] > self._now_ms
+
+    async def _check_file(self, store: Store) -> list[str]:
+        faults: list[str] = []
+        report = await store.read(lambda conn: conn.execute("PRAGMA integrity_check").fetchall())
+        if report != [("ok",)]:
+            faults.append(f"integrity_check: {report[:3]}")
+        figures = store.statistics()
+        if figures.checkpoint_repaired_total or figures.zone_repaired_total:
+            faults.append("the file disagreed with itself")
+        if figures.next_offset <= self._highest_offset:
+            faults.append(f"offset {figures.next_offset} comes a second time")
+        stored = dict(await store.read(lambda c: c.execute("SELECT * FROM meta").fetchall()))
+        for key, value in self._notes.items():
+            if key not in self._unsure and stored.get(key) != value:
+                faults.append(f"note of {key} is {stored.get(key)}, not {value}")
+        return faults

@@ -1,0 +1,124 @@
+"""`edgehub config` on files alone: validate, show, schema, example."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+
+import pytest
+
+from edgehub.cli.main import main
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run a command line in an empty directory; gives exit code, output and error output."""
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("EDGEHUB_")]:
+        monkeypatch.delenv(variable)
+
+    def run_command(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return run_command
+
+
+def test_the_defaults_are_without_fault(run):
+    """C-07: no file, no faults, no warnings."""
+    code, output, errors = run("config", "validate")
+    assert (code, errors) == (0, "")
+    assert "no faults; 1 routes from built-in manifest" in output
+
+
+def test_faults_of_settings_are_all_named(run, tmp_path):
+    """C-08, L-05: path, reason and near miss of each, with the exit code of a wrong file."""
+    file = tmp_path / "other.toml"
+    file.write_text(
+        "[mqtt]\nprot = 1\n[endpoints.lab]\ntype = 'file'\npath = 'x'\ntimeToLiveSecs = 5\n",
+        "utf-8",
+    )
+    code, output, errors = run("config", "validate", str(file))
+    assert (code, output) == (78, "")
+    assert "mqtt.prot: unknown key (did you mean 'port'?)" in errors
+    assert "endpoints.lab.timeToLiveSecs: unknown key" in errors
+    code, output, _ = run("config", "validate", str(file), "--json")
+    document = json.loads(output)
+    assert (code, document["ok"], len(document["faults"])) == (78, False, 2)
+
+
+def test_faults_of_files_that_settings_name_are_found(run, tmp_path):
+    """What `edgehub run` would refuse is refused here, with route, line and column."""
+    (tmp_path / "m.json").write_text(
+        json.dumps(
+            {
+                "schemaVersion": "1.1",
+                "routes": {"r": "FROM /messages/* WHERE x > INTO $upstream"},
+                "storeAndForwardConfiguration": {"timeToLiveSecs": 1},
+            }
+        ),
+        "utf-8",
+    )
+    (tmp_path / "edgehub.toml").write_text(
+        'manifest = "m.json"\n[upstream]\ntype = "mqtt"\nhost = "h"\npassword_file = "no"\n',
+        "utf-8",
+    )
+    code, output, _ = run("config", "validate", "--json")
+    faults = json.loads(output)["faults"]
+    assert code == 78
+    assert {fault["route"] for fault in faults} == {"r", None}
+    assert {fault["key"] for fault in faults} >= {"upstream.password_file"}
+
+
+def test_show_gives_values_and_origins(run, tmp_path, monkeypatch):
+    """C-07, L-06: all values, where each comes from, and the store path that follows."""
+    (tmp_path / "edgehub.toml").write_text("[mqtt]\nport = 1884\n", "utf-8")
+    monkeypatch.setenv("EDGEHUB_LOG__LEVEL", "debug")
+    code, output, errors = run("config", "show", "--json")
+    document = json.loads(output)
+    assert (code, errors, document["running"]) == (0, "", False)
+    assert document["settings"]["mqtt.port"] == {
+        "value": 1884,
+        "origin": "file",
+        "place": "edgehub.toml",
+    }
+    assert document["settings"]["log.level"]["place"] == "EDGEHUB_LOG__LEVEL"
+    assert document["derived"]["database"] == "edgehub-data/queue.db"
+    assert document["derived"]["global_ttl_s"] == 7200
+    code, output, _ = run("config", "show")
+    assert code == 0
+    assert "environment EDGEHUB_LOG__LEVEL" in output
+
+
+def test_show_works_with_a_faulty_manifest(run, tmp_path):
+    """The settings are shown, the fault goes to stderr."""
+    (tmp_path / "edgehub.toml").write_text('manifest = "absent.json"\n', "utf-8")
+    code, output, errors = run("config", "show", "--json")
+    assert code == 0
+    assert "absent.json" in errors
+    assert json.loads(output)["derived"]["routes"] is None
+
+
+def test_schema_and_example_are_what_they_say(run):
+    """One is JSON, the other TOML; neither needs a file."""
+    assert json.loads(run("config", "schema")[1])["$schema"].endswith("2020-12/schema")
+    assert tomllib.loads(run("config", "example")[1]) == {
+        name: {} for name in ("store", "mqtt", "http", "log")
+    }
+
+
+def test_commands_that_ask_the_daemon_say_that_none_is_there(run, tmp_path):
+    """Exit code 4, as with every command that needs one."""
+    (tmp_path / "m.json").write_text("{}", "utf-8")
+    for arguments in (
+        ("config", "reload"),
+        ("config", "show", "--running"),
+        ("manifest", "show"),
+        ("manifest", "diff", "m.json"),
+    ):
+        code, _, errors = run(*arguments)
+        assert code == 4, arguments
+        assert "is it running" in errors

@@ -1,0 +1,74 @@
+"""What a reload takes over and what waits for a restart."""
+
+from __future__ import annotations
+
+from edgehub.config.change import LIVE_KEYS, is_live, plan_change
+from edgehub.config.origin import LoadedSettings, Origin, OriginKind, flat_settings
+from edgehub.settings import Settings
+
+
+def _loaded(**settings: object) -> LoadedSettings:
+    made = Settings(**settings)
+    file = Origin(kind=OriginKind.FILE, place=str(settings.get("data_dir", "a file")))
+    return LoadedSettings(settings=made, origins=dict.fromkeys(flat_settings(made), file))
+
+
+def test_the_live_keys_exist():
+    """The list holds no key that the settings do not have."""
+    keys = flat_settings(Settings()).keys()
+    assert [key for key in LIVE_KEYS if key not in keys] == []
+
+
+def test_a_key_that_is_not_listed_needs_a_restart():
+    """Nothing new is ever ignored in silence."""
+    assert not is_live("store.commit_linger_ms")
+    assert not is_live("mqtt.port")
+    assert not is_live("something.new")
+    assert is_live("endpoints.lab.path")
+    assert is_live("upstream")
+
+
+def test_what_can_change_does_and_the_rest_keeps_its_value_and_origin():
+    """Values and origins in force are those of the hub that runs, not those of the file."""
+    before = _loaded(data_dir="a", mqtt={"port": 1, "clients_max": 5})
+    after = _loaded(data_dir="b", mqtt={"port": 2, "clients_max": 6}, drain_timeout_s=1)
+    change = plan_change(before, after)
+    settings = change.loaded.settings
+    assert (str(settings.data_dir), settings.mqtt.port) == ("a", 1)
+    assert (settings.mqtt.clients_max, settings.drain_timeout_s) == (6, 1)
+    assert change.applied == ("drain_timeout_s", "mqtt.clients_max")
+    assert [entry.key for entry in change.needs_restart] == ["data_dir", "mqtt.port"]
+    assert str(change.needs_restart[1]) == (
+        "mqtt.port = 2 takes effect at the next restart; 1 is in force"
+    )
+    assert change.loaded.origins["data_dir"].place == "a"
+    assert change.loaded.origins["mqtt.clients_max"].place == "b"
+
+
+def test_a_change_that_is_taken_back_waits_for_nothing():
+    """The comparison is with what is in force, however many reloads came before."""
+    before = _loaded(mqtt={"port": 1})
+    pending = plan_change(before, _loaded(mqtt={"port": 2}))
+    assert plan_change(pending.loaded, _loaded(mqtt={"port": 1})).needs_restart == ()
+
+
+def test_equal_settings_change_nothing():
+    """Two readings of one file are no change."""
+    change = plan_change(_loaded(upstream=MQTT), _loaded(upstream=MQTT))
+    assert (change.applied, change.needs_restart) == ((), ())
+
+
+def test_endpoints_come_and_go_live():
+    """Added, changed and removed endpoints are listed by their keys."""
+    lab = {"type": "file", "path": "x"}
+    change = plan_change(
+        _loaded(endpoints={"old": lab}), _loaded(endpoints={"lab": lab}, upstream=MQTT)
+    )
+    assert "upstream.host" in change.applied
+    assert "endpoints.lab.path" in change.applied
+    assert "endpoints.old.path" in change.applied
+    assert change.needs_restart == ()
+    assert set(change.loaded.settings.endpoints) == {"lab"}
+
+
+MQTT = {"type": "mqtt", "host": "a"}

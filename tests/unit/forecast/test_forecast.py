@@ -1,0 +1,189 @@
+"""What another manifest would do to queues and disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgehub.forecast.forecast import Present, difference_document, manifest_document
+from edgehub.forecast.rates import Rate
+from edgehub.message import DEFAULT_PRIORITY, EndpointId, Priority, QueueId, queue_id
+from edgehub.routes.manifest import parse_manifest
+from edgehub.store.statistics import QueueState, QueueStatistics
+from tests.support.routes import a_manifest
+
+STATUS = "FROM /messages/* WHERE kind = 'status' INTO $upstream"
+BULK = "FROM /messages/* WHERE kind = 'bulk' INTO $upstream"
+REST = "FROM /messages/* INTO $upstream"
+
+
+def _manifest(routes: dict[str, object], ttl_s: int = 100):
+    store = {"timeToLiveSecs": ttl_s}
+    return parse_manifest(a_manifest(routes, storeAndForwardConfiguration=store), file="m.json")
+
+
+def _queue(endpoint: str, priority: int = DEFAULT_PRIORITY, rows: int = 0) -> QueueStatistics:
+    endpoint_id = EndpointId(endpoint)
+    return QueueStatistics(
+        id=queue_id(endpoint_id, Priority(priority)),
+        endpoint_id=endpoint_id,
+        priority=Priority(priority),
+        state=QueueState.WAITING,
+        depth=rows,
+        bytes=rows * 100,
+        oldest_enqueued_ms=None,
+        in_flight=0,
+        checkpoint=0,
+        enqueued_total=rows,
+        enqueued_bytes_total=rows * 100,
+        sent_total=0,
+        expired_total=0,
+        dead_lettered_total=0,
+        dropped_total=0,
+    )
+
+
+def _rate(bytes_s: float) -> Rate:
+    return Rate(rows_s=bytes_s / 100, bytes_s=bytes_s, measured_s=60)
+
+
+def _present(routes: dict[str, object], *queues: QueueStatistics, **more: Any) -> Present:
+    return Present(
+        **{
+            "manifest": _manifest(routes),
+            "queues": queues,
+            "rates": {},
+            "served": {EndpointId("upstream")},
+            "free_bytes": 10_000,
+            **more,
+        }
+    )
+
+
+def _queues(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {queue["id"]: queue for queue in document["queues"]}
+
+
+def test_a_class_change_names_the_rows_that_stay_behind():
+    """Rows keep what they were stored with; the old queue drains, the new one begins."""
+    present = _present(
+        {"status": {"route": STATUS, "priority": 2}, "rest": REST},
+        _queue("upstream", 2, rows=500),
+        _queue("upstream", rows=7),
+    )
+    document = difference_document(
+        present, _manifest({"status": {"route": STATUS, "priority": 1}, "rest": REST})
+    )
+    assert document["class_changes"] == [
+        {
+            "route": "status",
+            "before": 2,
+            "after": 1,
+            "old_queue": "upstream_Pri2",
+            "new_queue": "upstream_Pri1",
+            "rows_in_old_queue": 500,
+        }
+    ]
+    assert document["snapshots"] == [
+        {"queue": "upstream_Pri2", "rows": 500, "bytes": 50_000, "routes": ["status"]}
+    ]
+    fates = {name: queue["fate"] for name, queue in _queues(document).items()}
+    assert fates == {"upstream": "kept", "upstream_Pri1": "new", "upstream_Pri2": "drains"}
+    assert not document["same"]
+
+
+def test_unmeasured_is_said_and_not_guessed():
+    """Without rates there are no figures and no verdict."""
+    present = _present({"rest": REST}, _queue("upstream", rows=1))
+    document = difference_document(present, _manifest({"rest": REST}))
+    queue = _queues(document)["upstream"]
+    assert document["same"]
+    assert (queue["rate_bytes_s"], queue["need_bytes"]) == (None, None)
+    assert queue["rate_is"] == "not measured yet"
+    assert document["disk"]["fits"] is None
+    assert document["disk"]["need_bytes"] is None
+
+
+def test_disk_need_is_rate_times_time_to_live_beside_what_drains():
+    """Measured bytes per second move with their route to its new queue and time to live."""
+    present = _present(
+        {"status": {"route": STATUS, "priority": 2}, "rest": REST},
+        _queue("upstream", 2, rows=10),
+        _queue("upstream"),
+        rates={QueueId("upstream_Pri2"): _rate(5), QueueId("upstream"): _rate(1)},
+    )
+    after = {"status": {"route": STATUS, "priority": 1, "timeToLiveSecs": 1_000}, "rest": REST}
+    document = difference_document(present, _manifest(after))
+    new = _queues(document)["upstream_Pri1"]
+    assert (new["rate_bytes_s"], new["rate_is"], new["need_bytes"]) == (5, "measured", 5_000)
+    assert document["disk"] == {
+        "measured_s": 60,
+        "need_bytes": 1_000 + 5_000 + 100,
+        "endless": False,
+        "stored_bytes": 1_000,
+        "free_bytes": 10_000,
+        "fits": True,
+        "unmeasured_routes": [],
+    }
+    longer = {"status": {"route": STATUS, "priority": 1, "timeToLiveSecs": 9_999}, "rest": REST}
+    assert difference_document(present, _manifest(longer))["disk"]["fits"] is False
+
+
+def test_rows_that_never_expire_have_no_bound():
+    """A measured flow without time to live does not fit any disk."""
+    present = _present({"rest": REST}, rates={QueueId("upstream"): _rate(1)})
+    disk = difference_document(present, _manifest({"rest": REST}, ttl_s=-1))["disk"]
+    assert (disk["endless"], disk["need_bytes"], disk["fits"]) == (True, None, False)
+
+
+def test_routes_that_part_give_an_upper_bound():
+    """A queue's rate cannot be split: each new queue may get all of it, the disk counts it once."""
+    present = _present({"status": STATUS, "bulk": BULK}, rates={QueueId("upstream"): _rate(8)})
+    after = {
+        "status": {"route": STATUS, "priority": 1, "timeToLiveSecs": 10},
+        "bulk": {"route": BULK, "priority": 7, "timeToLiveSecs": 20},
+    }
+    document = difference_document(present, _manifest(after))
+    queues = _queues(document)
+    assert queues["upstream_Pri1"]["rate_is"] == "at most"
+    assert queues["upstream_Pri7"]["need_bytes"] == 160
+    assert document["disk"]["need_bytes"] == 160
+
+
+def test_what_was_never_measured_is_named():
+    """New routes, and routes that take other messages, are left out of the figures by name."""
+    present = _present({"rest": REST, "bulk": BULK}, rates={QueueId("upstream"): _rate(1)})
+    after = {"rest": REST, "bulk": STATUS, "fresh": {"route": BULK, "priority": 7}}
+    document = difference_document(present, _manifest(after))
+    assert document["disk"]["unmeasured_routes"] == ["fresh", "bulk"]
+    queues = _queues(document)
+    assert queues["upstream_Pri7"]["rate_is"] == "not measured yet"
+    assert queues["upstream"]["rate_is"] == "without bulk, not measured yet"
+
+
+def test_queues_that_nobody_serves_are_orphaned():
+    """Rows for an endpoint that is gone only wait; empty queues of the past are not listed."""
+    present = _present(
+        {"rest": REST}, _queue("lab", rows=3), _queue("old"), _queue("upstream", 5, rows=1)
+    )
+    queues = _queues(difference_document(present, _manifest({"rest": REST})))
+    assert {name: queue["fate"] for name, queue in queues.items()} == {
+        "lab": "orphaned",
+        "upstream": "kept",
+        "upstream_Pri5": "drains",
+    }
+
+
+def test_a_manifest_is_shown_with_effective_values():
+    """Queue, priority and time to live of each route as they hold."""
+    document = manifest_document(_manifest({"rest": REST}, ttl_s=-1))
+    assert document["global_ttl_s"] is None
+    assert document["routes"] == [
+        {
+            "name": "rest",
+            "route": REST,
+            "endpoint": "upstream",
+            "priority": DEFAULT_PRIORITY,
+            "queue": "upstream",
+            "ttl_s": None,
+        }
+    ]
