@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.errors import StoreCorruptError
 from edgehub.message import NEVER_MS, Message, Row
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ def decode_message(header: bytes, body: bytes, message_id: str, labels: Labels) 
 
 
 def decode_row(record: tuple[Any, ...], labels: Labels, store_id: str) -> Row:
-    """Build a row from the columns `SELECT_COLUMNS`, whose types the table guarantees."""
+    """Build a row from the columns `SELECT_COLUMNS`, whose types the table guarantees.
+
+    Raises:
+        StoreCorruptError: If its message is damaged.
+    """
     (
         offset,
         enqueued_ms,
@@ -93,9 +98,14 @@ def decode_row(record: tuple[Any, ...], labels: Labels, store_id: str) -> Row:
     ) = record
     if message_id is None:
         message_id = make_message_id(store_id, offset if body_id is None else body_id)
+    try:
+        message = decode_message(header, body, message_id, labels)
+    except (ValueError, TypeError, LookupError) as error:
+        # SQLite checks pages' structure, not what is in them: a damaged disk may change bytes.
+        raise StoreCorruptError(f"row {offset} cannot be read: {error}") from error
     return Row(
         offset,
-        decode_message(header, body, message_id, labels),
+        message,
         enqueued_ms,
         NEVER_MS if expires_ms is None else expires_ms,
         labels.routes(routes),

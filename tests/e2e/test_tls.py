@@ -100,5 +100,5 @@ def test_wrong_files_at_the_start(
         check=False,
     )
     assert done.returncode == 78
-    assert f"{key}: {place}: No such file" in done.stderr
+    assert f"{key}: {daemon.folder / place}: No such file" in done.stderr
     assert "check the path" in done.stderr

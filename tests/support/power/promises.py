@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.clock import ManualClock
-from edgehub.errors import StartupError
+from edgehub.errors import StartupError, StoreCorruptError
 from edgehub.message import NEVER_MS
 from edgehub.store import Store
 from tests.support.power.records import Kind
@@ -59,6 +59,8 @@ class Promises:
         try:
             faults = await self._check_rows(store)
             faults += await self._check_file(store)
+        except StoreCorruptError as error:
+            return [f"not to be read: {error}"]
         finally:
             await store.close()
         return faults

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgehub.errors import StoreCorruptError
 from edgehub.message import NEVER_MS, Message
 from edgehub.store.encoding import decode_message, decode_row, encode_header
 from edgehub.store.labels import LABELS_MAX, Labels
@@ -87,3 +88,11 @@ def test_labels_are_unsaved_until_their_transaction() -> None:
     labels.saved(written)
     assert labels.unsaved == [(3, "/y/")]
     assert Labels([(2, '["a","b"]')]).routes(2) == ("a", "b")
+
+
+@pytest.mark.parametrize("header", [None, b"", b"\x00", b"{}", b"[]", b"[1", b"[99999]"])
+def test_a_damaged_header_is_damage_not_a_crash(header: bytes | None) -> None:
+    """What a disk made of a row is told as damage of that row."""
+    record = (7, 1, None, 10, 1, 0, None, None, None, header, b"body")
+    with pytest.raises(StoreCorruptError, match="row 7 cannot be read"):
+        decode_row(record, Labels(), "store")
