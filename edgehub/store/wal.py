@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.errors import StoreError
 from edgehub.store.database import StoreBusyError
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class Wal:
             await self._database.run(
                 lambda conn: conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             )
-        except StoreBusyError as exc:
-            # Nothing is lost: the log is read at the next start.
+        except StoreError as exc:
+            # Nothing is lost by it, on a damaged file either: the next start reads the log.
             log.warning("store.wal_checkpoint_failed", error=str(exc))
 
 

@@ -111,6 +111,20 @@ async def test_failed_log_checkpoint_is_tried_again(tmp_path: Path) -> None:
         assert hub.queue().statistics().depth == 3000
 
 
+@pytest.mark.parametrize("code", ["SQLITE_CORRUPT", "SQLITE_FULL"])
+async def test_a_log_that_cannot_be_emptied_at_the_end_does_not_keep_the_file_open(
+    tmp_path: Path, code: str
+) -> None:
+    """Closing says so and lets go; the next start finds every row."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(5)
+        plan.fail("PRAGMA wal_checkpoint(TRUNCATE)", code)
+    assert plan.raised == 1
+    async with running(tmp_path / "q.db") as hub:
+        assert hub.queue().statistics().depth == 5
+
+
 async def test_failed_look_at_free_space_is_tried_again(tmp_path: Path) -> None:
     """Giving space back is not worth a failure of the hub."""
     plan = FaultPlan()
