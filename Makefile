@@ -7,14 +7,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -p tests.support.stages
-STAGES := $(wildcard $(addprefix tests/,unit cases integration e2e crash))
+STAGES := $(wildcard $(addprefix tests/,unit cases integration spark e2e deploy crash))
 
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
+REPORT := $(VENV)/.report-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install test check fmt lint types layers bench soak debian
+.PHONY: help run install report analytics test check fmt lint types layers bench soak debian java machines
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,10 +25,18 @@ run: $(RUNTIME) ## Watch a hub do its job for a minute; ARGS="--forever" goes on
 
 install: $(DEVELOPMENT) ## Set up .venv for development
 
-test: $(DEVELOPMENT) debian ## Run all tests but the long ones; ARGS="-k word" picks some
+report: $(REPORT) java ## Report on a day: DATE=2026-11-28 INPUT=export OUTPUT=results
+	@$(BIN)/edgehub report '$(DATE)' --input '$(INPUT)' --output '$(OUTPUT)' $(ARGS)
+
+analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-files
+	@mkdir -p dist
+	@find analytics -name __pycache__ -prune -exec rm -r {} +
+	@$(BIN)/python -m zipfile -c dist/analytics.zip analytics
+
+test: $(DEVELOPMENT) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
 	$(PYTEST) -m "not soak" $(STAGES) $(ARGS)
 
-soak: $(DEVELOPMENT) debian ## Run scaled and long tests in full size, up to hours
+soak: $(DEVELOPMENT) debian java machines ## Run scaled and long tests in full size, up to hours
 	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
 
 check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
@@ -53,7 +62,14 @@ bench: $(DEVELOPMENT) debian ## Measure throughput and latency; ARGS="--runs 1 i
 	$(BIN)/python -m tests.bench.run $(ARGS)
 
 debian:
-	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev
+	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev faketime:faketime \
+		systemd-analyze:systemd chromium:chromium
+
+java:
+	@[ -n "$$JAVA_HOME" ] || .ci/need-debian java:default-jre-headless
+
+machines:
+	@.ci/need-debian debootstrap:debootstrap systemd-nspawn:systemd-container buildah:buildah
 
 $(BIN)/python:
 	.ci/make-venv $(VENV)
@@ -63,5 +79,9 @@ $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(DEVELOPMENT): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,spark]'
+	@touch $(RUNTIME) $(REPORT) $@
+
+$(REPORT): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt -e '.[spark]'
 	@touch $(RUNTIME) $@

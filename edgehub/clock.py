@@ -7,7 +7,9 @@ wall clock moves none of them; stored times are hub time (see `HubTime`).
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import heapq
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -35,6 +37,9 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Give UTC in milliseconds since 1970; may step."""
 
+    def synchronized(self) -> bool:
+        """Tell whether the kernel says that something (NTP, GPS) keeps the wall clock right."""
+
     def boot_id(self) -> str:
         """Name this boot of the machine, so that two boot times can be told apart."""
 
@@ -45,13 +50,34 @@ class Clock(Protocol):
         """Call back on the running loop after `seconds` of monotonic time."""
 
 
+class _Timex(ctypes.Structure):
+    """The head of the kernel's `struct timex`; `modes` 0 = it is read only, adjtimex(2)."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("frequency", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+_STA_UNSYNC = 0x40
+_ADJTIMEX = {"x86_64": 159, "aarch64": 171, "riscv64": 171, "armv7l": 124, "armv6l": 124}
+"""Numbers of the system call. The C library's function of this name makes another one instead,
+clock_adjtime, which containers may not make."""
+
+
 class SystemClock:
     """The machine's clocks."""
 
-    __slots__ = ("_boot_id",)
+    __slots__ = ("_boot_id", "_libc")
 
     def __init__(self) -> None:
         self._boot_id = ""
+        self._libc = ctypes.CDLL(None)
 
     def monotonic(self) -> float:
         """See `Clock`."""
@@ -64,6 +90,16 @@ class SystemClock:
     def wall_ms(self) -> int:
         """See `Clock`."""
         return time.time_ns() // 1_000_000
+
+    def synchronized(self) -> bool:
+        """See `Clock`; False also where the system call is not allowed."""
+        state = _Timex()
+        number = _ADJTIMEX.get(os.uname().machine)
+        if number is None:
+            known: int = self._libc.adjtimex(ctypes.byref(state))
+        else:
+            known = self._libc.syscall(number, ctypes.byref(state))
+        return known >= 0 and not state.status & _STA_UNSYNC
 
     def boot_id(self) -> str:
         """See `Clock`."""
@@ -99,9 +135,17 @@ class _ManualTimer:
 class ManualClock:
     """A clock that stands still until told to advance; whole hubs run on it in tests."""
 
-    __slots__ = ("_boot", "_elapsed_s", "_order", "_timers", "_wall_offset_ms")
+    __slots__ = ("_boot", "_elapsed_s", "_order", "_timers", "_wall_offset_ms", "is_synchronized")
 
-    def __init__(self, *, wall_ms: int = 1_700_000_000_000, boot_id: str = "boot-1") -> None:
+    def __init__(
+        self,
+        *,
+        wall_ms: int = 1_700_000_000_000,
+        boot_id: str = "boot-1",
+        is_synchronized: bool = True,
+    ) -> None:
+        self.is_synchronized = is_synchronized
+        """What `synchronized` says."""
         self._elapsed_s = 1_000.0
         self._wall_offset_ms = wall_ms - 1_000_000
         self._boot = boot_id
@@ -119,6 +163,10 @@ class ManualClock:
     def wall_ms(self) -> int:
         """See `Clock`."""
         return round(self._elapsed_s * 1000) + self._wall_offset_ms
+
+    def synchronized(self) -> bool:
+        """See `Clock`."""
+        return self.is_synchronized
 
     def boot_id(self) -> str:
         """See `Clock`."""
@@ -140,13 +188,28 @@ class ManualClock:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
         """See `Clock`."""
         self._order += 1
-        timer = _ManualTimer(self._elapsed_s + max(0.0, seconds), self._order, callback)
+        # Rounded, so that times that are equal in decimals fire in the order of their calls.
+        due = round(self._elapsed_s + max(0.0, seconds), 9)
+        if seconds > 0 and due <= self._elapsed_s:
+            # Who waits for a moment that is not quite there must find it there.
+            due = round(self._elapsed_s + 1e-9, 9)
+        timer = _ManualTimer(due, self._order, callback)
         heapq.heappush(self._timers, timer)
         return timer
 
+    def fire_next(self) -> bool:
+        """Go to the next timer and fire it, without running what it wakes; False = none is left."""
+        while self._timers:
+            timer = heapq.heappop(self._timers)
+            if not timer.cancelled:
+                self._elapsed_s = max(self._elapsed_s, timer.due)
+                timer.callback()
+                return True
+        return False
+
     async def advance(self, seconds: float) -> None:
         """Let time pass, firing each due timer at its own time and running what it woke."""
-        end = self._elapsed_s + seconds
+        end = round(self._elapsed_s + seconds, 9)
         await _settle()
         while self._timers and self._timers[0].due <= end:
             timer = heapq.heappop(self._timers)

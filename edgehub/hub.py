@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -28,21 +29,24 @@ from edgehub.config.configuration import (
 from edgehub.config.effective import DATABASE_NAME, effective_document
 from edgehub.config.origin import LoadedSettings
 from edgehub.control.server import ControlServer
+from edgehub.destinations import Surroundings
 from edgehub.devices.identities import Identities
-from edgehub.egress import Egress, Surroundings
+from edgehub.egress import Egress
 from edgehub.errors import ConfigError, EdgeHubError, ManifestError
 from edgehub.forecast.forecast import Present, difference_document, manifest_document
-from edgehub.forecast.rates import QueueRates
-from edgehub.heads.mqtt.listener import MqttListener
-from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.hub_id import load_hub_id
+from edgehub.ingress import IngressParts, build_http, build_listener
+from edgehub.journaling import Journaling
 from edgehub.lifecycle import Phase
-from edgehub.reload import Reloader, ReloadParts
+from edgehub.notify.reports import Reports
+from edgehub.notify.service_manager import ServiceManager
+from edgehub.operating.commands import NAMES, Operating
+from edgehub.operating.outlook import Outlook
+from edgehub.reload import Reloader, ReloadParts, store_caps
 from edgehub.router import Router
 from edgehub.routes.manifest import parse_manifest
 from edgehub.settings import Settings
-from edgehub.store.options import StoreOptions
-from edgehub.store.sessions import SessionTable
+from edgehub.store.options import ClockTrust, StoreOptions, TtlWhileOff
 from edgehub.store.store import Store
 
 if TYPE_CHECKING:
@@ -50,11 +54,14 @@ if TYPE_CHECKING:
 
     from edgehub.heads.head import Head
     from edgehub.heads.http.head import HttpHead
-    from edgehub.message import QueueId
+    from edgehub.heads.mqtt.listener import MqttListener
 
 # Time for what was taken to be committed after the drain; beyond it the process ends regardless:
 # whatever was not committed was not acknowledged either.
 FLUSH_TIMEOUT_S: Final = 5.0
+
+# For closing links, heads and files after that; then the service manager may end the process.
+CLOSE_TIMEOUT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +74,7 @@ class Hub:
         reread: Reads the settings again for a reload, None = a reload finds them unchanged.
         clock: The system's clock, or a manual one in tests.
         rng: Randomness for jitter.
+        service_manager: Who started the daemon and hears of it, None = nobody.
     """
 
     def __init__(
@@ -74,6 +82,7 @@ class Hub:
         settings: Settings | LoadedSettings,
         *,
         reread: Callable[[], LoadedSettings] | None = None,
+        service_manager: ServiceManager | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -84,6 +93,12 @@ class Hub:
         self._reread = reread or (lambda: loaded)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._reports = Reports(
+            service_manager or ServiceManager(None),
+            clock=self._clock,
+            summary=self._summary,
+            stalled=self._stalled,
+        )
         self._stopping = asyncio.Event()
         self._aborting = asyncio.Event()
         self._reloading = asyncio.Event()
@@ -92,13 +107,15 @@ class Hub:
         self._hub_id = ""
         self._configuration: Configuration
         self._store: Store
+        self._journaling: Journaling
         self._router: Router
         self._egress: Egress
         self._identities: Identities
         self._listener: MqttListener
         self._http: HttpHead | None = None
         self._reloader: Reloader
-        self._rates: QueueRates
+        self._outlook: Outlook
+        self._operating: Operating
         self.started = asyncio.Event()
 
     @property
@@ -134,6 +151,25 @@ class Hub:
             StartupError: If the hub cannot start.
             ConfigError: If manifest, identities or files that the settings name are wrong.
         """
+        refused: EdgeHubError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                reports = self._spawn(group, self._reports.run, "reports")
+                try:
+                    await self._run()
+                finally:
+                    reports.cancel()
+        except* EdgeHubError as group_of_errors:
+            # The task groups wrap what a part refuses at the start; callers want its own type.
+            refused = _first(group_of_errors)
+        finally:
+            self._phase = Phase.STOPPED
+        if refused is not None:
+            raise refused
+        log.info("hub.stopped", hub_id=self._hub_id, failures=self._failures)
+        return not self._failures
+
+    async def _run(self) -> None:
         settings = self._loaded.settings
         self._hub_id = await asyncio.to_thread(load_hub_id, settings.data_dir, settings.hub_id)
         self._configuration = await asyncio.to_thread(
@@ -143,38 +179,38 @@ class Hub:
             settings.data_dir / DATABASE_NAME,
             clock=self._clock,
             options=StoreOptions(
+                durable=settings.store.durable,
                 commit_linger_ms=settings.store.commit_linger_ms,
                 check_entire_queue_on_cleanup=settings.store.check_entire_queue_on_cleanup,
                 cache_bytes_max=settings.store.cache_bytes,
+                clock_trust=ClockTrust(settings.clock.trust),
+                ttl_while_off=TtlWhileOff(settings.clock.ttl_while_off),
+                journal=settings.journal.enabled,
+                caps=store_caps(settings.store),
             ),
         )
-        refused: EdgeHubError | None = None
+        self._journaling = Journaling(
+            settings, hub_id=self._hub_id, store=self._store, clock=self._clock
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 writer = self._spawn(group, self._store.run, "store")
+                journal = self._spawn(group, self._journaling.run, "journal")
                 try:
                     await self._serve()
                     await self._flush()
+                    await self._journaling.end()
                 finally:
+                    journal.cancel()
                     writer.cancel()
-        except* EdgeHubError as group_of_errors:
-            # The task groups wrap what a part refuses at the start; callers want its own type.
-            refused = _first(group_of_errors)
         finally:
             await self._store.close()
-            self._phase = Phase.STOPPED
-        if refused is not None:
-            raise refused
-        log.info("hub.stopped", hub_id=self._hub_id, failures=self._failures)
-        return not self._failures
 
     async def _serve(self) -> None:
         self._identities = Identities()
         self._identities.apply(self._configuration.identities)
         self._router = Router(self._configuration.table, self._store)
-        self._listener = self._build_listener()
-        self._http = self._build_http()
-        self._rates = QueueRates(self._clock, self._stored_totals)
+        self._build_heads()
         control = ControlServer(self._loaded.settings.control_path, self._commands())
         for head in self._heads():
             await head.open()
@@ -183,13 +219,21 @@ class Hub:
             async with asyncio.TaskGroup() as pumps:
                 self._egress = self._build_egress(pumps)
                 self._egress.ensure()
+                self._outlook = Outlook(self._store, self._egress, self._clock)
+                self._operating = Operating(
+                    store=self._store,
+                    egress=self._egress,
+                    outlook=self._outlook,
+                    journaling=self._journaling,
+                    router=self._router,
+                )
                 self._reloader = self._build_reloader()
                 async with asyncio.TaskGroup() as heads:
                     serving = [
                         self._spawn(heads, head.run, type(head).__name__) for head in self._heads()
                     ]
                     reloader = self._spawn(heads, self._reloader.run, "reloader")
-                    rates = self._spawn(heads, self._rates.run, "rates")
+                    outlook = self._spawn(heads, self._outlook.run, "outlook")
                     self._announce()
                     await self._stopping.wait()
                     # No reload may start a pump that the drain does not know.
@@ -198,7 +242,7 @@ class Hub:
                     await self._drain()
                     for head_task in serving:
                         head_task.cancel()
-                    rates.cancel()
+                    outlook.cancel()
                 self._egress.cancel()
         finally:
             await control.close()
@@ -206,53 +250,23 @@ class Hub:
                 await head.close()
             self._identities.close()
 
-    def _build_listener(self) -> MqttListener:
-        mqtt = self._loaded.settings.mqtt
-        return MqttListener(
-            options=ListenerOptions(
-                host=mqtt.host,
-                port=mqtt.port,
-                tls_port=mqtt.tls_port,
-                anonymous=mqtt.anonymous,
-                clients_max=mqtt.clients_max,
-                message_bytes_max=mqtt.message_bytes_max,
-                connect_timeout_s=mqtt.connect_timeout_s,
-                ack_timeout_s=mqtt.ack_timeout_s,
-                store_qos0=mqtt.store_qos0,
-            ),
+    def _build_heads(self) -> None:
+        settings, tls = self._loaded.settings, self._configuration.tls
+        parts = IngressParts(
             hub_id=self._hub_id,
-            clock=self._clock,
-            submit=self._router.submit,
-            sessions=SessionTable(self._store),
+            store=self._store,
+            router=self._router,
             identities=self._identities,
+            clock=self._clock,
+        )
+        self._listener = build_listener(
+            settings,
+            parts,
             device_bound_interest=self._device_bound_interest,
             link_up=self._upstream_is_up,
-            tls=None if self._configuration.tls is None else self._configuration.tls.context,
+            tls=None if tls is None else tls.context,
         )
-
-    def _build_http(self) -> HttpHead | None:
-        http = self._loaded.settings.http
-        if http.port is None:
-            return None
-        from edgehub.heads.http.head import HttpHead  # noqa: PLC0415 - loaded by hubs that serve HTTP only
-        from edgehub.heads.http.options import HttpOptions  # noqa: PLC0415 - likewise
-
-        return HttpHead(
-            HttpOptions(
-                host=http.host,
-                port=http.port,
-                anonymous=http.anonymous,
-                certificate_file=http.certificate_file,
-                key_file=http.key_file,
-                connections_max=http.connections_max,
-                message_bytes_max=http.message_bytes_max,
-                batch_bytes_max=http.batch_bytes_max,
-                body_timeout_s=http.body_timeout_s,
-            ),
-            clock=self._clock,
-            submit=self._router.submit,
-            identities=self._identities,
-        )
+        self._http = build_http(settings, parts)
 
     def _heads(self) -> list[Head]:
         return [self._listener] if self._http is None else [self._listener, self._http]
@@ -294,14 +308,12 @@ class Hub:
             ),
             reread=self._reread,
             wanted=self._reloading,
+            reports=self._reports,
         )
-
-    def _stored_totals(self) -> dict[QueueId, tuple[int, int]]:
-        figures = [queue.statistics() for queue in self._store.queues()]
-        return {each.id: (each.enqueued_total, each.enqueued_bytes_total) for each in figures}
 
     def _announce(self) -> None:
         self._phase = Phase.RUNNING
+        self._reports.ready()
         self.started.set()
         log.info(
             "hub.started",
@@ -334,6 +346,7 @@ class Hub:
     async def _drain(self) -> None:
         self._phase = Phase.DRAINING
         timeout_s = self._reloader.configuration.settings.drain_timeout_s
+        self._reports.stopping(timeout_s + FLUSH_TIMEOUT_S + CLOSE_TIMEOUT_S)
         log.info("hub.drain_started", timeout_s=timeout_s)
         deadline = self._clock.monotonic() + timeout_s
         await self._unless_aborted(self._drain_parts(deadline), timeout_s)
@@ -367,18 +380,20 @@ class Hub:
     def _commands(self) -> Mapping[str, Any]:
         return {
             "status": self._status_command,
-            "queue list": self._queues_command,
             "config reload": self._reload_command,
             "config show": self._settings_command,
             "manifest show": self._manifest_command,
             "manifest diff": self._difference_command,
+            **self._journaling.commands(),
+            **{name: partial(self._operating_command, name) for name in NAMES},
         }
 
     async def _status_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         return self.status()
 
-    async def _queues_command(self, _arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self._egress.queue_documents()
+    async def _operating_command(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        # The socket opens before pumps start, so that a hub that cannot have it starts none.
+        return await self._operating.call(name, arguments)
 
     async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         return (await self._reloader.reload()).document()
@@ -406,18 +421,29 @@ class Hub:
         present = Present(
             manifest=self._router.table.manifest,
             queues=[queue.statistics() for queue in self._store.queues()],
-            rates=self._rates.rates(),
+            rates=self._outlook.rates(),
             served=self._egress.served(),
             free_bytes=usage.free,
         )
         return {"faults": [], **difference_document(present, after)}
 
+    def _summary(self) -> str:
+        if self._phase is Phase.STARTING:
+            return "recovers what is stored"
+        endpoints = self._outlook.endpoint_documents()
+        queues = self._outlook.queue_documents()
+        return status.summary(self._phase, endpoints, queues, upstream=self._egress.has_upstream)
+
+    def _stalled(self, seconds: float) -> dict[str, float]:
+        return {} if self._phase is Phase.STARTING else self._egress.stalled(seconds)
+
     def status(self) -> dict[str, Any]:
         """Describe the whole hub; what `edgehub status --json` prints."""
-        queues = self._egress.queue_documents()
-        endpoints = self._egress.endpoint_documents()
+        queues = self._outlook.queue_documents()
+        endpoints = self._outlook.endpoint_documents()
         manifest = self._router.table.manifest
         pending = self._reloader.needs_restart
+        store = self._store.statistics()
         return {
             "hub_id": self._hub_id,
             "version": edgehub.__version__,
@@ -426,17 +452,25 @@ class Hub:
             "summary": status.summary(
                 self._phase, endpoints, queues, upstream=self._egress.has_upstream
             ),
-            "warnings": status.warnings(
-                self._egress.orphans(),
-                [*map(str, pending), *map(str, manifest.warnings)],
-                self._router.unrouted_total,
-            ),
+            "degraded": bool(status.store_warnings(store)),
+            "warnings": [
+                *status.store_warnings(store),
+                *status.warnings(
+                    self._egress.orphans(),
+                    [*map(str, pending), *map(str, manifest.warnings)],
+                    self._router.unrouted_total,
+                    self._reports.stalled,
+                ),
+                *self._outlook.warnings(),
+            ],
+            "stalled": sorted(self._reports.stalled),
             "needs_restart": [entry.key for entry in pending],
             "routes": len(manifest.routes),
             "unrouted": self._router.unrouted_total,
             "mqtt": asdict(self._listener.statistics()),
             "http": None if self._http is None else asdict(self._http.statistics()),
-            "store": asdict(self._store.statistics()),
+            "store": asdict(store),
+            "journal": self._journaling.document(),
             "endpoints": endpoints,
             "queues": queues,
         }

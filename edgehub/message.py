@@ -185,20 +185,25 @@ class Row:
         attempts: Sends that the endpoint refused so far.
         size: Bytes that it counts against limits and windows (body, properties, fixed overhead).
         predecessor: Offset that must be confirmed before this row is sent, None = none.
+        message_key: What the message's id is made of: 0 = this row's offset, else the offset of the
+            message's first row, or the id itself.
+        fresh_until_ms: Hub time from which it waits in its fallback priority, `NEVER_MS` = never.
     """
 
     __slots__ = (
         "attempts",
         "enqueued_ms",
         "expires_ms",
+        "fresh_until_ms",
         "message",
+        "message_key",
         "offset",
         "predecessor",
         "routes",
         "size",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one per column, by position: made for every row
         self,
         offset: int,
         message: Message,
@@ -208,6 +213,7 @@ class Row:
         size: int,
         attempts: int = 0,
         predecessor: int | None = None,
+        message_key: int | str = 0,
     ) -> None:
         self.offset = offset
         self.message = message
@@ -217,6 +223,16 @@ class Row:
         self.size = size
         self.attempts = attempts
         self.predecessor = predecessor
+        self.message_key = message_key
+        self.fresh_until_ms = NEVER_MS
+
+    def age(self, milliseconds: int) -> None:
+        """Put its times back: it has waited longer than was known."""
+        self.enqueued_ms -= milliseconds
+        if self.expires_ms < NEVER_MS:
+            self.expires_ms -= milliseconds
+        if self.fresh_until_ms < NEVER_MS:
+            self.fresh_until_ms -= milliseconds
 
 
 class FailureKind(StrEnum):
@@ -227,6 +243,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"  # no answer: unknown whether it arrived
     UNAUTHORIZED = "unauthorized"  # the peer does not let us in: park until settings change
     DISCONNECTED = "disconnected"  # the link went away before the answer
+    CLOSED = "closed"  # the peer closed it after it had the whole message, and before an answer
     REJECTED = "rejected"  # never acceptable: dead letter
     TOO_LARGE = "too_large"  # over the peer's limit: dead letter
 

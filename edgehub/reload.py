@@ -17,6 +17,7 @@ from edgehub.config.change import plan_change
 from edgehub.config.configuration import fault_documents, read_configuration
 from edgehub.egress import EgressChange
 from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.store import Caps, Overflow
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from edgehub.egress import Egress
     from edgehub.heads.http.head import HttpHead
     from edgehub.heads.mqtt.listener import MqttListener
+    from edgehub.notify.reports import Reports
     from edgehub.router import Router
-    from edgehub.settings import Settings
+    from edgehub.settings import Settings, StoreSettings
     from edgehub.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -115,6 +117,7 @@ class Reloader:
         parts: See `ReloadParts`.
         reread: Reads settings again; blocks on the disk.
         wanted: Set to ask for a reload without waiting for it, also before `run`.
+        reports: Tells the service manager.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Reloader:
         parts: ReloadParts,
         reread: Callable[[], LoadedSettings],
         wanted: asyncio.Event,
+        reports: Reports,
     ) -> None:
         self.configuration = configuration
         self.needs_restart: tuple[PendingKey, ...] = ()
@@ -132,6 +136,7 @@ class Reloader:
         self._parts = parts
         self._reread = reread
         self._wanted = wanted
+        self._reports = reports
         self._waiters: list[asyncio.Future[Outcome]] = []
         self._served: list[asyncio.Future[Outcome]] = []
         self._ended = False
@@ -143,7 +148,8 @@ class Reloader:
                 await self._wanted.wait()
                 self._wanted.clear()
                 self._served, self._waiters = self._waiters, []
-                outcome = await self._reload()
+                with self._reports.reloading():
+                    outcome = await self._reload()
                 for waiter in self._served:
                     if not waiter.done():
                         waiter.set_result(outcome)
@@ -219,6 +225,7 @@ class Reloader:
         manifest_changed = new.manifest.fingerprint != old.manifest.fingerprint
         if manifest_changed or new.manifest.file != old.manifest.file:
             parts.router.replace(new.table)
+            parts.listener.follow_routes(new.table.mqtt_filters)
         self._adjust(settings)
         endpoints = await parts.egress.apply(settings)
         # An operator who asks for a reload does not want to wait for a back-off.
@@ -246,7 +253,28 @@ class Reloader:
         self._parts.store.adjust(
             check_entire_queue_on_cleanup=store.check_entire_queue_on_cleanup,
             cache_bytes_max=store.cache_bytes,
+            caps=store_caps(store),
         )
+
+
+def store_caps(settings: StoreSettings) -> Caps:
+    """Give the limits of the queues as the store wants them."""
+    size, share = _size_and_share(settings.bytes_max)
+    free, free_share = _size_and_share(settings.free_bytes_min)
+    return Caps(
+        rows=settings.rows_max,
+        bytes=size,
+        bytes_percent=share,
+        queue_rows=settings.queue_rows_max,
+        queue_bytes=settings.queue_bytes_max,
+        free_bytes_min=free,
+        free_percent=free_share,
+        overflow=Overflow(settings.overflow),
+    )
+
+
+def _size_and_share(value: int | str) -> tuple[int, int]:
+    return (value, 0) if isinstance(value, int) else (0, int(value.removesuffix("%")))
 
 
 def _tls_files(settings: Settings) -> tuple[Path | None, ...]:

@@ -56,6 +56,16 @@ class Router:
             self._count_unrouted(message)
             settle(token, None)
 
+    def offer(
+        self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
+    ) -> None:
+        """Route and store a message that has its receivers anyway; see `submit`."""
+        results = self._evaluate(message)
+        if results:
+            self._append(message, results, settle, token)
+        else:
+            settle(token, None)
+
     def _count_unrouted(self, message: Message) -> None:
         self.unrouted_total += 1
         if self.unrouted_total == self._told_at:

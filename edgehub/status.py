@@ -10,29 +10,30 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgehub.lifecycle import Phase
-from edgehub.message import UPSTREAM
+from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from edgehub.message import EndpointId
+    from edgehub.pump.lane import Lane
     from edgehub.pump.pump import Pump
+    from edgehub.store import Damage, LimitStatistics, StoreStatistics
     from edgehub.store.queue import Queue
 
 
 def queue_document(
-    queue: Queue, *, now_ms: int, pump: Pump | None, orphaned: bool
+    queue: Queue, *, now_ms: int, lane: Lane | None, orphaned: bool
 ) -> dict[str, Any]:
     """Describe one queue.
 
     Args:
         queue: The queue.
         now_ms: Hub time, for the age of the oldest row.
-        pump: The pump that serves it, None = nobody does.
+        lane: What its pump knows of it, None = nobody serves it.
         orphaned: No endpoint of the settings or routes has its name any more.
     """
     figures = queue.statistics()
-    latency = pump.latency(queue.priority) if pump else None
+    latency = None if lane is None else lane.latency.summary()
     oldest = figures.oldest_enqueued_ms
     return {
         "id": queue.id,
@@ -48,19 +49,29 @@ def queue_document(
         "enqueued": figures.enqueued_total,
         "sent": figures.sent_total,
         "expired": figures.expired_total,
+        "dropped": figures.dropped_total,
+        "moved": figures.moved_total,
         "dead_lettered": figures.dead_lettered_total,
-        "latency_p50_s": None if latency is None else latency[0],
-        "latency_p99_s": None if latency is None else latency[1],
+        "purged": figures.purged_total,
+        "requeued": figures.requeued_total,
+        "latency_p50_s": None if latency is None else latency.p50_s,
+        "latency_p99_s": None if latency is None else latency.p99_s,
     }
 
 
-def endpoint_document(pump: Pump) -> dict[str, Any]:
-    """Describe one endpoint and its pump."""
+def endpoint_document(pump: Pump, *, drain_eta_seconds: float | None) -> dict[str, Any]:
+    """Describe one endpoint and its pump.
+
+    Args:
+        pump: The pump.
+        drain_eta_seconds: Until nothing waits for it, None = that cannot be said.
+    """
     figures = asdict(pump.statistics())
     latency = figures.pop("latency")
     return {
         "id": pump.endpoint.id,
         **figures,
+        "drain_eta_seconds": drain_eta_seconds,
         "latency": {str(priority): summary for priority, summary in latency.items()},
     }
 
@@ -84,8 +95,51 @@ def summary(
     return f"delivering, {waiting} waiting"
 
 
+def store_warnings(figures: StoreStatistics) -> list[str]:
+    """List what is wrong with the store: disk, damage, clock."""
+    found = []
+    if figures.failing is not None:
+        found.append(
+            f"nothing can be stored for {figures.failing_for_s:.0f} s now, so nothing is "
+            f"acknowledged: {figures.failing}"
+        )
+    if figures.damage is not None:
+        found.append(damage_text(figures.damage))
+    if not figures.durable:
+        found.append("durable: no - store.durable is false, a stop or power cut loses what waits")
+    found += [limit_text(reached) for reached in figures.limits]
+    return found
+
+
+def limit_text(reached: LimitStatistics) -> str:
+    """Say which cap is reached, since when, and what that has cost."""
+    whose = "" if reached.queue is None else f" of {reached.queue}"
+    return (
+        f"the limit of {reached.cap}{whose} is reached for {reached.for_s:.0f} s now "
+        f"({reached.overflow}): {reached.dropped} rows dropped, {reached.refused} messages refused"
+    )
+
+
+def damage_text(damage: Damage) -> str:
+    """Say what damage of the database file has cost."""
+    rows = sum(rows for _, _, rows, _ in damage.lost)
+    lost = [
+        f"{rows} of {queue_id(EndpointId(endpoint), Priority(priority))}"
+        for endpoint, priority, rows, _ in damage.lost
+    ]
+    more = "" if damage.is_exact else " and perhaps more"
+    text = f"the database file was damaged ({damage.found}: {damage.reason}): "
+    text += f"{damage.salvaged_rows} rows saved, {rows}{more} lost"
+    text += f" ({', '.join(lost)})" if lost else ""
+    text += f", parts of {', '.join(damage.tables)} lost" if damage.tables else ""
+    return f"{text}; {damage.file} holds the old file, delete or move it to end this warning"
+
+
 def warnings(
-    orphans: Collection[EndpointId], manifest_warnings: Iterable[str], unrouted: int
+    orphans: Collection[EndpointId],
+    manifest_warnings: Iterable[str],
+    unrouted: int,
+    stalled: Mapping[str, float],
 ) -> list[str]:
     """List what a person should look at.
 
@@ -93,6 +147,7 @@ def warnings(
         orphans: Endpoints of stored rows that nobody names.
         manifest_warnings: What the manifest in force was accepted with.
         unrouted: Messages that no route took.
+        stalled: Seconds by endpoint for pumps that stand still.
     """
     found = []
     if unrouted:
@@ -100,6 +155,10 @@ def warnings(
             f"{unrouted} messages were acknowledged and dropped, because no route takes them "
             "(edgehub route explain says why)"
         )
+    found += [
+        f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub; restart it"
+        for name, seconds in stalled.items()
+    ]
     found += [
         f"rows of endpoint {name!r} are parked: no settings or route name it any more"
         for name in sorted(orphans)

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from edgehub.cli.tables import new_table, print_table
-from edgehub.devices.identity_file import Identity, changing, check_pattern, read_identities
+from edgehub.devices.identity_file import (
+    Identity,
+    changing,
+    check_pattern,
+    check_right,
+    read_identities,
+)
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 from edgehub.errors import ConfigError
@@ -54,6 +61,17 @@ def _checked_patterns(
     return value
 
 
+def _checked_rights(
+    _ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    for topic_filter in value:
+        try:
+            check_right(topic_filter)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return value
+
+
 def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("identity_id", metavar="ID", callback=_checked_id)(command)
 
@@ -77,22 +95,51 @@ def identity() -> None:
     callback=_checked_patterns,
     help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
 )
+@click.option(
+    "--publish",
+    multiple=True,
+    metavar="FILTER",
+    callback=_checked_rights,
+    help="Local topics it may publish to, {id} = its own id; repeatable. Absent = all.",
+)
+@click.option("--no-publish", is_flag=True, help="It may publish to no local topic.")
+@click.option(
+    "--subscribe",
+    multiple=True,
+    metavar="FILTER",
+    callback=_checked_rights,
+    help="Local topics it may subscribe to, likewise.",
+)
+@click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic.")
 @click.pass_obj
-def add(
+def add(  # noqa: PLR0913 - one argument for each option
     obj: dict[str, Any] | None,
+    *,
     identity_id: str,
     file: Path | None,
     password_file: Path | None,
     on_behalf: tuple[str, ...],
+    publish: tuple[str, ...],
+    no_publish: bool,
+    subscribe: tuple[str, ...],
+    no_subscribe: bool,
 ) -> None:
     """Add an identity, <device> or <device>/<module>."""
     path = _path(file, obj)
+    may_publish = _rights("publish", publish, none=no_publish)
+    may_subscribe = _rights("subscribe", subscribe, none=no_subscribe)
     hashed = PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         if identity_id in identities:
             msg = f"{identity_id} exists already; change its password with `identity passwd`"
             raise click.ClickException(msg)
-        identities[identity_id] = Identity(id=identity_id, password=hashed, on_behalf=on_behalf)
+        identities[identity_id] = Identity(
+            id=identity_id,
+            password=hashed,
+            on_behalf=on_behalf,
+            publish=may_publish,
+            subscribe=may_subscribe,
+        )
     click.echo(f"added {identity_id}; a running hub takes it over at reload", err=True)
 
 
@@ -109,9 +156,7 @@ def passwd(
     hashed = PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         old = _existing(identities, identity_id, path)
-        identities[identity_id] = Identity(
-            id=old.id, password=hashed, on_behalf=old.on_behalf, disabled=old.disabled
-        )
+        identities[identity_id] = replace(old, password=hashed)
     click.echo(f"changed {identity_id}; a running hub takes it over at reload", err=True)
 
 
@@ -137,16 +182,34 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
     entries = read_identities(_path(file, obj)).values()
     if as_json:
         document = [
-            {"id": entry.id, "on_behalf": list(entry.on_behalf), "disabled": entry.disabled}
+            {
+                "id": entry.id,
+                "on_behalf": list(entry.on_behalf),
+                "publish": None if entry.publish is None else list(entry.publish),
+                "subscribe": None if entry.subscribe is None else list(entry.subscribe),
+                "disabled": entry.disabled,
+            }
             for entry in entries
         ]
         click.echo(json.dumps(document, indent=2))
         return
-    table = new_table("id", "on behalf of", "state")
+    table = new_table("id", "on behalf of", "publishes to", "subscribes to", "state")
     for entry in entries:
         state = "disabled" if entry.disabled else "enabled"
-        table.add_row(entry.id, " ".join(entry.on_behalf) or "-", state)
+        publish, subscribe = _shown(entry.publish), _shown(entry.subscribe)
+        table.add_row(entry.id, " ".join(entry.on_behalf) or "-", publish, subscribe, state)
     print_table(table)
+
+
+def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, ...] | None:
+    if none and filters:
+        msg = f"--no-{option} beside --{option}: one or the other"
+        raise click.UsageError(msg)
+    return () if none else filters or None
+
+
+def _shown(filters: tuple[str, ...] | None) -> str:
+    return "all" if filters is None else " ".join(filters) or "none"
 
 
 def _path(file: Path | None, obj: dict[str, Any] | None) -> Path:

@@ -1,8 +1,8 @@
 """The `edgehub` command: its groups, common options and exit codes.
 
 Owns the translation of errors into exit codes: 0 done, 1 failed, 2 usage, 3 start-up failed,
-4 daemon unreachable, 78 bad configuration. Command modules are imported when they are used, so that
-`edgehub status` stays quick.
+4 daemon unreachable, 78 bad configuration; `report` adds 5: its counts do not close. Command
+modules are imported when they are used, so that `edgehub status` stays quick.
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ _COMMANDS: Final = {
     "demo": ("edgehub.cli.demo", "demo"),
     "status": ("edgehub.cli.status", "status"),
     "queue": ("edgehub.cli.queue", "queue"),
+    "why": ("edgehub.cli.why", "why"),
     "route": ("edgehub.cli.route", "route"),
     "config": ("edgehub.cli.config", "config"),
     "manifest": ("edgehub.cli.manifest", "manifest"),
     "identity": ("edgehub.cli.identity", "identity"),
+    "journal": ("edgehub.cli.journal", "journal"),
+    "entity": ("edgehub.cli.entity", "entity"),
+    "affinity": ("edgehub.cli.affinity", "affinity"),
+    "report": ("edgehub.cli.report", "report"),
+    "selftest": ("edgehub.cli.selftest", "selftest"),
     "version": ("edgehub.cli.version", "version"),
 }
 
@@ -59,7 +65,7 @@ class _Commands(click.Group):
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="EDGEHUB_CONFIG",
-    help="Settings file; absent = ./edgehub.toml where it exists.",
+    help="Settings file; absent = edgehub.toml in systemd's folder or this one, if it is there.",
 )
 @click.version_option(edgehub.__version__, message="edgehub %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -70,7 +76,9 @@ def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
 
 
 def _default_config() -> Path | None:
-    path = Path("edgehub.toml")
+    # systemd names the folder of a unit with ConfigurationDirectory=.
+    folder = os.environ.get("CONFIGURATION_DIRECTORY", "").partition(":")[0]
+    path = Path(folder) / "edgehub.toml"
     return path if path.exists() else None
 
 

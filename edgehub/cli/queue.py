@@ -1,4 +1,4 @@
-"""`edgehub queue`: what waits, where and since when."""
+"""`edgehub queue`: what waits, where and since when; and what is to become of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,33 @@ from typing import Any, Final
 
 import click
 
+from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import call
+from edgehub.cli.dead import dead
 from edgehub.cli.tables import new_table, print_table
 from edgehub.settings import load_settings
 
-_FIGURES: Final = ("waiting", "bytes", "oldest", "sent", "expired", "dead")
+_FIGURES: Final = (
+    "waiting",
+    "bytes",
+    "oldest",
+    "expires in",
+    "served",
+    "empty in",
+    "sent",
+    "expired",
+    "dropped",
+    "dead",
+)
+_ROW_FIGURES: Final = ("offset", "age", "expires in", "body", "tries")
 
 
 @click.group()
 def queue() -> None:
-    """Look into the queues of the running hub."""
+    """Look into the queues of the running hub, and purge or move them."""
+
+
+queue.add_command(dead)
 
 
 @queue.command("list")
@@ -31,6 +48,123 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
         queue_table(queues)
 
 
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Rows at most (10).")
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this offset.")
+@click.option("--payload", is_flag=True, help="Show bodies and the values of properties.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def peek(
+    obj: dict[str, Any], name: str, limit: int, after: int, payload: bool, as_json: bool
+) -> None:
+    """Show the oldest rows of QUEUE; neither bodies nor values of properties unless asked for.
+
+    The answer ends after about 1 MiB; go on with --after and the last offset shown.
+    """
+    document = call(
+        load_settings(obj["config"]).control_path,
+        "queue peek",
+        queue=name,
+        limit=limit,
+        after=after,
+        payload=payload,
+    )
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    rows = document["rows"]
+    if not rows:
+        click.echo(f"{document['queue']}: nothing waits" + (f" behind {after}" if after else ""))
+        return
+    table = new_table(
+        *_ROW_FIGURES, "state", "device", "routes", "properties", "id", right=_ROW_FIGURES
+    )
+    for row in rows:
+        table.add_row(
+            str(row["offset"]),
+            _seconds(row["age_s"]),
+            "never" if row["expires_in_s"] is None else _seconds(row["expires_in_s"]),
+            f"{row['body_bytes']} B",
+            str(row["attempts"]),
+            row["state"],
+            sender(row),
+            ", ".join(row["routes"]),
+            properties(row),
+            row["id"],
+        )
+    print_table(table)
+    if payload:
+        for row in rows:
+            click.echo(f"{row['offset']}: {body(row)}")
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@dry_run_option
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Remove all rows that wait in QUEUE now; they are gone for good.
+
+    Rows that come meanwhile stay, and rows in flight, which are counted.
+    """
+    _take_out(obj, "queue purge", {"queue": name}, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@queue.command()
+@click.argument("name", metavar="FROM")
+@click.argument("to", metavar="TO")
+@dry_run_option
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Move all rows that wait in queue FROM now to queue TO, such as upstream_Pri7 or upstream.
+
+    They keep their place by offset, their time of arrival and their time to live. TO must be of an
+    endpoint that somebody serves; FROM may be orphaned. Rows in flight stay, and are counted.
+    """
+    arguments = {"queue": name, "to": to}
+    _take_out(obj, "queue move", arguments, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _take_out(
+    obj: dict[str, Any],
+    command: str,
+    arguments: dict[str, Any],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Purge or move, call by call: each works for about half a second."""
+    socket = load_settings(obj["config"]).control_path
+    total = call(socket, command, dry_run=True, **arguments)
+    where = f"from {total['queue']}" + (f" to {total['to']}" if total["to"] else "")
+    verb = "move" if total["to"] else "remove"
+    done = total
+    if not dry_run:
+        if total["rows"]:
+            ask(f"{verb} {total['rows']} rows {where}?", yes=yes)
+        total |= {"rows": 0, "bytes": 0, "in_flight": 0}
+        at: int | None = 0
+        while at is not None:
+            done = call(socket, command, through=total["through"], from_offset=at, **arguments)
+            at = done["next_offset"]
+            for figure in ("rows", "bytes", "in_flight"):
+                total[figure] += done[figure]
+    result = {key: total[key] for key in ("queue", "to", "rows", "bytes", "in_flight")}
+    if as_json:
+        click.echo(json.dumps(result | {"dry_run": dry_run}, indent=2))
+        return
+    would = f"would {verb}" if dry_run else f"{verb}d"
+    click.echo(f"{would} {total['rows']} rows {where}")
+    if total["in_flight"]:
+        click.echo(f"{total['in_flight']} rows in flight stay", err=True)
+
+
 def queue_table(queues: list[dict[str, Any]]) -> None:
     """Print queues as a table; `queues` as the daemon gives them."""
     if not queues:
@@ -38,15 +172,55 @@ def queue_table(queues: list[dict[str, Any]]) -> None:
         return
     table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
     for entry in queues:
-        age = entry["oldest_age_s"]
         table.add_row(
             entry["id"],
             str(entry["depth"]),
             str(entry["bytes"]),
-            "-" if age is None else f"{age:.0f} s",
+            _seconds(entry["oldest_age_s"]),
+            _seconds(entry["oldest_expires_in_s"]),
+            "-" if entry["unserved_s"] is None else f"{entry['unserved_s']:.0f} s ago",
+            drain_text(entry["drain"]),
             str(entry["sent"]),
             str(entry["expired"]),
+            str(entry["dropped"]),
             str(entry["dead_lettered"]),
             "orphaned" if entry["orphaned"] else entry["state"],
         )
     print_table(table)
+
+
+def drain_text(drain: dict[str, Any]) -> str:
+    """Write when something will be gone."""
+    match drain["state"]:
+        case "empty":
+            return "-"
+        case "drains":
+            return _seconds(drain["seconds"])
+        case "unknown":
+            return "?"
+        case state:
+            return str(state)
+
+
+def sender(row: dict[str, Any]) -> str:
+    """Write who sent a message."""
+    return row["device"] if row["module"] is None else f"{row['device']}/{row['module']}"
+
+
+def properties(row: dict[str, Any]) -> str:
+    """Write the properties of a message, with values where the daemon gave them."""
+    found = row["properties"]
+    if isinstance(found, dict):
+        return ", ".join(f"{name}={value}" for name, value in found.items())
+    return ", ".join(found)
+
+
+def body(row: dict[str, Any]) -> str:
+    """Write the body of a message on one line."""
+    if "body" in row:
+        return json.dumps(row["body"], ensure_ascii=False)
+    return f"base64 {row['body_base64']}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} s"

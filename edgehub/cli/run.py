@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ import uvloop
 from edgehub.config.origin import LoadedSettings, SettingsSource
 from edgehub.hub import Hub
 from edgehub.lifecycle import Signals
+from edgehub.notify.service_manager import ServiceManager
 from edgehub.telemetry.log import configure
 
 # Rows wait in memory by the thousand and hold no cycles; looking through them at the default pace
@@ -43,12 +46,15 @@ def run(
     loaded = source.read()
     configure(level=loaded.settings.log.level, fmt=loaded.settings.log.format)
     gc.set_threshold(*GC_THRESHOLDS)
+    # A watchdog ends a hub that hangs with SIGABRT; then the log says where it hung.
+    faulthandler.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(loaded, source))
 
 
 async def _run(loaded: LoadedSettings, source: SettingsSource) -> int:
-    hub = Hub(loaded, reread=source.read)
+    manager = ServiceManager.from_environment(os.environ, pid=os.getpid())
+    hub = Hub(loaded, reread=source.read, service_manager=manager)
     with Signals(stop=hub.stop, abort=hub.abort, reload=hub.reload):
         clean = await hub.run()
     return 0 if clean else 1

@@ -20,11 +20,14 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     """Show what the running hub does; exit code 4 when none answers."""
     document = call(load_settings(obj["config"]).control_path, "status")
     if quiet:
-        return 0 if document["phase"] == "running" else 1
+        return 0 if document["phase"] == "running" and not document["stalled"] else 1
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return 0
-    click.echo(f"{document['hub_id']}: {document['phase']}, {document['summary']}")
+    degraded = ", degraded" if document["degraded"] else ""
+    click.echo(f"{document['hub_id']}: {document['phase']}{degraded}, {document['summary']}")
+    click.echo(f"  durable: {'yes' if document['store']['durable'] else 'no'}")
+    click.echo(f"  clock: {_clock_text(document['store']['clock'])}")
     for warning in document["warnings"]:
         click.echo(f"  warning: {warning}")
     for endpoint in document["endpoints"]:
@@ -33,10 +36,23 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     return 0
 
 
+def _clock_text(clock: dict[str, Any]) -> str:
+    text = "trusted" if clock["trusted"] else f"not trusted, {clock['reason']}"
+    if abs(clock["correction_s"]) >= 1:
+        text += f", times since the start corrected by {clock['correction_s']:+.0f} s"
+    if clock["off_s"]:
+        text += f", {clock['off_s']:.0f} s without power counted"
+    return f"{text}, rows are ageing" if clock["ageing"] else text
+
+
 def _endpoint_text(endpoint: dict[str, Any]) -> str:
     text = f"{endpoint['id']}: {endpoint['state']}"
     if endpoint["reason"]:
         text += f", {endpoint['reason']}"
     if endpoint["backoff_remaining_s"] is not None:
         text += f", next try in {endpoint['backoff_remaining_s']:.0f} s"
+    if endpoint["rate_bytes_s_max"] is not None:
+        text += f", capped at {endpoint['rate_bytes_s_max']:.0f} bytes/s"
+    if endpoint["drain_eta_seconds"]:
+        text += f", nothing waiting in {endpoint['drain_eta_seconds']:.0f} s"
     return text

@@ -23,6 +23,7 @@ from edgehub.message import UPSTREAM, EndpointId
 from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.settings import MqttEndpointSettings, SettingsError
+from edgehub.settings.values import CREDENTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -193,6 +194,12 @@ def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:
         if key.startswith("mqtt."):
             continue
         if not value.is_file():
-            yield ConfigError(key, f"there is no file {value}", "check the path")
+            yield ConfigError(key, f"there is no file {value}", _hint_for_absent(value))
         elif not os.access(value, os.R_OK):
             yield ConfigError(key, f"{value} cannot be read by this user", "check its rights")
+
+
+def _hint_for_absent(file: Path) -> str:
+    if str(file).startswith(CREDENTIAL):
+        return "CREDENTIALS_DIRECTORY is not set: credentials exist inside of the service only"
+    return "check the path"

@@ -30,7 +30,8 @@ _HEAD: Final = (
     "is no default, or in a section that is off; `###` is an alternative to another key. Units "
     "stand in the names: _s seconds, _ms milliseconds, bytes. Environment variables win over this "
     "file: EDGEHUB_STORE__COMMIT_LINGER_MS=50 is commit_linger_ms of [store]. Secrets are never "
-    "written here, only the names of files that hold them. Check with `edgehub config validate`; "
+    "written here, only the names of files that hold them, or `credential:<name>` for one that "
+    "systemd or a container engine hands over. Check with `edgehub config validate`; "
     "`edgehub config reload`, or SIGHUP, applies changes to what is marked live."
 )
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _UNITS: Final = (
+    (re.compile(r"_bytes_s(_max|_min)?$"), "bytes per second"),
     (re.compile(r"(^|_)ms(_max|_min)?$"), "milliseconds"),
     (re.compile(r"_s(_max|_min)?$"), "seconds"),
     (re.compile(r"(^|_)bytes(_max|_min)?$"), "bytes"),

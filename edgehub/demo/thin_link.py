@@ -79,6 +79,10 @@ class Pacer:
             self._free_at = max(self._free_at, self._clock.monotonic() - CREDIT_S)
             self._start_next()
 
+    def change_rate(self, rate_bit_s: float) -> None:
+        """Go on at another rate; what is being transmitted ends at the old one."""
+        self._rate_bytes_s = rate_bit_s / 8
+
     def clear(self) -> None:
         """Lose what has not passed the bottleneck; what is beyond still arrives."""
         self._queue.clear()

@@ -1,1 +1,1 @@
-"""Who may speak: identities of devices and modules, and their rights."""
+"""Who may speak: identities and their rights; devices that several hubs hear."""

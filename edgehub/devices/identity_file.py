@@ -22,11 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError
+from edgehub.topic_filter import filter_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_KEYS: Final = ("id", "password", "on_behalf", "disabled")
+_KEYS: Final = ("id", "password", "on_behalf", "publish", "subscribe", "disabled")
+OWN_ID: Final = "{id}"
+"""Stands in a right for the id of who has it."""
+
+_BRACES: Final = re.compile(r"\{[^{}/]*\}")
 _PATTERN_CHARACTERS_MAX: Final = 256
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -53,12 +58,17 @@ class Identity:
     Attributes:
         id: `<device>` or `<device>/<module>`.
         on_behalf: Patterns with `*`, `?` and `[]` on ids; `*` also spans the slash.
+        publish: Filters of local topics that it may publish to, with `{id}` for its own id; None =
+            all of them.
+        subscribe: Filters of local topics that it may subscribe to, likewise.
     """
 
     id: str
     password: PasswordHash
     on_behalf: tuple[str, ...] = ()
     disabled: bool = False
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
 
     def scope(self) -> re.Pattern[str] | None:
         """Compile the patterns, None = it speaks for itself alone."""
@@ -154,6 +164,10 @@ def _line(identity: Identity) -> str:
     entry: dict[str, Any] = {"id": identity.id, "password": str(identity.password)}
     if identity.on_behalf:
         entry["on_behalf"] = list(identity.on_behalf)
+    if identity.publish is not None:
+        entry["publish"] = list(identity.publish)
+    if identity.subscribe is not None:
+        entry["subscribe"] = list(identity.subscribe)
     if identity.disabled:
         entry["disabled"] = True
     return json.dumps(entry) + "\n"
@@ -182,12 +196,19 @@ class _Line:
         identity_id = self._id(entry.get("id"))
         password = self._password(entry.get("password"))
         on_behalf = self._on_behalf(entry.get("on_behalf", []))
+        publish = self._filters(entry, "publish")
+        subscribe = self._filters(entry, "subscribe")
         disabled = entry.get("disabled", False)
         if not isinstance(disabled, bool):
             self._fault("disabled is neither true nor false")
         elif identity_id is not None and password is not None:
             self.identity = Identity(
-                id=identity_id, password=password, on_behalf=on_behalf, disabled=disabled
+                id=identity_id,
+                password=password,
+                on_behalf=on_behalf,
+                disabled=disabled,
+                publish=publish,
+                subscribe=subscribe,
             )
         return self
 
@@ -218,8 +239,40 @@ class _Line:
                 self._fault(f"on_behalf: {error}")
         return tuple(pattern for pattern in value if isinstance(pattern, str))
 
+    def _filters(self, entry: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+        if key not in entry:
+            return None
+        value = entry[key]
+        if not isinstance(value, list):
+            self._fault(f"{key} is not a list of topic filters", "[] = none, absent = all")
+            return ()
+        for topic_filter in value:
+            try:
+                check_right(topic_filter)
+            except ValueError as error:
+                self._fault(f"{key}: {error}")
+        return tuple(each for each in value if isinstance(each, str))
+
     def _fault(self, reason: str, hint: str = "") -> None:
         self.faults.append(ConfigError(self._key, reason, hint))
+
+
+def check_right(topic_filter: object) -> None:
+    """Accept a filter of local topics, with `{id}` for the identity's own id.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(topic_filter, str):
+        msg = f"{topic_filter!r} is not a topic filter"
+        raise ValueError(msg)  # noqa: TRY004 - what callers collect
+    fault = filter_fault(topic_filter.replace(OWN_ID, "id"))
+    unknown = _BRACES.search(topic_filter.replace(OWN_ID, ""))
+    if unknown is not None:
+        fault = f"`{unknown[0]}` stands for nothing; {OWN_ID} is the identity's own id"
+    if fault:
+        msg = f"{topic_filter!r}: {fault}"
+        raise ValueError(msg)
 
 
 def check_pattern(pattern: object) -> None:

@@ -141,6 +141,11 @@ class Connection:
         """Give the bytes that have not left this machine."""
         return self._channel.unsent_bytes()
 
+    @property
+    def unsent_at_close(self) -> int | None:
+        """Bytes that had not left when the peer closed; None = it did not close."""
+        return self._channel.unsent_at_close
+
     def acknowledge(self, message: Incoming) -> None:
         """Send the PUBACK of a message of this connection; nothing once it is closed."""
         if self._channel.is_open:

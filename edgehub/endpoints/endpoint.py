@@ -35,7 +35,7 @@ class Endpoint(Protocol):
 
     @property
     def state(self) -> str:
-        """One word for status: `connecting`, `up`, `down`, `parked`."""
+        """One word for status: `connecting`, `up`, `down`, `parked`, `closed`."""
 
     @property
     def retry_in_s(self) -> float | None:

@@ -1,9 +1,10 @@
-"""The HTTP endpoint: rows as JSON arrays in POST requests, one request at a time.
+"""The HTTP endpoint: rows as JSON arrays in POST requests, a few requests under way at once.
 
-Owns the connection, its back-off and what was handed over. Invariants: a row is settled exactly
-once; rows leave in the order in which they were handed over, and a request leaves after the answer
-to the one before, so that no peer sees two rows of a sender the wrong way round; what a peer
-refuses is narrowed down to the row before a row is blamed for it.
+Owns the connections, their back-off and what was handed over. Invariants: a row is settled exactly
+once; rows of one sender leave in the order in which they were handed over, and those of a request
+after the answer to the one before, so that no peer sees two rows of a sender the wrong way round;
+what a peer refuses is narrowed down to the row before a row is blamed for it, with no other request
+under way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import structlog
 
 from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.http_answer import judge
-from edgehub.endpoints.http_link import HttpLinkError, open_link
+from edgehub.endpoints.http_link import HttpLinkError
+from edgehub.endpoints.http_slot import HttpSlot
 from edgehub.endpoints.record import encode_record
 from edgehub.message import FailureKind, SendResult
 
@@ -26,15 +28,17 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from edgehub.clock import Clock, TimerHandle
+    from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.http_answer import Verdict
-    from edgehub.endpoints.http_link import Answer, HttpLink, HttpLinkOptions
+    from edgehub.endpoints.http_link import HttpLinkOptions
     from edgehub.message import EndpointId, Row
 
 PARKED_RETRY_S: Final = 60.0
 
-_CHECKS_PER_TIMEOUT: Final = 4
+SKIPPED_MAX: Final = 256
+"""Rows that wait for their sender's answer are passed over; looking on beyond so many is dear."""
+
 _MEMO_MAX: Final = 8192
 _THREAD_BYTES: Final = 65_536
 
@@ -49,6 +53,7 @@ class HttpEndpointOptions:
         link: Whom to connect to.
         batch_rows_max: Rows of one request.
         batch_bytes_max: Bytes of the records of one request; a larger row goes alone.
+        requests_max: Requests under way at once, each over a connection of its own.
         timeout_s: A peer that neither answers nor takes bytes for so long is given up.
         gzip: Compress requests.
     """
@@ -56,6 +61,7 @@ class HttpEndpointOptions:
     link: HttpLinkOptions
     batch_rows_max: int = 100
     batch_bytes_max: int = 2**20
+    requests_max: int = 8
     timeout_s: float = 30.0
     gzip: bool = False
 
@@ -67,6 +73,32 @@ class _Entry:
         self.row = row
         self.record = record
         self.settle = settle
+
+    @property
+    def size(self) -> int:
+        return len(self.record) + 1
+
+
+class _Lane:
+    """A connection and the rows of its present request."""
+
+    __slots__ = ("entries", "slot")
+
+    def __init__(self, options: HttpEndpointOptions, clock: Clock) -> None:
+        self.entries: list[_Entry] = []
+        self.slot = HttpSlot(
+            options.link, clock=clock, timeout_s=options.timeout_s, on_silence=self._silent
+        )
+
+    def take_entries(self) -> list[_Entry]:
+        entries, self.entries = self.entries, []
+        return entries
+
+    def _silent(self, reason: str) -> None:
+        if self.entries:
+            # The peer is silent as a whole; only the row it owes first counts as tried.
+            entry = self.entries.pop(0)
+            entry.settle(entry.row, SendResult(FailureKind.TIMEOUT, reason))
 
 
 class HttpEndpoint:
@@ -98,19 +130,16 @@ class HttpEndpoint:
         self._state = "connecting"
         self._was_up = False
         self._told = ""
-        self._link: HttpLink | None = None
+        self._lanes = [_Lane(options, clock) for _ in range(options.requests_max)]
+        self._idle = list(reversed(self._lanes))
         self._memo: dict[int, bytes] = {}
         self._pending: deque[_Entry] = deque()
+        self._pending_bytes = 0
         # Requests that were refused as a whole, in parts; the last one is sent next.
         self._parts: list[list[_Entry]] = []
-        self._current: list[_Entry] = []
         self._in_doubt = False
-        self._unwritten_bytes = 0
         self._shrink = 1.0
         self._arrived = asyncio.Event()
-        self._watch: TimerHandle | None = None
-        self._progress_at = 0.0
-        self._progress_seen = (0, 0)
 
     @property
     def state(self) -> str:
@@ -138,15 +167,16 @@ class HttpEndpoint:
 
     def unsent_bytes(self) -> int:
         """See `Endpoint`; compressed bytes count as what they stand for."""
-        unsent = 0 if self._link is None else self._link.unsent_bytes()
-        return self._unwritten_bytes + int(unsent * self._shrink)
+        unsent = sum([lane.slot.unsent_bytes() for lane in self._lanes])
+        return self._pending_bytes + int(unsent * self._shrink)
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """See `Endpoint`."""
         for row in rows:
             record = self._memo.pop(row.offset, None) or self._record(row)
-            self._pending.append(_Entry(row, record, settle))
-            self._unwritten_bytes += len(record) + 1
+            entry = _Entry(row, record, settle)
+            self._pending.append(entry)
+            self._pending_bytes += entry.size
         self._arrived.set()
 
     async def run(self, listener: EndpointListener) -> None:
@@ -155,8 +185,9 @@ class HttpEndpoint:
             while True:
                 try:
                     await self._deliver(listener)
-                except HttpLinkError as error:
-                    wait_s = self._link_down(error, listener)
+                except* HttpLinkError as errors:
+                    # Several connections may end at the same moment; one reason will do.
+                    wait_s = self._link_down(_first(errors), listener)
                 await self._retry.wait(wait_s)
         finally:
             await self.close()
@@ -178,46 +209,75 @@ class HttpEndpoint:
     async def _deliver(self, listener: EndpointListener) -> NoReturn:
         if not self._was_up:
             self._state = "connecting"
-        self._link = await open_link(self._options.link)
+        await self._lanes[0].slot.open()
+        self._idle = list(reversed(self._lanes))
         self._state = "up"
         self._was_up = True
         self._told = ""
         log.info("endpoint.link_up", endpoint_id=self.id)
         listener.link_up(rows_max=None)
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._parts or self._pending:
-                await self._send_next()
-            self._in_doubt = False
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while entries := self._next_request():
+                    lane = self._idle.pop()
+                    lane.entries = entries
+                    group.create_task(self._send(lane), name=f"http[{self.id}]")
 
-    async def _send_next(self) -> None:
-        entries = self._current = self._parts.pop() if self._parts else self._gather()
-        size = sum([len(entry.record) + 1 for entry in entries])
+    def _next_request(self) -> list[_Entry]:
+        if not self._idle:
+            return []
+        alone = len(self._idle) == len(self._lanes)
+        if self._parts or self._in_doubt:
+            # Which row is to blame shows only when nothing else is under way.
+            if not alone:
+                return []
+            if self._parts:
+                part = self._parts.pop()
+                self._pending_bytes -= _size(part)
+                return part
+        entries = self._gather()
+        if not entries and alone:
+            self._in_doubt = False
+        return entries
+
+    async def _send(self, lane: _Lane) -> None:
+        entries = lane.entries
         body = b"[" + b",".join([entry.record for entry in entries]) + b"]"
-        answer = await self._exchange(await self._packed(body), size)
+        encoding = "gzip" if self._options.gzip else None
+        answer = await lane.slot.request(await self._packed(body), encoding=encoding)
         verdict = judge(answer, self._clock.wall_ms())
         if verdict.broken:
             raise HttpLinkError(verdict.broken)
         if verdict.doubtful and self._in_doubt:
             # Twice in a row, with other rows: it is not the rows.
             raise HttpLinkError(verdict.result.reason)
-        self._current = []
+        lane.entries = []
+        self._idle.append(lane)
+        self._arrived.set()
         if verdict.splits and len(entries) > 1:
-            self._unwritten_bytes += size
             self._split(entries, probe=verdict.doubtful)
         else:
             self._apply(entries, verdict)
 
     def _gather(self) -> list[_Entry]:
         pending, options = self._pending, self._options
-        entries = [pending.popleft()]
-        size = len(entries[0].record) + 1
-        while pending and len(entries) < options.batch_rows_max:
-            size += len(pending[0].record) + 1
-            if size > options.batch_bytes_max:
+        busy = {entry.row.message.sender for lane in self._lanes for entry in lane.entries}
+        entries: list[_Entry] = []
+        passed: list[_Entry] = []
+        size = 0
+        while pending and len(entries) < options.batch_rows_max and len(passed) < SKIPPED_MAX:
+            entry = pending[0]
+            if entry.row.message.sender in busy:
+                passed.append(pending.popleft())
+                continue
+            if entries and size + entry.size > options.batch_bytes_max:
                 break
+            size += entry.size
             entries.append(pending.popleft())
+        pending.extendleft(reversed(passed))
+        self._pending_bytes -= size
         return entries
 
     async def _packed(self, body: bytes) -> bytes:
@@ -230,31 +290,11 @@ class HttpEndpoint:
         self._shrink = len(body) / len(packed)
         return packed
 
-    async def _exchange(self, body: bytes, size: int) -> Answer:
-        # A peer may close an idle connection whenever it likes, also as it is used again: then the
-        # request goes once more, over a new one.
-        self._start_watch()
-        try:
-            if self._link is not None and self._link.is_open:
-                try:
-                    return await self._request(self._link, body, size)
-                except HttpLinkError as error:
-                    if not error.stale:
-                        raise
-                    self._unwritten_bytes += size
-            self._link = await open_link(self._options.link)
-            return await self._request(self._link, body, size)
-        finally:
-            self._stop_watch()
-
-    async def _request(self, link: HttpLink, body: bytes, size: int) -> Answer:
-        self._unwritten_bytes -= size
-        return await link.request(body, encoding="gzip" if self._options.gzip else None)
-
     def _split(self, entries: list[_Entry], *, probe: bool) -> None:
         # The first row alone soon tells a peer that is ill from a row that makes it so.
         first, rest = (entries[:1], entries[1:]) if probe else ([], entries)
         middle = (len(rest) + 1) // 2
+        self._pending_bytes += _size(entries)
         self._parts += [part for part in (rest[middle:], rest[:middle], first) if part]
 
     def _apply(self, entries: list[_Entry], verdict: Verdict) -> None:
@@ -271,14 +311,13 @@ class HttpEndpoint:
             self._settle_rest(verdict.result)
 
     def _settle_rest(self, result: SendResult) -> None:
-        rest = [*self._current]
+        rest: list[_Entry] = []
         for part in reversed(self._parts):
             rest += part
         rest += self._pending
-        self._current = []
         self._parts.clear()
         self._pending.clear()
-        self._unwritten_bytes = 0
+        self._pending_bytes = 0
         for entry in rest:
             entry.settle(entry.row, result)
 
@@ -302,52 +341,26 @@ class HttpEndpoint:
         return wait_s
 
     def _give_up(self, reason: str) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.abort(reason)
+        result = SendResult(FailureKind.DISCONNECTED, reason)
+        for lane in self._lanes:
+            lane.slot.abort(reason)
+            for entry in lane.take_entries():
+                entry.settle(entry.row, result)
         self._in_doubt = False
         self._arrived.clear()
-        self._settle_rest(SendResult(FailureKind.DISCONNECTED, reason))
+        self._settle_rest(result)
 
     def _record(self, row: Row) -> bytes:
         return encode_record(row, self._utc_ms)
 
-    # A peer that is silent; a slow one takes bytes, even if a large request lasts minutes.
 
-    def _start_watch(self) -> None:
-        self._progress_at = self._clock.monotonic()
-        self._progress_seen = (0, 0)
-        self._watch_later()
+def _size(entries: list[_Entry]) -> int:
+    return sum([entry.size for entry in entries])
 
-    def _stop_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
 
-    def _watch_later(self) -> None:
-        self._watch = self._clock.call_later(
-            self._options.timeout_s / _CHECKS_PER_TIMEOUT, self._check_progress
-        )
-
-    def _check_progress(self) -> None:
-        link = self._link
-        now = self._clock.monotonic()
-        if link is None or not link.is_open:
-            # Connecting has a time limit of its own.
-            self._progress_at = now
-            self._watch_later()
-            return
-        progress = (link.unsent_bytes(), link.received_bytes)
-        if progress != self._progress_seen:
-            self._progress_seen = progress
-            self._progress_at = now
-        silent_s = now - self._progress_at
-        if silent_s < self._options.timeout_s:
-            self._watch_later()
-            return
-        reason = f"no answer for {silent_s:.0f} s"
-        if self._current:
-            # The peer is silent as a whole; only the row it owes first counts as tried.
-            entry = self._current.pop(0)
-            entry.settle(entry.row, SendResult(FailureKind.TIMEOUT, reason))
-        link.abort(reason)
+def _first(errors: ExceptionGroup[HttpLinkError]) -> HttpLinkError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, HttpLinkError)
+    return error

@@ -23,7 +23,7 @@ from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.aiomqtt_bridge import Connection, Incoming, LinkOptions
@@ -96,12 +96,13 @@ class MqttEndpoint:
         self._up_at: float | None = None
         self._told = ""
         self._connection: Connection | None = None
-        self._in_flight: dict[int, tuple[Row, Settle]] = {}
+        self._in_flight: dict[int, tuple[Row, Settle, int]] = {}
+        """By packet id, in the order of sending: the row, who hears of it, bytes of its packet."""
         self._memo: dict[int, bytes | SendResult] = {}
         self._progress_at = 0.0
         self._unsent_seen = 0
         self._confirmed_some = False
-        self._oldest: tuple[Row, Settle] | None = None
+        self._oldest: tuple[Row, Settle, int] | None = None
         self._overtaken_at = math.inf
         self._watch: TimerHandle | None = None
 
@@ -119,6 +120,11 @@ class MqttEndpoint:
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`."""
         return self._options.row_bytes_max
+
+    @property
+    def relays(self) -> bool:
+        """Whether device-bound messages come this way."""
+        return self._relay is not None
 
     def wire_bytes(self, row: Row) -> int:
         """See `Endpoint`; the whole packet, topic and header included."""
@@ -155,7 +161,7 @@ class MqttEndpoint:
             if row_bytes_max is not None and len(packet) > row_bytes_max:
                 settle(row, _too_large("packet", len(packet), row_bytes_max))
                 continue
-            in_flight[mid] = (row, settle)
+            in_flight[mid] = (row, settle, len(packet))
             packets.append(packet)
         if packets:
             if was_idle:
@@ -259,15 +265,16 @@ class MqttEndpoint:
         return wait_s
 
     def _end_connection(self, reason: str) -> None:
-        self._connection = None
+        connection, self._connection = self._connection, None
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
         self._oldest = None
         in_flight, self._in_flight = self._in_flight, {}
-        result = SendResult(FailureKind.DISCONNECTED, reason)
-        for row, settle in in_flight.values():
-            settle(row, result)
+        whole = _left_whole(in_flight, connection)
+        for count, (row, settle, _) in enumerate(in_flight.values()):
+            kind = FailureKind.CLOSED if count < whole else FailureKind.DISCONNECTED
+            settle(row, SendResult(kind, reason))
 
     def _take_pubacks(self, mids: list[int]) -> None:
         pop = self._in_flight.pop
@@ -326,7 +333,7 @@ class MqttEndpoint:
             self._watch_later()
             return
         mid = next(iter(self._in_flight))
-        row, settle = self._in_flight.pop(mid)
+        row, settle, _ = self._in_flight.pop(mid)
         reason = f"no acknowledgement for {silent_s:.0f} s"
         # The peer is silent as a whole; only the row it owes first counts as tried.
         settle(row, SendResult(FailureKind.TIMEOUT, reason))
@@ -342,6 +349,22 @@ class MqttEndpoint:
         elif self._confirmed_some:
             self._overtaken_at = min(self._overtaken_at, now)
         self._confirmed_some = False
+
+
+def _left_whole(
+    in_flight: Mapping[int, tuple[Row, Settle, int]], connection: Connection | None
+) -> int:
+    """Count the rows, oldest first, that had left whole when the peer closed; 0 = it did not."""
+    unsent = None if connection is None else connection.unsent_at_close
+    if unsent is None:
+        return 0
+    whole = len(in_flight)
+    for _, _, size in reversed(list(in_flight.values())):
+        if unsent <= 0:
+            break
+        unsent -= size
+        whole -= 1
+    return whole
 
 
 def _too_large(what: str, size: int, limit: int) -> SendResult:

@@ -12,6 +12,7 @@ not left yet. PUBACKs are taken out here, a whole read at a time.
 from __future__ import annotations
 
 import fcntl
+import socket
 import ssl
 import struct
 from typing import TYPE_CHECKING, Final
@@ -20,13 +21,17 @@ from edgehub.endpoints.mqtt_packet import PubackFilter
 
 if TYPE_CHECKING:
     import asyncio
-    import socket
     from collections.abc import Callable
 
 READ_BYTES: Final = 65_536
 
 # Linux: bytes in the send queue that were not sent even once (include/uapi/linux/sockios.h).
 SIOCOUTQNSD: Final = 0x894B
+
+
+# Linux from 4.19 on: bytes_sent and bytes_retrans of struct tcp_info (include/uapi/linux/tcp.h).
+TCP_INFO_SENT_AT: Final = 200
+TCP_INFO_BYTES: Final = 216
 
 
 class Channel:
@@ -40,6 +45,7 @@ class Channel:
 
     __slots__ = (
         "_filter",
+        "_handed_over",
         "_in",
         "_loop",
         "_on_pubacks",
@@ -48,6 +54,7 @@ class Channel:
         "_write_waits_for_read",
         "_writing",
         "end_reason",
+        "unsent_at_close",
     )
 
     def __init__(
@@ -65,6 +72,9 @@ class Channel:
         self._writing = False
         self._write_waits_for_read = False
         self.end_reason = ""
+        self._handed_over = 0
+        self.unsent_at_close: int | None = None
+        """Bytes that had not left this machine when the peer closed; None = it has not."""
 
     @property
     def is_open(self) -> bool:
@@ -135,12 +145,14 @@ class Channel:
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError as error:
+            self._note_close(error)
             self.end_reason = self.end_reason or (error.strerror or str(error))
             raise
         if self._write_waits_for_read:
             self._write_waits_for_read = False
             self._flush()
         if not data:
+            self._note_close(None)
             self.end_reason = self.end_reason or "closed by the peer"
             return False
         mids = self._filter.feed(data)
@@ -148,6 +160,27 @@ class Channel:
             # Not from inside paho's read: it would take an error of ours for one of the link.
             self._loop.call_soon(self._on_pubacks, mids)
         return True
+
+    def _note_close(self, error: OSError | None) -> None:
+        """Note what has not left, if it is the peer that ends the connection: by FIN or by RST."""
+        if self._sock is None or self.unsent_at_close is not None or self.end_reason:
+            return
+        if error is None:
+            self.unsent_at_close = self.unsent_bytes()
+        elif isinstance(error, ConnectionResetError | BrokenPipeError):
+            self.unsent_at_close = len(self._out) + self._unsent_at_reset()
+
+    def _unsent_at_reset(self) -> int:
+        # A reset empties the kernel's queue, but not its count of what has left. Under TLS that
+        # count is of other bytes; there what the kernel had taken counts as gone.
+        assert self._sock is not None
+        if isinstance(self._sock, ssl.SSLSocket):
+            return 0
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        if len(info) < TCP_INFO_BYTES:
+            return 0
+        sent, sent_again = struct.unpack_from("QQ", info, TCP_INFO_SENT_AT)
+        return max(0, self._handed_over - int(sent - sent_again))
 
     def _flush(self) -> None:
         sock = self._sock
@@ -165,10 +198,12 @@ class Channel:
                 return
             except OSError as error:
                 # The reader sees the same end and tells paho; here there is nobody to tell.
+                self._note_close(error)
                 self.end_reason = error.strerror or str(error)
                 out.clear()
                 break
             del out[:count]
+            self._handed_over += count
         if self._writing and sock is not None:
             self._writing = False
             self._loop.remove_writer(sock.fileno())

@@ -24,6 +24,19 @@ class Submit(Protocol):
         """
 
 
+class Refused(Protocol):
+    """Who keeps account of messages that heads do not hand in, as they see it."""
+
+    def __call__(self, device: str, size: int, reason: str) -> None:
+        """Note that a message was not handed in because of a limit or of its content.
+
+        Args:
+            device: Who sent it; has signed in.
+            size: Bytes of its body.
+            reason: Why, one of few words.
+        """
+
+
 class Head(Protocol):
     """One way in."""
 

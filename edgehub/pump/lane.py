@@ -6,6 +6,7 @@ queue. Invariant: a row taken from the queue goes back to it by exactly one of t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from edgehub.endpoints.backoff import Backoff
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
 
 
 class Lane:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        served_at: Monotonic time at which rows were handed over last, None = not yet.
+        waits_since: Monotonic time since which it has had rows and got no batch, infinite = it has
+            none; kept where ageing looks at it.
+    """
 
     __slots__ = (
-        "attempted",
         "confirmed",
         "delayed_until",
         "expired",
@@ -30,7 +36,9 @@ class Lane:
         "latency",
         "queue",
         "returned",
+        "served_at",
         "throttle",
+        "waits_since",
     )
 
     def __init__(self, queue: PumpQueue, rng: random.Random) -> None:
@@ -38,18 +46,32 @@ class Lane:
         self.throttle = Backoff(rng)
         self.delayed_until = 0.0
         self.holds = 0
+        self.served_at: float | None = None
+        self.waits_since = math.inf
         self.latency = LatencyHistogram()
         self.confirmed: list[Row] = []
-        self.attempted: list[Row] = []
-        self.returned: list[Row] = []
+        self.returned: dict[tuple[bool, str | None], list[Row]] = {}
         self.expired: list[Row] = []
 
-    def put_back(self, row: Row, now_ms: int, *, attempted: bool) -> bool:
-        """Return a row that was not delivered; False when its time is up and it expires instead."""
+    def unserved_s(self, now: float) -> float | None:
+        """Give the seconds since rows were handed over last, None = not yet."""
+        return None if self.served_at is None else now - self.served_at
+
+    def put_back(
+        self, row: Row, now_ms: int, *, attempted: bool, refusal: str | None = None
+    ) -> bool:
+        """Return a row that was not delivered; False when its time is up and it expires instead.
+
+        Args:
+            row: The row.
+            now_ms: Hub time.
+            attempted: It counts as a refused send.
+            refusal: Why it was refused for now, None = it was not.
+        """
         if row.expires_ms <= now_ms:
             self.expired.append(row)
             return False
-        (self.attempted if attempted else self.returned).append(row)
+        self.returned.setdefault((attempted, refusal), []).append(row)
         return True
 
     def flush(self) -> None:
@@ -58,12 +80,10 @@ class Lane:
         if self.confirmed:
             queue.confirm(self.confirmed)
             self.confirmed = []
-        if self.attempted:
-            queue.give_back(self.attempted, attempted=True)
-            self.attempted = []
         if self.returned:
-            queue.give_back(self.returned, attempted=False)
-            self.returned = []
+            for (attempted, refusal), rows in self.returned.items():
+                queue.give_back(rows, attempted=attempted, refusal=refusal)
+            self.returned = {}
         if self.expired:
             queue.expire(self.expired)
             self.expired = []

@@ -91,7 +91,10 @@ class Holds:
                 if self._rows.get(offset) == (lane, until):
                     self._release_row(offset)
             elif self._senders.get((lane, sender)) == until:
-                self._release_sender(lane, sender)
+                if (lane, sender) in self._trials.values():
+                    self._senders[lane, sender] = math.inf
+                else:
+                    self._release_sender(lane, sender)
 
     def release_all(self) -> None:
         """End every hold, on an operator's word or when the pump ends."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,9 +16,14 @@ import structlog
 from edgehub.endpoints.backoff import Backoff
 from edgehub.errors import StoreError
 from edgehub.message import Order
+from edgehub.pump.choice import Choice
 from edgehub.pump.lane import Lane
+from edgehub.pump.options import PumpOptions
+from edgehub.pump.poison import Poison
+from edgehub.pump.progress import Progress
 from edgehub.pump.refusals import Refusals
 from edgehub.pump.statistics import PumpStatistics
+from edgehub.pump.watch import Watch
 from edgehub.pump.window import SendWindow
 
 if TYPE_CHECKING:
@@ -29,9 +33,11 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.message import DeliveryRules, Priority, QueueId, Row, SendResult
+    from edgehub.pump.delivery_rate import Flight
+    from edgehub.pump.poison import CloseCounts
     from edgehub.pump.queue import PumpQueue
     from edgehub.pump.refusals import Sent
-    from edgehub.pump.window import Flight
+    from edgehub.pump.watch import PumpListener
 
 LOOK_AGAIN_MIN_S: Final = 0.002
 """Shortest wait for unsent bytes to leave; shorter ones would only burn the processor."""
@@ -46,23 +52,6 @@ EMPTY_READ_RETRY_S: Final = 0.1
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PumpOptions:
-    """Bounds of one pump.
-
-    Attributes:
-        head_of_line_ms: What the best priority may wait behind bytes already chosen.
-        rows_in_flight_max: Unconfirmed rows, whatever link and peer allow.
-        bytes_in_flight_max: Unconfirmed bytes, whatever the link allows.
-        batch_rows_max: Rows taken from a queue at once.
-    """
-
-    head_of_line_ms: int = 500
-    rows_in_flight_max: int = 4096
-    bytes_in_flight_max: int = 8 * 2**20
-    batch_rows_max: int = 512
-
-
 class Pump:
     """See the module. It is the `EndpointListener` of its endpoint.
 
@@ -74,6 +63,7 @@ class Pump:
         now_ms: Hub time.
         rng: Randomness for jitter.
         options: Bounds.
+        listener: Hears why rows wait, None = nobody does.
     """
 
     def __init__(
@@ -86,6 +76,7 @@ class Pump:
         now_ms: Callable[[], int],
         rng: random.Random,
         options: PumpOptions | None = None,
+        listener: PumpListener | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._options = options or PumpOptions()
@@ -98,12 +89,18 @@ class Pump:
             head_of_line_s=self._options.head_of_line_ms / 1000,
             rows_max=self._options.rows_in_flight_max,
             bytes_max=self._options.bytes_in_flight_max,
+            cap_bytes_s=self._options.rate_bytes_s_max or math.inf,
         )
-        self._refusals = Refusals(endpoint.id, rules, rng)
+        self._choice = Choice(self._options.aging_s)
+        self._poison = Poison(endpoint.id, self._window)
+        self._refusals = Refusals(endpoint.id, rules, rng, self._poison)
         self._holds = self._refusals.holds
         self._reads = Backoff(rng)
+        self._progress = Progress()
+        self._watch = Watch(listener, endpoint.id)
         self._lanes: list[Lane] = []
         self._lane_of: dict[QueueId, Lane] = {}
+        self._empty: set[Lane] = set()
         self._in_flight: dict[int, Sent] = {}
         self._results: list[tuple[Row, SendResult]] = []
         self._wake = asyncio.Event()
@@ -119,6 +116,7 @@ class Pump:
 
     async def run(self) -> None:
         """Keep the endpoint's link and send until cancelled."""
+        self._look()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.endpoint.run(self), name=f"endpoint[{self.endpoint.id}]")
@@ -129,6 +127,7 @@ class Pump:
             self._give_back_all()
             self._holds.release_all()
             self._stop_timer()
+            self._look()
 
     async def drain(self, deadline: float) -> None:
         """Choose nothing more, let what is in flight settle, give the rest back.
@@ -153,14 +152,27 @@ class Pump:
         """Take note that a queue of this endpoint has new rows; the store calls this."""
         if queue.id not in self._lane_of:
             self._learn_queues()
+        self._empty.discard(self._lane_of[queue.id])
+        if self._choice.aging_s:
+            lane = self._lane_of[queue.id]
+            lane.waits_since = min(lane.waits_since, self._clock.monotonic())
         if not self._link_up or self._refusals.paused_until > 0:
             self._hurry_for(queue.priority)
         self._wake.set()
 
-    def adjust(self, *, head_of_line_ms: int, rows_in_flight_max: int) -> None:
-        """Take over other bounds while sending goes on; see `PumpOptions`."""
-        self._window.adjust(head_of_line_s=head_of_line_ms / 1000, rows_max=rows_in_flight_max)
+    def adjust(self, options: PumpOptions) -> None:
+        """Take over other bounds of window and choice while sending goes on."""
+        self._window.adjust(
+            head_of_line_s=options.head_of_line_ms / 1000,
+            rows_max=options.rows_in_flight_max,
+            cap_bytes_s=options.rate_bytes_s_max or math.inf,
+        )
+        self._choice.aging_s = options.aging_s
         self._wake.set()
+
+    def remember_closes(self, counts: CloseCounts) -> None:
+        """Keep counts of closes by the peer where they outlast this pump; before `run`."""
+        self._poison.counts = counts
 
     def retry_now(self) -> None:
         """Try at once, on a reload or an operator's word."""
@@ -172,6 +184,7 @@ class Pump:
         """See `EndpointListener`; alone it starts the sending of what waits."""
         self._take_results()
         self._refusals.link_up()
+        self._poison.connected()
         self._window.reset(rows_max)
         self._learn_queues()
         self._link_up = True
@@ -184,17 +197,14 @@ class Pump:
         self._link_up = False
         self._down_reason = reason
         self._note_waiting()
+        self._look()
         if parked:
             log.error("pump.endpoint_parked", endpoint_id=self.endpoint.id, reason=reason)
         self._wake.set()
 
-    def latency(self, priority: Priority) -> tuple[float, float] | None:
-        """Give median and 99th percentile of the delivery latency in seconds, None = no row yet."""
-        for lane in self._lanes:
-            if lane.queue.priority == priority:
-                summary = lane.latency.summary()
-                return None if summary is None else (summary.p50_s, summary.p99_s)
-        return None
+    def lane(self, queue_id: QueueId) -> Lane | None:
+        """Give what is known of the service of one queue, None = it was not seen yet."""
+        return self._lane_of.get(queue_id)
 
     def statistics(self) -> PumpStatistics:
         """Give a snapshot for status and metrics."""
@@ -209,6 +219,7 @@ class Pump:
             in_flight_bytes=window.in_flight_bytes,
             window_bytes=window.window_bytes,
             rate_bytes_s=window.rate_bytes_s,
+            rate_bytes_s_max=window.cap_bytes_s,
             min_rtt_s=window.min_rtt_s,
             unsent_bytes=self.endpoint.unsent_bytes() if self._link_up else 0,
             sent_total=self._sent_total,
@@ -223,19 +234,55 @@ class Pump:
             },
         )
 
+    def stalled_s(self) -> float:
+        """Give the seconds for which the pump owed a step and took none, as far as looks tell.
+
+        Neither a link that is down, nor a pause after a refusal, nor rows that a peer has yet to
+        confirm are its fault: those have time-outs of their own.
+        """
+        now = self._clock.monotonic()
+        return self._progress.stalled_s(now, owes=bool(self._results) or self._could_send(now))
+
+    def _could_send(self, now: float) -> bool:
+        if not self._link_up or self._draining or self._in_flight:
+            return False
+        if self._window.room(now, self.endpoint.unsent_bytes())[0] == 0:
+            # Under a cap a large message is paid for afterwards.
+            return False
+        return self._refusals.paused_until <= now and any(
+            lane.delayed_until <= now and lane.queue.has_ready() for lane in self._lanes
+        )
+
     async def _pump(self) -> None:
         self._learn_queues()
         while True:
             await self._wake.wait()
             self._wake.clear()
             self._look_at = math.inf
-            self._take_results()
+            if self._results:
+                self._progress.steps += 1
+                self._take_results()
             self._holds.release_due(self._clock.monotonic())
             await self._send_while_room()
+            self._look_at = min(self._look_at, self._look_at_poison())
+            self._look()
             self._start_timer()
 
+    def _look_at_poison(self) -> float:
+        idle = self._link_up and not self._in_flight
+        idle = idle and not any(lane.queue.has_ready() for lane in self._lanes)
+        due = self._poison.look(self._clock.monotonic(), self._now_ms(), idle=idle)
+        for lane in self._lanes:
+            lane.flush()
+        return due
+
+    def _look(self) -> None:
+        now = self._clock.monotonic()
+        paused = self._refusals.paused_until > now
+        self._watch.look(self._lanes, now, link_up=self._link_up, paused=paused)
+
     async def _send_while_room(self) -> None:
-        empty: set[Lane] = set()
+        self._empty.clear()
         while self._may_send():
             now = self._clock.monotonic()
             unsent = self.endpoint.unsent_bytes()
@@ -243,22 +290,27 @@ class Pump:
             if rows_max == 0:
                 self._look_again_for(unsent, now)
                 return
-            lane = self._best_lane(now, empty)
+            lane, look_at = self._choice.next(self._lanes, now, self._empty)
+            self._look_at = min(self._look_at, look_at)
             if lane is None:
                 self._window.ran_dry()
                 return
+            failures = self._refusals.total
             rows = await self._read(lane, min(rows_max, self._options.batch_rows_max), bytes_max)
             if not rows:
-                empty.add(lane)
+                self._empty.add(lane)
+                lane.waits_since = math.inf
                 self._look_at = min(self._look_at, now + EMPTY_READ_RETRY_S)
-            elif self._may_send():
+            elif self._may_send() and self._refusals.total == failures:
                 self._send(lane, rows)
             else:
+                # What came back during the read stands before these, though the link is up again.
                 lane.queue.give_back(rows, attempted=False)
             if self._results:
                 # An endpoint that settles at once must not keep the loop from everybody else.
                 await asyncio.sleep(0)
                 self._take_results()
+                self._empty.clear()  # a row that was on trial may have let its sender go on
 
     def _may_send(self) -> bool:
         if not self._link_up or self._draining:
@@ -272,14 +324,6 @@ class Pump:
         self._refusals.paused_until = 0.0
         return True
 
-    def _best_lane(self, now: float, empty: set[Lane]) -> Lane | None:
-        for lane in self._lanes:
-            if lane.delayed_until > now:
-                self._look_at = min(self._look_at, lane.delayed_until)
-            elif lane.queue.has_ready() and lane not in empty:
-                return lane
-        return None
-
     async def _read(self, lane: Lane, rows_max: int, bytes_max: int) -> list[Row]:
         try:
             rows = await lane.queue.read_batch(rows_max, bytes_max)
@@ -291,6 +335,7 @@ class Pump:
             )
             return []
         self._reads.reset()
+        self._progress.steps += 1
         return rows
 
     def _send(self, lane: Lane, rows: list[Row]) -> None:
@@ -307,15 +352,19 @@ class Pump:
                 # A row admitted here may start a trial, which holds the rows behind it.
                 any_held = True
                 if not self._admit(lane, row):
-                    lane.returned.append(row)
+                    lane.put_back(row, now_ms, attempted=False)
                     continue
             batch.append(row)
             sizes.append(wire_bytes(row))
         if batch:
-            flight = self._window.sent(self._clock.monotonic(), len(batch), sum(sizes))
+            now = self._clock.monotonic()
+            flight = self._window.sent(now, len(batch), sum(sizes))
+            self._choice.took(lane, now)
             in_flight = self._in_flight
             for row, size in zip(batch, sizes, strict=True):
                 in_flight[row.offset] = (row, lane, size, flight)
+            if self._poison.suspects:
+                self._poison.sent(batch)
             self.endpoint.send_batch(batch, self._settle)
         lane.flush()
 
@@ -375,6 +424,7 @@ class Pump:
             _, lane, row_size, flight = sent
             count += 1
             size += row_size
+            flight.confirmed_bytes += row_size
             if latest is None or flight.number > latest.number:
                 latest = flight
             if any_held:
@@ -388,6 +438,7 @@ class Pump:
         if latest is None:
             return
         self._window.delivered(now, count, size, latest)
+        self._poison.delivered(results, count)
         self._refusals.worked()
         self._sent_bytes_total += size
         for lane in self._lanes:
@@ -403,6 +454,7 @@ class Pump:
             self._holds.end_trial(row.offset)
             lane.put_back(row, now_ms, attempted=False)
         self._refusals.follow_again.clear()
+        self._poison.give_back_all(now_ms)
         for lane in self._lanes:
             lane.flush()
 
@@ -426,7 +478,7 @@ class Pump:
             self._refusals.retry_within(self._clock.monotonic(), FRESH_ROW_RETRY_S)
 
     def _look_again_for(self, unsent: int, now: float) -> None:
-        wait_s = self._window.unsent_wait_s(unsent)
+        wait_s = self._window.wait_s(now, unsent)
         if wait_s is not None:
             self._look_at = min(self._look_at, now + max(wait_s, LOOK_AGAIN_MIN_S))
 

@@ -41,8 +41,14 @@ class PumpQueue(Protocol):
     def confirm(self, rows: Sequence[Row]) -> None:
         """Take note that these rows were delivered; they leave the queue."""
 
-    def give_back(self, rows: Sequence[Row], *, attempted: bool) -> None:
-        """Put rows back to their own place; `attempted` counts one refused send for each."""
+    def give_back(
+        self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
+    ) -> None:
+        """Put rows back to their own place.
+
+        `attempted` counts one refused send for each; `refusal` says why they were refused for now,
+        None = they were not.
+        """
 
     def expire(self, rows: Sequence[Row]) -> None:
         """Drop rows in flight whose time to live has ended."""

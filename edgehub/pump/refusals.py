@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from edgehub.message import DeliveryRules, Row, SendResult
+    from edgehub.pump.delivery_rate import Flight
     from edgehub.pump.lane import Lane
-    from edgehub.pump.window import Flight
+    from edgehub.pump.poison import Poison
 
     Sent = tuple[Row, Lane, int, Flight]
     """Row, its lane, its bytes on the link, the flight it left with."""
@@ -38,14 +39,20 @@ class Refusals:
         endpoint_id: For log lines.
         rules: Delivery rules of a row.
         rng: Randomness for jitter.
+        poison: Looks for rows that the peer refuses by closing.
     """
 
     def __init__(
-        self, endpoint_id: str, rules: Callable[[Row], DeliveryRules], rng: random.Random
+        self,
+        endpoint_id: str,
+        rules: Callable[[Row], DeliveryRules],
+        rng: random.Random,
+        poison: Poison,
     ) -> None:
         self._endpoint_id = endpoint_id
         self._rules = rules
         self._rng = rng
+        self._poison = poison
         self._link = Backoff(rng)
         self.holds = Holds()
         self.counts: dict[FailureKind, int] = dict.fromkeys(FailureKind, 0)
@@ -53,6 +60,11 @@ class Refusals:
         self.paused_until = 0.0
         self.parked = False
         self.reason = ""
+
+    @property
+    def total(self) -> int:
+        """Failures so far."""
+        return sum(self.counts.values())
 
     def take(
         self,
@@ -72,11 +84,16 @@ class Refusals:
         """
         barriers: dict[tuple[Lane, str], int] = {}
         dead: list[str] = []
+        kept = self._poison.closed(failed) if failed else None
         for (row, lane, _, _), result in failed:
             kind = result.kind
             assert kind is not None
             self.counts[kind] += 1
             self.follow_again.discard(row.offset)
+            if row.offset == kept:
+                self._pause(now, result.reason or kind.value)
+                self.holds.end_trial(row.offset)
+                continue
             reason = self._dead_letter_reason(row, kind, result.reason, now_ms)
             if reason is not None:
                 lane.queue.dead_letter(row, kind, reason)
@@ -93,6 +110,7 @@ class Refusals:
                 if barrier is not None and offset > barrier:
                     self.follow_again.add(offset)
         if dead:
+            self._poison.left(len(dead))
             log.warning(
                 "pump.rows_dead_lettered",
                 endpoint_id=self._endpoint_id,
@@ -133,19 +151,20 @@ class Refusals:
 
     def _retry(self, row: Row, lane: Lane, result: SendResult, *, now: float, now_ms: int) -> None:
         kind = result.kind
+        refusal = f"{kind}: {result.reason}" if result.reason else kind
         match kind:
             case FailureKind.TRANSIENT:
                 # The store may count the attempt on this very object: take the wait first.
                 until = now + delay_s(row.attempts, self._rng)
-                if lane.put_back(row, now_ms, attempted=True):
+                if lane.put_back(row, now_ms, attempted=True, refusal=refusal):
                     self._hold(row, lane, until)
             case FailureKind.THROTTLED:
-                lane.put_back(row, now_ms, attempted=False)
+                lane.put_back(row, now_ms, attempted=False, refusal=refusal)
                 self._throttle(lane, now, result.retry_after_s)
             case FailureKind.TIMEOUT:
-                lane.put_back(row, now_ms, attempted=True)
+                lane.put_back(row, now_ms, attempted=True, refusal=refusal)
                 self._pause(now, result.reason or kind.value)
-            case FailureKind.DISCONNECTED:
+            case FailureKind.DISCONNECTED | FailureKind.CLOSED:
                 lane.put_back(row, now_ms, attempted=False)
                 self._pause(now, result.reason or kind.value)
             case FailureKind.UNAUTHORIZED:

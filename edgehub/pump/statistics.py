@@ -23,6 +23,7 @@ class PumpStatistics:
         in_flight_bytes: Their bytes on the link.
         window_bytes: Bound on unconfirmed bytes, None = not measured yet.
         rate_bytes_s: Delivery rate, None = not measured yet.
+        rate_bytes_s_max: Cap of the settings, None = none.
         min_rtt_s: Lowest round trip of the last minute, None = not measured yet.
         unsent_bytes: Bytes handed over that have not left the machine.
         sent_total: Rows delivered.
@@ -39,6 +40,7 @@ class PumpStatistics:
     in_flight_bytes: int
     window_bytes: int | None
     rate_bytes_s: float | None
+    rate_bytes_s_max: float | None
     min_rtt_s: float | None
     unsent_bytes: int
     sent_total: int

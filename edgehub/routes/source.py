@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from edgehub.routes.query.text import upper
+from edgehub.topic_filter import filter_fault as topic_filter_fault
+from edgehub.topic_filter import matches
 
 MQTT_PREFIX: Final = "/mqtt/"
 
@@ -53,18 +55,7 @@ class MqttSource:
 
         Source: MQTT 3.1.1, 4.7.1.2 and 4.7.2.
         """
-        levels = self.filter.split("/")
-        names = topic.split("/")
-        if topic.startswith("$") and levels[0] in ("+", "#"):
-            return False
-        for index, level in enumerate(levels):
-            if level == "#":
-                return True
-            if index == len(names):
-                return False
-            if level not in ("+", names[index]):
-                return False
-        return len(levels) == len(names)
+        return matches(self.filter, topic)
 
 
 Source = PathSource | MqttSource
@@ -101,14 +92,9 @@ def filter_fault(topic_filter: str) -> str:
     """Say what is wrong with an MQTT topic filter; empty = nothing."""
     if not topic_filter:
         return "the topic filter is empty; `/mqtt/#` takes every topic"
-    levels = topic_filter.split("/")
-    for index, level in enumerate(levels):
-        if "#" in level and (level != "#" or index != len(levels) - 1):
-            return f"`{level}`: `#` must be the whole last level of a topic filter"
-        if "+" in level and level != "+":
-            return f"`{level}`: `+` must be a whole level of a topic filter"
-        if "\0" in level:
-            return "a topic filter holds no NUL character"
-    if levels[-1] == "*":
+    fault = topic_filter_fault(topic_filter)
+    if fault:
+        return fault
+    if topic_filter.rsplit("/", 1)[-1] == "*":
         return "`*` is no wildcard in a topic filter; use `#` for all below, `+` for one level"
     return ""

@@ -22,7 +22,7 @@ from edgehub.routes.source import MQTT_PREFIX, MqttSource, PathSource
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from edgehub.message import Message
+    from edgehub.message import Message, Recency
     from edgehub.routes.manifest import DeliveryRules, Manifest, RouteSpec
     from edgehub.routes.query.codegen import Predicates
 
@@ -97,6 +97,11 @@ class RouteTable:
         return explain(self, message)
 
     @property
+    def mqtt_filters(self) -> tuple[str, ...]:
+        """Topic filters that routes listen to."""
+        return tuple(source.filter for source, _ in self._filters)
+
+    @property
     def hub_id(self) -> str:
         """Device id of the hub itself."""
         return self._hub_id
@@ -166,7 +171,7 @@ class RouteTable:
                 priority=specs[0].priority,
                 ttl_ms=self.ttl_ms(specs[0]),
                 routes=tuple(spec.name for spec in specs),
-                recency=specs[0].recency,
+                recency=_effective(specs[0]),
             )
             for endpoint_id, specs in by_endpoint.items()
         )
@@ -174,6 +179,13 @@ class RouteTable:
             self._results.clear()
         self._results[mask] = results
         return results
+
+
+def _effective(spec: RouteSpec) -> Recency | None:
+    # Its own priority as the fallback is allowed, with a warning, and changes nothing.
+    if spec.recency is not None and spec.recency.fallback_priority == spec.priority:
+        return None
+    return spec.recency
 
 
 def _unknown_endpoint(spec: RouteSpec, endpoints: Collection[EndpointId]) -> ManifestFault:

@@ -1,17 +1,21 @@
 """Settings of one hub: what there is to set, where it is read from, and what may be wrong."""
 
-from edgehub.settings.faults import SettingsError
-from edgehub.settings.loading import check_settings, load_settings, read_document
-from edgehub.settings.model import (
+from edgehub.settings.endpoints import (
     ENDPOINT_TYPES,
-    MESSAGE_BYTES_MAX,
     AnyEndpoint,
     EndpointSettings,
     FileEndpointSettings,
     HttpEndpointSettings,
-    HttpSettings,
-    LogSettings,
     MqttEndpointSettings,
+)
+from edgehub.settings.faults import SettingsError
+from edgehub.settings.loading import check_settings, load_settings, read_document
+from edgehub.settings.model import (
+    MESSAGE_BYTES_MAX,
+    ClockSettings,
+    HttpSettings,
+    JournalSettings,
+    LogSettings,
     MqttSettings,
     Settings,
     StoreSettings,
@@ -21,10 +25,12 @@ __all__ = [
     "ENDPOINT_TYPES",
     "MESSAGE_BYTES_MAX",
     "AnyEndpoint",
+    "ClockSettings",
     "EndpointSettings",
     "FileEndpointSettings",
     "HttpEndpointSettings",
     "HttpSettings",
+    "JournalSettings",
     "LogSettings",
     "MqttEndpointSettings",
     "MqttSettings",

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from pydantic import BaseModel
 
 from edgehub.errors import ConfigError
-from edgehub.settings.model import ENDPOINT_TYPES, Settings
+from edgehub.settings.endpoints import ENDPOINT_TYPES
+from edgehub.settings.model import Settings
 from edgehub.settings.redaction import shown
 
 if TYPE_CHECKING:

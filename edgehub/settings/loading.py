@@ -19,8 +19,10 @@ from pydantic_settings.exceptions import SettingsError as PydanticSettingsError
 from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
+from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
 from edgehub.settings.faults import Origins, SettingsError, fault_of, near
-from edgehub.settings.model import ENDPOINT_TYPES, MqttEndpointSettings, Settings
+from edgehub.settings.model import Settings
+from edgehub.settings.values import CREDENTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -116,7 +118,7 @@ def _anchored(document: dict[str, Any], model: type[BaseModel], folder: Path) ->
     for name, value in document.items():
         if isinstance(value, dict):
             anchored[name] = _anchored_section(name, value, model, folder)
-        elif isinstance(value, str) and value and _is_path(model, name):
+        elif isinstance(value, str) and _is_relative(value) and _is_path(model, name):
             anchored[name] = str(folder / value)
     return anchored
 
@@ -145,6 +147,10 @@ def _endpoint_model(section: Mapping[str, Any]) -> type[BaseModel]:
         if section.get("type") in get_args(model.model_fields["type"].annotation):
             return model
     return MqttEndpointSettings
+
+
+def _is_relative(value: str) -> bool:
+    return bool(value) and not value.startswith(CREDENTIAL)
 
 
 def _is_path(model: type[BaseModel], name: str) -> bool:

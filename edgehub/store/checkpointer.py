@@ -11,9 +11,10 @@ from __future__ import annotations
 from array import array
 from enum import IntEnum
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgehub.message import NEVER_MS
+from edgehub.row_events import EventColumns, RowEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,40 +23,56 @@ if TYPE_CHECKING:
     from edgehub.store.encoding import Params
 
 
-class Departure(IntEnum):
-    """Why a row leaves its queue."""
+EVENTS_MAX: Final = 65_536
+"""Events of one queue that wait for their commit one by one; beyond it only sums are kept."""
 
-    SENT = 0
-    EXPIRED = 1
-    DEAD_LETTERED = 2
+
+class Departure(IntEnum):
+    """Why a row leaves its queue; the values are those of its event."""
+
+    SENT = RowEvent.SENT.value
+    EXPIRED = RowEvent.EXPIRED.value
+    DEAD_LETTERED = RowEvent.DEAD_LETTERED.value
+    DROPPED = RowEvent.DROPPED.value
 
 
 class Results:
-    """Rows that leave with the next transaction: 17 bytes each, and the dead letters' contents."""
+    """Rows that leave with the next transaction: 17 bytes each, and the dead letters' contents.
 
-    __slots__ = ("attempts", "dead_letters", "kinds", "offsets", "sizes")
+    Attributes:
+        events: What the journal is to be told of them, and of rows that were refused for now.
+    """
+
+    __slots__ = ("attempts", "bytes", "dead_letters", "events", "kinds", "offsets", "sizes")
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.offsets = array("q")
         self.sizes = array("q")
         self.kinds = bytearray()
         self.dead_letters: dict[int, Params] = {}
         self.attempts: dict[int, int] = {}
+        self.events = EventColumns()
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __bool__(self) -> bool:
-        return bool(self.offsets or self.attempts)
+        return bool(self.offsets or self.attempts or self.events)
 
     def leave(self, rows: Sequence[Row], kind: Departure) -> None:
         """Note that `rows` leave."""
-        self.offsets.extend([row.offset for row in rows])
-        self.sizes.extend([row.size for row in rows])
-        self.kinds.extend(bytes((kind,)) * len(rows))
+        self.leave_unread([row.offset for row in rows], [row.size for row in rows], kind)
         if self.attempts:
             for row in rows:
                 self.attempts.pop(row.offset, None)
+
+    def leave_unread(self, offsets: Sequence[int], sizes: Sequence[int], kind: Departure) -> None:
+        """Note that rows leave of which only so much is known."""
+        self.offsets.extend(offsets)
+        self.sizes.extend(sizes)
+        self.bytes += sum(sizes)
+        self.kinds.extend(bytes((kind,)) * len(offsets))
 
     def count(self, kind: Departure) -> int:
         """Count the rows that leave for one reason."""
@@ -64,6 +81,8 @@ class Results:
     def part(self, offset: int, refused: set[int]) -> tuple[Results, Results]:
         """Part the results of rows up to `offset` from the others, and drop those refused."""
         parts = (Results(), Results())
+        for half, events in zip(parts, self.events.part(offset, refused), strict=True):
+            half.events = events
         gone = refused.intersection(self.offsets)
         refused -= gone
         for row_offset, size, kind in zip(self.offsets, self.sizes, self.kinds, strict=True):
@@ -72,6 +91,7 @@ class Results:
             half = parts[row_offset > offset]
             half.offsets.append(row_offset)
             half.sizes.append(size)
+            half.bytes += size
             half.kinds.append(kind)
         for row_offset, attempts in self.attempts.items():
             parts[row_offset > offset].attempts[row_offset] = attempts
@@ -85,6 +105,7 @@ class Results:
         """Put what came later behind."""
         self.offsets.extend(later.offsets)
         self.sizes.extend(later.sizes)
+        self.bytes += later.bytes
         self.kinds.extend(later.kinds)
         self.dead_letters |= later.dead_letters
         if self.attempts:
@@ -93,6 +114,7 @@ class Results:
                 offset: count for offset, count in self.attempts.items() if offset not in gone
             }
         self.attempts |= later.attempts
+        self.events.extend(later.events)
 
 
 class Checkpointer:
@@ -113,6 +135,10 @@ class Checkpointer:
         assert offset > self.proposed, (offset, self.proposed)
         self.proposed = offset
 
+    def came_in(self, offset: int) -> None:
+        """Note the highest offset of rows that came from another queue."""
+        self.proposed = max(self.proposed, offset)
+
     def admit(self, rows: list[Row]) -> list[Row]:
         """Let rows be sent, all but those that are in flight already."""
         in_flight = self.in_flight
@@ -128,6 +154,13 @@ class Checkpointer:
         for row in rows:
             del in_flight[row.offset]
 
+    def count_unstored(self, rows: Iterable[Row]) -> None:
+        """Give rows read from the file the refused sends that the file does not know yet."""
+        for results in (self._committing, self._results):
+            if results is not None and results.attempts:
+                for row in rows:
+                    row.attempts = results.attempts.get(row.offset, row.attempts)
+
     @property
     def results(self) -> Results:
         """What waits for the next transaction."""
@@ -138,16 +171,28 @@ class Checkpointer:
         """Rows that have left and are still in the file."""
         return len(self._results) + (len(self._committing) if self._committing else 0)
 
+    @property
+    def unstored_bytes(self) -> int:
+        """Sum of the sizes of the rows that have left and are still in the file."""
+        return self._results.bytes + (self._committing.bytes if self._committing else 0)
+
     def ripe(self) -> bool:
         """Tell whether results wait that can be stored: of rows that are in the file."""
         results = self._results
         return min(chain(results.offsets, results.attempts), default=NEVER_MS) <= self.proposed
 
-    def busy(self) -> list[int]:
-        """List the offsets that no clean-up may touch: in flight, or left and not committed."""
+    def busy(self, *, attempted: bool = False) -> list[int]:
+        """List the offsets that no clean-up may touch: in flight, or left and not committed.
+
+        `attempted` adds those whose refused sends the file does not know yet.
+        """
         offsets = [*self.in_flight, *self._results.offsets]
+        if attempted:
+            offsets.extend(self._results.attempts)
         if self._committing:
             offsets.extend(self._committing.offsets)
+            if attempted:
+                offsets.extend(self._committing.attempts)
         return offsets
 
     def take(self) -> Results:
@@ -157,7 +202,8 @@ class Checkpointer:
         """
         assert self._committing is None
         results = self._results
-        highest = max(chain(results.offsets, results.attempts), default=-1)
+        # Events are of the rows that leave, and of others that were looked at at once.
+        highest = max(chain(results.offsets, results.attempts, results.events.offsets), default=-1)
         if highest <= self.proposed and not self._refused:
             self._committing = results
             self._results = Results()
@@ -176,6 +222,16 @@ class Checkpointer:
     def refuse(self, offset: int) -> None:
         """Note that a row read before its commit will never be in the file."""
         self._refused.add(offset)
+
+    def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
+        """Note what the journal is to be told of some rows."""
+        events = self._results.events
+        if reason is None:
+            events.add_later(event, rows, at_ms)
+        else:
+            events.add(event, rows, at_ms, reason)
+        if len(events) > EVENTS_MAX:
+            events.shrink(self.proposed)
 
     def roll_back(self) -> None:
         """Note that the results taken are not in the file: they join the next transaction."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edgehub.row_events import EventColumns, JoinedRows, RowEvent
 from edgehub.store.transaction import Outcome, QueueWrite, Transaction
 from edgehub.store.zones import ZoneChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from edgehub.row_events import QueueEvents
     from edgehub.store.boots import Boot
     from edgehub.store.checkpointer import Results
     from edgehub.store.dead_letters import DeadLetters
     from edgehub.store.encoding import Params
+    from edgehub.store.event_log import EventLog
     from edgehub.store.group import Group, Part
     from edgehub.store.labels import Labels
     from edgehub.store.offsets import Offsets
@@ -27,15 +30,21 @@ if TYPE_CHECKING:
 class CommitContext:
     """What every commit writes beside rows and results."""
 
-    __slots__ = ("boot", "dead_letters", "labels", "offsets")
+    __slots__ = ("boot", "dead_letters", "events", "labels", "offsets")
 
     def __init__(
-        self, boot: Boot, labels: Labels, dead_letters: DeadLetters, offsets: Offsets
+        self,
+        boot: Boot,
+        labels: Labels,
+        dead_letters: DeadLetters,
+        offsets: Offsets,
+        events: EventLog | None,
     ) -> None:
         self.boot = boot
         self.labels = labels
         self.dead_letters = dead_letters
         self.offsets = offsets
+        self.events = events
 
 
 class _QueueCommit:
@@ -86,14 +95,14 @@ class Commit:
         context.offsets.stored(self._high_water, committed)
         context.labels.saved(self.transaction.labels)
         if self._dead_letters:
-            context.dead_letters.committed(
-                self._dead_letters, outcome.evicted_rows, outcome.evicted_bytes
-            )
+            context.dead_letters.committed(self._dead_letters, outcome.evicted)
+        if context.events is not None and self.transaction.events is not None:
+            context.events.committed(self.transaction.events)
         for entry in self._queues:
             queue, part, results = entry.queue, entry.part, entry.results
             queue.zones.replace(entry.write.zones)
             if part is not None:
-                queue.rows_committed(part, sum([row.size for row in part.rows]))
+                queue.rows_committed(part)
             if results is not None:
                 if queue.number in outcome.lowest:
                     queue.lowest_committed(outcome.lowest[queue.number], committed)
@@ -109,6 +118,8 @@ class Commit:
         for entry in self._queues:
             if entry.results is not None:
                 entry.queue.checkpointer.roll_back()
+        if self._context.events is not None and self.transaction.events is not None:
+            self._context.events.failed(self.transaction.events)
 
     def settle(self, outcome: Outcome) -> None:
         """Tell waiters in the order of their messages, then who watches the queues."""
@@ -135,7 +146,7 @@ class Commit:
             changes = ZoneChanges()
             if part is not None:
                 write.plain, write.full = part.plain, part.full
-                changes.add_rows(part.rows, part.fresh_until_ms)
+                changes.add_rows(part.rows, recency=part.recency)
                 if not queue.registered:
                     write.registration = (
                         queue.number,
@@ -150,6 +161,28 @@ class Commit:
                 changes.remove_rows(results.offsets, results.sizes)
             write.zones = queue.zones.values_after(changes)
             transaction.queues.append(write)
+        if context.events is not None:
+            transaction.events = context.events.begin(
+                self._row_events(summing=context.events.summing)
+            )
+
+    def _row_events(self, *, summing: bool) -> list[QueueEvents]:
+        events: list[QueueEvents] = []
+        for entry in self._queues:
+            queue, part, results = entry.queue, entry.part, entry.results
+            if part is not None:
+                joined = self._joined(part, summing=summing)
+                events.append((queue.endpoint_id, queue.priority, joined))
+            if results is not None:
+                events.append((queue.endpoint_id, queue.priority, results.events))
+        return events
+
+    def _joined(self, part: Part, *, summing: bool) -> EventColumns | JoinedRows:
+        if len(part.senders) == len(part.rows) and not summing:
+            return JoinedRows(part.plain, part.senders, self._context.labels.routes)
+        columns = EventColumns()
+        columns.add(RowEvent.ENQUEUED, part.rows, None)
+        return columns
 
 
 def _resolve(future: Any, result: Any, error: Exception | None) -> None:

@@ -9,15 +9,13 @@ open.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import sqlite3
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 import aiosqlite
+import structlog
 
-from edgehub.durable_files import make_folder
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.store.migrations import APPLICATION_ID, migrate
 
@@ -25,7 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edgehub.store.hold import Hold
+
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 STATEMENTS_CACHED: Final = 512
@@ -56,6 +58,11 @@ _FAULTS: Final = {
 }
 """By primary result code."""
 
+_READ_DAMAGE: Final = frozenset(
+    {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
+)
+"""Extended codes: a disk that cannot give back what it took is damage, not a passing fault."""
+
 
 class StoreBusyError(StoreError):
     """The disk or a lock stands in the way; the same may succeed later.
@@ -77,17 +84,24 @@ def classify(error: BaseException) -> Fault:
     """Tell what an exception of the sqlite3 module asks for."""
     if isinstance(error, MemoryError):
         return Fault.RETRY  # how the module reports SQLITE_NOMEM
+    if isinstance(error, UnicodeDecodeError):
+        return Fault.DAMAGE  # a text of the file, or of SQLite about the file
     if isinstance(error, (OverflowError, UnicodeError)):
         return Fault.VALUES
     if not isinstance(error, sqlite3.Error):
         return Fault.BUG
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
-        # Raised by the module itself before SQLite was asked: a type that it cannot bind. Misuse
-        # of the connection has no code either, so only the binding error is told by its words.
-        binding = "binding parameter" in str(error)
-        return Fault.VALUES if binding else Fault.BUG
-    return _FAULTS.get(code & 0xFF, Fault.BUG)
+        return _classify_words(str(error))
+    return Fault.DAMAGE if code in _READ_DAMAGE else _FAULTS.get(code & 0xFF, Fault.BUG)
+
+
+def _classify_words(words: str) -> Fault:
+    # Raised by the module itself beside SQLite: a type that it cannot bind, a text of the file that
+    # is none. Misuse of the connection has no code either, so these are told by their words.
+    if "decode to UTF-8" in words:
+        return Fault.DAMAGE
+    return Fault.VALUES if "binding parameter" in words else Fault.BUG
 
 
 def translate(error: Exception) -> Exception:
@@ -123,11 +137,12 @@ class Database:
     connection_type: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
     """Where tests put faults."""
 
-    def __init__(self, path: Path, lock: int) -> None:
-        self._path = path
-        self._lock = lock
+    def __init__(self, hold: Hold, *, in_memory: bool = False) -> None:
+        self._hold = hold
+        self.in_memory = in_memory
+        """Nothing is on disk."""
         self._connection = aiosqlite.connect(
-            path,
+            ":memory:" if in_memory else hold.path,
             isolation_level=None,
             timeout=0,
             cached_statements=STATEMENTS_CACHED,
@@ -135,25 +150,52 @@ class Database:
         )
 
     @classmethod
-    async def open(cls, path: Path) -> Self:
-        """Open `path`, making it or bringing it to the current schema.
+    async def open(cls, hold: Hold) -> Self:
+        """Open the file that is held, making it or bringing it to the current schema.
 
         Raises:
-            StartupError: Held by another process, damaged, newer than this program, not ours, or
-                not to be opened at all.
+            StartupError: Newer than this program, not ours, or not to be opened at all.
+            StoreCorruptError: It is damaged.
         """
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             raise StartupError(f"SQLite {sqlite3.sqlite_version} is too old, 3.37 or later needed")
-        lock = await asyncio.to_thread(_prepare, path)
-        database = cls(path, lock)
+        try:
+            return await cls._open(hold, configure)
+        except StoreBusyError as exc:
+            # A full disk has no room for the index of the log, which memory has. The rows can be
+            # read and sent then, and what was sent is forgotten in the file once there is room.
+            log.warning("store.opened_without_room", path=str(hold.path), error=str(exc))
+        try:
+            return await cls._open(hold, _configure_in_memory)
+        except StoreBusyError as exc:
+            raise StartupError(open_hint(hold.path, exc)) from exc
+
+    @classmethod
+    async def open_in_memory(cls, hold: Hold) -> Self:
+        """Open an empty database in memory; the file that is held stays as it is."""
+        return await cls._open(hold, configure, in_memory=True)
+
+    @classmethod
+    async def _open(
+        cls,
+        hold: Hold,
+        configuring: Callable[[sqlite3.Connection], None],
+        *,
+        in_memory: bool = False,
+    ) -> Self:
+        database = cls(hold, in_memory=in_memory)
         try:
             await database._connection
-            await database.run(_configure)
+            await database.run(configuring)
             await database.run(migrate)
         except BaseException as exc:
             await database.close()
-            if isinstance(exc, (StoreError, sqlite3.Error)):
-                raise StartupError(open_hint(path, exc)) from exc
+            if isinstance(exc, sqlite3.Error):
+                error = translate(exc)
+                if error is not exc:
+                    raise error from exc
+                # The file is not as this program made it.
+                raise StoreCorruptError(str(exc)) from exc
             raise
         return database
 
@@ -179,18 +221,13 @@ class Database:
         return future.result()
 
     async def close(self) -> None:
-        """Close the connection after the jobs submitted before, and let go of the file."""
-        try:
-            await self._connection.close()
-        finally:
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+        """Close the connection after the jobs submitted before."""
+        await self._connection.close()
 
     @property
     def path(self) -> Path:
         """The file."""
-        return self._path
+        return self._hold.path
 
     def _call(self, job: Callable[[sqlite3.Connection], T]) -> T:
         # On the connection's thread.
@@ -199,6 +236,9 @@ class Database:
             return job(connection)
         except Exception as exc:
             error = translate(exc)
+            if isinstance(error, StoreCorruptError):
+                # Whatever comes of this process, the next start must know.
+                self._hold.damaged(str(error))
             if error is exc:
                 raise
             raise error from exc
@@ -223,34 +263,22 @@ async def settled(future: asyncio.Future[T]) -> bool:
     return cancelled
 
 
-def _prepare(path: Path) -> int:
-    # Runs on a worker thread: file calls may block.
-    lock = -1
-    try:
-        make_folder(path.parent)
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError as exc:
-        if lock >= 0:
-            os.close(lock)
-        if isinstance(exc, BlockingIOError):
-            raise StartupError(
-                f"{path} is in use by another process; stop the other hub, or give this one a"
-                " state directory of its own"
-            ) from exc
-        raise StartupError(f"{path} cannot be opened: {exc.strerror}") from exc
-    return lock
-
-
 def open_hint(path: Path, error: Exception) -> str:
     """Say why the file cannot be opened, and what to do."""
-    if isinstance(error, StoreCorruptError):
-        return f"{path} is damaged or not a database ({error}); move it away to start empty"
     return f"{path} cannot be opened ({error}); check disk space and rights of its directory"
 
 
-def _configure(connection: sqlite3.Connection) -> None:
+def _configure_in_memory(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    configure(connection)
+
+
+def configure(connection: sqlite3.Connection) -> None:
+    """Set what the hub relies on.
+
+    Raises:
+        StartupError: The file is another program's.
+    """
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     fresh = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     if not fresh and application_id != APPLICATION_ID:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority
 from edgehub.store.encoding import ROW_OVERHEAD_BYTES, decode_message, encode_header
 from edgehub.store.transaction import evict_dead_letters
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from edgehub.message import Row
     from edgehub.store.encoding import Params
+    from edgehub.store.event_log import Depth
     from edgehub.store.labels import Labels
     from edgehub.store.options import StoreOptions
 
@@ -30,6 +33,7 @@ class DeadLetter:
 
     Attributes:
         id: Its number, rising in order of arrival.
+        body_bytes: Size of its body, which a listing leaves out.
         dead_ms: Hub time at which it was given up.
         offset: Offset of the row it was.
     """
@@ -46,6 +50,7 @@ class DeadLetter:
     attempts: int
     routes: tuple[str, ...]
     size: int
+    body_bytes: int
     message: Message
 
 
@@ -100,15 +105,15 @@ class DeadLetters:
             self.bytes + _bytes_of(added) - self._options.dead_letter_bytes_max,
         )
 
-    def committed(self, added: list[Params], evicted_rows: int, evicted_bytes: int) -> None:
+    def committed(self, added: list[Params], evicted: list[Depth]) -> None:
         """Count what a transaction has added and evicted."""
-        self.rows += len(added) - evicted_rows
-        self.bytes += _bytes_of(added) - evicted_bytes
+        self.rows += len(added) - sum([rows for *_, rows, _ in evicted])
+        self.bytes += _bytes_of(added) - sum([size for *_, size in evicted])
         assert self.rows >= 0
         assert self.bytes >= 0
 
-    def evict_older(self, connection: sqlite3.Connection, now_ms: int) -> tuple[int, int]:
-        """Delete those beyond the age bound; returns rows and bytes deleted."""
+    def evict_older(self, connection: sqlite3.Connection, now_ms: int) -> list[Depth]:
+        """Delete those beyond the age bound; returns what they were, by queue."""
         oldest_ms = now_ms - self._options.dead_letter_age_s_max * 1000
         return evict_dead_letters(connection, 0, 0, older_than_ms=oldest_ms)
 
@@ -117,10 +122,42 @@ class DeadLetters:
     ) -> list[DeadLetter]:
         """Read up to `limit` dead letters with an id above `after`, in order."""
         records = connection.execute(
-            f"SELECT {_COLUMNS} FROM dead_letter WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 - our names
+            f"SELECT {_COLUMNS}, body FROM dead_letter WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 - our names
             (after, limit),
         ).fetchall()
         return [self._decode(record) for record in records]
+
+    def listing(
+        self,
+        connection: sqlite3.Connection,
+        after: int,
+        limit: int,
+        queue: tuple[str, int] | None,
+    ) -> list[DeadLetter]:
+        """Read a page without bodies, of all queues (None) or of one endpoint and priority."""
+        where, chosen = "id > ?", (after, *(queue or ()))
+        if queue is not None:
+            where += " AND endpoint_id = ? AND priority = ?"
+        records = connection.execute(
+            f"SELECT {_COLUMNS}, x'' FROM dead_letter WHERE {where} ORDER BY id LIMIT ?",  # noqa: S608 - our names
+            (*chosen, limit),
+        ).fetchall()
+        return [self._decode(record) for record in records]
+
+    def of(self, connection: sqlite3.Connection, message_id: str) -> list[DeadLetter]:
+        """Read those of a message, by the hub's id or the sender's, without bodies."""
+        needle = b'"messageId":' + orjson.dumps(message_id)
+        records = connection.execute(
+            f"SELECT {_COLUMNS}, x'' FROM dead_letter"  # noqa: S608 - our names
+            " WHERE message_id = ? OR instr(header, ?) ORDER BY id",
+            (message_id, needle),
+        ).fetchall()
+        letters = [self._decode(record) for record in records]
+        return [
+            letter
+            for letter in letters
+            if message_id in (letter.message.message_id, letter.message.system.get("messageId"))
+        ]
 
     def find(self, connection: sqlite3.Connection, letter_id: int) -> DeadLetter | None:
         """Read one dead letter, None = there is none of that number."""
@@ -128,7 +165,7 @@ class DeadLetters:
         return page[0] if page and page[0].id == letter_id else None
 
     def _decode(self, record: tuple[Any, ...]) -> DeadLetter:
-        expires_ms, header, body, message_id = record[8], record[12], record[13], record[14]
+        expires_ms, header, message_id, body_bytes, body = record[8], *record[12:]
         return DeadLetter(
             id=record[0],
             dead_ms=record[1],
@@ -142,6 +179,7 @@ class DeadLetters:
             attempts=record[9],
             routes=self._labels.routes(record[10]),
             size=record[11],
+            body_bytes=body_bytes,
             message=decode_message(header, body, message_id, self._labels),
         )
 
@@ -157,5 +195,5 @@ def _bytes_of(letters: list[Params]) -> int:
 
 _COLUMNS: Final = (
     "id, dead_ms, endpoint_id, priority, kind, reason, offset, enqueued_ms, expires_ms, attempts,"
-    " routes, size, header, body, message_id"
+    " routes, size, header, message_id, length(body)"
 )

@@ -40,7 +40,8 @@ FULL_COLUMNS: Final = (
 
 SELECT_COLUMNS: Final = (
     "q.offset, q.enqueued_ms, q.expires_ms, q.size, q.routes, q.attempts, q.predecessor,"
-    " q.message_id, q.body_id, coalesce(q.header, b.header), coalesce(q.body, b.body)"
+    " q.message_id, q.body_id, q.fresh_until_ms, coalesce(q.header, b.header),"
+    " coalesce(q.body, b.body)"
 )
 
 
@@ -77,6 +78,15 @@ def decode_message(header: bytes, body: bytes, message_id: str, labels: Labels) 
     )
 
 
+def decode_sender(header: bytes) -> str:
+    """Give the sender that `encode_header` wrote, an empty one where the header is damaged."""
+    try:
+        device, module, *_ = orjson.loads(header)
+    except (ValueError, TypeError):
+        return ""  # a row that is about to expire need not be whole
+    return str(device) if module is None else f"{device}/{module}"
+
+
 def decode_row(record: tuple[Any, ...], labels: Labels, store_id: str) -> Row:
     """Build a row from the columns `SELECT_COLUMNS`, whose types the table guarantees.
 
@@ -93,26 +103,37 @@ def decode_row(record: tuple[Any, ...], labels: Labels, store_id: str) -> Row:
         predecessor,
         message_id,
         body_id,
+        fresh_until_ms,
         header,
         body,
     ) = record
-    if message_id is None:
-        message_id = make_message_id(store_id, offset if body_id is None else body_id)
+    message_key = message_id or body_id or 0
+    if expires_ms is None:
+        expires_ms = NEVER_MS
+    if fresh_until_ms is None:
+        fresh_until_ms = NEVER_MS
+    # SQLite checks pages' structure, not what is in them: a damaged disk may change bytes.
     try:
+        if message_id is None:
+            message_id = make_message_id(store_id, body_id or offset)
         message = decode_message(header, body, message_id, labels)
+        names = labels.routes(routes)
+        sum((enqueued_ms, expires_ms, fresh_until_ms, size, attempts))  # TypeError: no number
     except (ValueError, TypeError, LookupError) as error:
-        # SQLite checks pages' structure, not what is in them: a damaged disk may change bytes.
         raise StoreCorruptError(f"row {offset} cannot be read: {error}") from error
-    return Row(
+    row = Row(
         offset,
         message,
         enqueued_ms,
-        NEVER_MS if expires_ms is None else expires_ms,
-        labels.routes(routes),
+        expires_ms,
+        names,
         size,
         attempts,
         predecessor,
+        message_key,
     )
+    row.fresh_until_ms = fresh_until_ms
+    return row
 
 
 def make_message_id(store_id: str, offset: int) -> str:

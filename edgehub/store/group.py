@@ -36,21 +36,25 @@ class Part:
 
     Attributes:
         plain: Columns of the usual rows; `full` those of rows with recency or a shared body.
-        fresh_until_ms: Latest end of freshness of its rows, 0 = none has recency.
+        recency: Some of its rows have it.
+        bytes: Sum of the sizes of its rows.
         handed_out: So many of the first rows were read by the pump before the commit.
         early_max: Rows from this one on wait for their commit; a shared message is only read
             once all of its rows are stored.
+        senders: Those of the plain rows, for the journal; none once rows were taken out.
         withdrawn: Offsets of rows that were confirmed before the commit.
     """
 
     __slots__ = (
+        "bytes",
         "early_max",
-        "fresh_until_ms",
         "full",
         "handed_out",
         "plain",
         "queue",
+        "recency",
         "rows",
+        "senders",
         "withdrawn",
     )
 
@@ -59,7 +63,9 @@ class Part:
         self.rows: list[Row] = []
         self.plain: list[Params] = []
         self.full: list[Params] = []
-        self.fresh_until_ms = 0
+        self.senders: list[str] = []
+        self.recency = False
+        self.bytes = 0
         self.handed_out = 0
         self.early_max = NO_BARRIER
         self.withdrawn: set[int] = set()
@@ -70,6 +76,7 @@ class Part:
         self.rows = [row for row in self.rows if row.offset not in gone]
         self.plain = [columns for columns in self.plain if columns[0] not in gone]
         self.full = [columns for columns in self.full if columns[0] not in gone]
+        self.senders = []
         self.handed_out -= len(gone)
         self.withdrawn = set()
 
@@ -82,7 +89,9 @@ class Part:
         low.full, high.full = _cut(self.full, offset)
         low.handed_out = min(self.handed_out, cut)
         high.handed_out = self.handed_out - low.handed_out
-        low.fresh_until_ms = high.fresh_until_ms = self.fresh_until_ms
+        low.recency = high.recency = self.recency
+        low.bytes = sum([row.size for row in low.rows])
+        high.bytes = self.bytes - low.bytes
         return low, high
 
 
@@ -117,6 +126,7 @@ class Group:
     def withdraw(self, part: Part, row: Row) -> None:
         """Take out a row that is alone in its message, and tell its waiter that all is well."""
         part.withdrawn.add(row.offset)
+        part.bytes -= row.size
         self.rows -= 1
         self.bytes -= row.size
         index = bisect_left(self.waiters, row.offset, key=_offset_of)
@@ -132,6 +142,8 @@ class Group:
             if part.withdrawn:
                 part.prune()
                 pruned = True
+            part.queue.sealed_rows += len(part.rows)
+            part.queue.sealed_bytes += part.bytes
             reader = part.queue.reader
             reader.open_part = None
             reader.sealed_rows += len(part.rows) - part.handed_out
@@ -154,7 +166,7 @@ class Group:
                 if rest.rows:
                     half.parts.append(rest)
                     half.rows += len(rest.rows)
-                    half.bytes += sum([row.size for row in rest.rows])
+                    half.bytes += rest.bytes
         return halves
 
 

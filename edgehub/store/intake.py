@@ -14,15 +14,15 @@ import orjson
 from edgehub.message import NEVER_MS, Refusal, Row
 from edgehub.store.encoding import ROW_OVERHEAD_BYTES, encode_header
 from edgehub.store.group import GROUP_BYTES_MAX
+from edgehub.store.limits import Overflow, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.clock import HubTime
-    from edgehub.message import Message, RouteResult
+    from edgehub.message import Message, Recency, RouteResult
+    from edgehub.store.demotion import Staleness
     from edgehub.store.group import Settle
-    from edgehub.store.labels import Labels
-    from edgehub.store.offsets import Offsets
+    from edgehub.store.reader import ReadSource
     from edgehub.store.registry import Registry
     from edgehub.store.retention import Retention
     from edgehub.store.writer import Writer
@@ -34,11 +34,13 @@ class Intake:
     __slots__ = (
         "_hub_time",
         "_labels",
+        "_limits",
         "_offsets",
         "_pending_bytes_max",
         "_prefix",
         "_registry",
         "_retention",
+        "_staleness",
         "_writer",
         "closed",
     )
@@ -48,20 +50,20 @@ class Intake:
         registry: Registry,
         writer: Writer,
         retention: Retention,
+        staleness: Staleness,
+        source: ReadSource,
         *,
-        labels: Labels,
-        offsets: Offsets,
-        hub_time: HubTime,
-        store_id: str,
         pending_bytes_max: int,
     ) -> None:
         self._registry = registry
         self._writer = writer
         self._retention = retention
-        self._labels = labels
-        self._offsets = offsets
-        self._hub_time = hub_time
-        self._prefix = f"{store_id}-"
+        self._staleness = staleness
+        self._labels = source.labels
+        self._limits = writer.limits
+        self._offsets = source.offsets
+        self._hub_time = source.hub_time
+        self._prefix = f"{source.store_id}-"
         self._pending_bytes_max = pending_bytes_max
         self.closed = False
 
@@ -71,37 +73,95 @@ class Intake:
         """See `Store.append`."""
         writer = self._writer
         if self.closed or writer.pending_bytes > self._pending_bytes_max or not results:
-            self._turn_away(results, settle, token)
+            self._turn_away(message, results, settle, token)
             return
         try:
             header = encode_header(message, self._labels)
+            size = len(header) + len(message.body) + ROW_OVERHEAD_BYTES
+            limits = self._limits
+            limits.rows_left -= len(results)
+            limits.bytes_left -= size * len(results)
+            if limits.rows_left < 0 or limits.bytes_left < 0:
+                results = self._admitted(message, results, size, settle, token)
             if len(results) == 1:
-                self._append_one(message, results[0], header, settle, token)
-            else:
-                self._append_shared(message, results, header, settle, token)
+                self._append_one(message, results[0], header, size, settle, token)
+            elif results:
+                self._append_shared(message, results, header, size, settle, token)
         except (orjson.JSONEncodeError, UnicodeEncodeError):
             writer.refused_total += 1
+            self._tell(message, Refusal.INVALID.value)
             settle(token, Refusal.INVALID)
             return
         group = writer.group
         if group.rows >= writer.wake_at or group.bytes >= GROUP_BYTES_MAX:
             writer.rows_waiting()
 
-    def _turn_away(self, results: Sequence[RouteResult], settle: Settle, token: int) -> None:
+    def _admitted(
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        size: int,
+        settle: Settle,
+        token: int,
+    ) -> Sequence[RouteResult]:
+        """Ask the limits; gives what may join, and settles a message of which nothing does."""
+        limits = self._limits
+        queues = [self._registry.queue(each.endpoint_id, each.priority) for each in results]
+        verdicts = limits.judge(queues, size)
+        if Verdict.REFUSED in verdicts:
+            self._writer.refused_total += 1
+            self._tell(message, f"{Refusal.LIMIT.value}: {limits.cap_in_the_way.value}")
+            settle(token, Refusal.LIMIT)
+            return ()
+        if Verdict.DROPPED not in verdicts:
+            return results
+        joining = []
+        reason = f"{Overflow.DROP_NEWEST.value}: {limits.cap_in_the_way.value}"
+        for queue, result, verdict in zip(queues, results, verdicts, strict=True):
+            if verdict is Verdict.JOINS:
+                joining.append(result)
+                continue
+            offset = self._offsets.next
+            self._offsets.next = offset + 1
+            message.message_id = f"{self._prefix}{offset:x}"
+            now_ms = self._hub_time.now_ms()
+            expires_ms = self._expiry(message, result, now_ms)
+            queue.drop(Row(offset, message, now_ms, expires_ms, result.routes, size), reason)
+        if not joining:
+            settle(token, None)
+        return joining
+
+    def _turn_away(
+        self, message: Message, results: Sequence[RouteResult], settle: Settle, token: int
+    ) -> None:
         if not results:
             settle(token, None)
             return
         self._writer.refused_total += 1
-        settle(token, Refusal.CLOSED if self.closed else Refusal.LIMIT)
+        if self.closed:
+            settle(token, Refusal.CLOSED)
+            return
+        self._tell(message, Refusal.LIMIT.value)
+        settle(token, Refusal.LIMIT)
+
+    def _tell(self, message: Message, why: str) -> None:
+        if self._writer.events is not None:
+            device = message.sender.encode("utf-8", "replace").decode()
+            self._writer.events.refused(device, len(message.body), why)
 
     def _append_one(
-        self, message: Message, result: RouteResult, header: bytes, settle: Settle, token: int
+        self,
+        message: Message,
+        result: RouteResult,
+        header: bytes,
+        size: int,
+        settle: Settle,
+        token: int,
     ) -> None:
         label = self._labels.intern_routes(result.routes)
         now_ms = self._hub_time.now_ms()
         expires_ms = self._expiry(message, result, now_ms)
         body = message.body
-        size = len(header) + len(body) + ROW_OVERHEAD_BYTES
         queue = self._registry.queue(result.endpoint_id, result.priority)
         writer = self._writer
         group = writer.group
@@ -110,13 +170,16 @@ class Intake:
         offset = offsets.next
         offsets.next = offset + 1
         message.message_id = f"{self._prefix}{offset:x}"
-        part.rows.append(Row(offset, message, now_ms, expires_ms, result.routes, size))
+        row = Row(offset, message, now_ms, expires_ms, result.routes, size)
+        part.rows.append(row)
+        part.bytes += size
         stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
         if result.recency is None:
             part.plain.append((offset, now_ms, stored_expiry, size, label, header, body))
+            part.senders.append(message.device_id if message.module_id is None else message.sender)
         else:
-            fresh_until_ms = now_ms + 1000 * result.recency.seconds
-            part.fresh_until_ms = max(part.fresh_until_ms, fresh_until_ms)
+            row.fresh_until_ms = fresh_until_ms = self._freshness(result.recency, now_ms)
+            part.recency = True
             part.full.append(
                 (
                     offset,
@@ -143,12 +206,12 @@ class Intake:
         message: Message,
         results: Sequence[RouteResult],
         header: bytes,
+        size: int,
         settle: Settle,
         token: int,
     ) -> None:
         labels = [self._labels.intern_routes(result.routes) for result in results]
         now_ms = self._hub_time.now_ms()
-        size = len(header) + len(message.body) + ROW_OVERHEAD_BYTES
         group = self._writer.group
         body_id = self._offsets.next
         message.message_id = f"{self._prefix}{body_id:x}"
@@ -157,12 +220,14 @@ class Intake:
             queue = self._registry.queue(result.endpoint_id, result.priority)
             part = queue.reader.open_part or group.part(queue)
             part.early_max = min(part.early_max, len(part.rows))
-            part.rows.append(Row(offset, message, now_ms, expires_ms, result.routes, size))
+            row = Row(offset, message, now_ms, expires_ms, result.routes, size, message_key=body_id)
+            part.rows.append(row)
+            part.bytes += size
             fresh_until_ms = fallback = None
             if result.recency is not None:
-                fresh_until_ms = now_ms + 1000 * result.recency.seconds
+                row.fresh_until_ms = fresh_until_ms = self._freshness(result.recency, now_ms)
                 fallback = result.recency.fallback_priority
-                part.fresh_until_ms = max(part.fresh_until_ms, fresh_until_ms)
+                part.recency = True
             part.full.append(
                 (
                     offset,
@@ -184,6 +249,11 @@ class Intake:
         group.rows += count
         group.bytes += count * size
         self._writer.pending_bytes += count * size
+
+    def _freshness(self, recency: Recency, now_ms: int) -> int:
+        if recency.seconds < self._staleness.shortest_s:
+            self._staleness.seen(recency.seconds)
+        return now_ms + 1000 * recency.seconds
 
     def _expiry(self, message: Message, result: RouteResult, now_ms: int) -> int:
         ttl_ms = result.ttl_ms

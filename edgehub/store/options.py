@@ -5,11 +5,29 @@ Owns the defaults. Every buffer of the store has its bound here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from edgehub.store.limits import Caps
 
 MIB = 1024 * 1024
 DAY_S = 86_400
 COMMIT_LINGER_MS_MAX = 1000
+
+
+class ClockTrust(StrEnum):
+    """When the wall clock is believed."""
+
+    AUTO = "auto"  # once the kernel says that it is synchronised
+    ALWAYS = "always"  # unless it shows what cannot be
+    NEVER = "never"
+
+
+class TtlWhileOff(StrEnum):
+    """Whether times to live run while the machine is off."""
+
+    COUNT = "count"
+    PAUSE = "pause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +35,7 @@ class StoreOptions:
     """Settings of one store.
 
     Attributes:
+        durable: Messages are kept on disk; False = in memory, as long as the process lives.
         commit_linger_ms: 0 = adaptive (up to 2 ms while traffic is steady); 1 to 1000 = each
             group waits so long for more, confirmations too, to spare flash.
         check_entire_queue_on_cleanup: Clean-up looks at all rows; False = stops at the first row
@@ -27,8 +46,16 @@ class StoreOptions:
         dead_letter_rows_max: Dead letters kept.
         dead_letter_bytes_max: Bytes of dead letters kept.
         dead_letter_age_s_max: Age at which a dead letter goes.
+        journal: Events of rows are written for the journal.
+        journal_bytes_max: Events that wait for the journal one by one; beyond it only sums are
+            kept.
+        clock_trust: How the wall clock is judged.
+        ttl_while_off: Whether times to live run while the machine is off; `pause` stops them while
+            the hub is off, too.
+        caps: Limits of rows, bytes and disk, and what happens at them.
     """
 
+    durable: bool = True
     commit_linger_ms: int = 0
     check_entire_queue_on_cleanup: bool = True
     cache_bytes_max: int = 16 * MIB
@@ -37,6 +64,11 @@ class StoreOptions:
     dead_letter_rows_max: int = 10_000
     dead_letter_bytes_max: int = 64 * MIB
     dead_letter_age_s_max: int = 30 * DAY_S
+    journal: bool = False
+    journal_bytes_max: int = 64 * MIB
+    clock_trust: ClockTrust = ClockTrust.AUTO
+    ttl_while_off: TtlWhileOff = TtlWhileOff.COUNT
+    caps: Caps = field(default_factory=Caps)
 
     def __post_init__(self) -> None:
         assert 0 <= self.commit_linger_ms <= COMMIT_LINGER_MS_MAX, self.commit_linger_ms

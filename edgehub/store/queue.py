@@ -7,22 +7,28 @@ Invariant: depth and bytes are those of the rows in the file, at any moment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgehub.message import queue_id
+from edgehub.row_events import EventColumns, RowEvent
 from edgehub.store.checkpointer import Checkpointer, Departure, Results
 from edgehub.store.reader import Reader, ReadSource
-from edgehub.store.statistics import QueueState, QueueStatistics
-from edgehub.store.zones import Zones
+from edgehub.store.statistics import QueueState, QueueStatistics, RowState
+from edgehub.store.zones import ZONE_OFFSETS, Zones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from edgehub.message import EndpointId, FailureKind, Priority, Row
+    from edgehub.row_events import Record
     from edgehub.store.dead_letters import DeadLetters
+    from edgehub.store.event_log import EventLog
     from edgehub.store.group import Part
 
     Wake = Callable[["Queue"], None]
+
+COUNTED_MAX: Final = 64
+"""Rows in flight that are added up one by one where their bytes matter."""
 
 
 class QueueRecord:
@@ -47,10 +53,11 @@ class QueueHost:
         source: How its rows are read.
         dead_letters: Makes dead letters.
         changed: Tells the writer of results.
+        events: Takes what the journal is to be told, None = there is no journal.
         withdraw: Takes an uncommitted row out of the open group; False = its commit has begun.
     """
 
-    __slots__ = ("changed", "dead_letters", "source", "withdraw")
+    __slots__ = ("changed", "dead_letters", "events", "source", "withdraw")
 
     def __init__(
         self,
@@ -58,11 +65,13 @@ class QueueHost:
         dead_letters: DeadLetters,
         changed: Callable[[Queue, int], None],
         withdraw: Callable[[Queue, Row], bool],
+        events: EventLog | None,
     ) -> None:
         self.source = source
         self.dead_letters = dead_letters
         self.changed = changed
         self.withdraw = withdraw
+        self.events = events
 
 
 class Queue:
@@ -70,11 +79,15 @@ class Queue:
 
     __slots__ = (
         "_dead_lettered_total",
+        "_dropped_total",
         "_enqueued_bytes_total",
         "_enqueued_total",
         "_expired_total",
         "_host",
+        "_moved_total",
         "_oldest_ms",
+        "_purged_total",
+        "_requeued_total",
         "_sent_total",
         "_wakes",
         "checkpointer",
@@ -85,6 +98,8 @@ class Queue:
         "priority",
         "reader",
         "registered",
+        "sealed_bytes",
+        "sealed_rows",
         "zones",
     )
 
@@ -115,6 +130,13 @@ class Queue:
         self._sent_total = 0
         self._expired_total = 0
         self._dead_lettered_total = 0
+        self._moved_total = 0
+        self._dropped_total = 0
+        self.sealed_rows = 0
+        """Rows of groups that take no more and are not committed yet."""
+        self.sealed_bytes = 0
+        self._purged_total = 0
+        self._requeued_total = 0
 
     def has_ready(self) -> bool:
         """Tell whether some row is neither in flight nor held.
@@ -164,15 +186,19 @@ class Queue:
         self.checkpointer.withdraw((row,))
         results = self.checkpointer.results
         results.leave((row,), Departure.DEAD_LETTERED)
+        self._record(RowEvent.DEAD_LETTERED, (row,), f"{kind.value}: {reason}")
         results.dead_letters[row.offset] = letter
         self._host.changed(self, 1)
 
-    def give_back(self, rows: Sequence[Row], *, attempted: bool) -> None:
+    def give_back(
+        self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
+    ) -> None:
         """Put rows in flight back to their old place.
 
         Args:
             rows: Rows in flight.
             attempted: The endpoint refused them; counted in the file with the next group.
+            refusal: Why they were refused for now, for the journal; None = they were not.
         """
         self.checkpointer.withdraw(rows)
         if attempted:
@@ -181,23 +207,41 @@ class Queue:
                 row.attempts += 1
                 attempts[row.offset] = row.attempts
             self._host.changed(self, len(rows))
+        if refusal is not None and self._host.events is not None:
+            self._record(RowEvent.RETRIED, rows, refusal)
+            self._host.changed(self, 0)
         self.reader.give_back(rows)
 
     def hold_sender(self, sender: str) -> None:
         """Skip the rows of one sender (`Message.sender`) until released."""
         self.reader.hold_sender(sender)
+        self._note_hold(sender, 1)
 
     def release_sender(self, sender: str) -> None:
         """End `hold_sender`; the skipped rows come next, in their order."""
         self.reader.release_sender(sender)
+        self._note_hold(sender, 0)
 
     def hold_row(self, offset: int) -> None:
         """Skip one row until released."""
         self.reader.hold_row(offset)
+        self._note_hold(offset, 1)
 
     def release_row(self, offset: int) -> None:
         """End `hold_row`."""
         self.reader.release_row(offset)
+        self._note_hold(offset, 0)
+
+    def row_state(self, row: Row) -> RowState:
+        """Tell what becomes of a row that was just read from the file."""
+        checkpointer = self.checkpointer
+        if row.offset in checkpointer.in_flight:
+            return RowState.IN_FLIGHT
+        if row.offset in checkpointer.busy():
+            return RowState.LEAVING
+        if row.expires_ms <= self._host.source.hub_time.now_ms():
+            return RowState.EXPIRED
+        return RowState.HELD if self.reader.holds(row) else RowState.WAITING
 
     @property
     def state(self) -> QueueState:
@@ -229,7 +273,10 @@ class Queue:
             sent_total=self._sent_total,
             expired_total=self._expired_total,
             dead_lettered_total=self._dead_lettered_total,
-            dropped_total=0,
+            dropped_total=self._dropped_total,
+            moved_total=self._moved_total,
+            purged_total=self._purged_total,
+            requeued_total=self._requeued_total,
         )
 
     def wake(self) -> None:
@@ -237,9 +284,10 @@ class Queue:
         for wake in self._wakes:
             wake(self)
 
-    def rows_committed(self, part: Part, size: int) -> None:
+    def rows_committed(self, part: Part) -> None:
         """Count rows that are in the file now (called by the writer, zones already replaced)."""
-        rows = part.rows
+        rows, size = part.rows, part.bytes
+        self.rows_refused(part)
         self.registered = True
         self._enqueued_total += len(rows)
         self._enqueued_bytes_total += size
@@ -252,6 +300,10 @@ class Queue:
         self._sent_total += results.count(Departure.SENT)
         self._expired_total += results.count(Departure.EXPIRED)
         self._dead_lettered_total += results.count(Departure.DEAD_LETTERED)
+        dropped = results.count(Departure.DROPPED)
+        if dropped:
+            self._dropped_total += dropped
+            self.reader.forget_displaced(results.offsets)
         self.checkpointer.commit()
 
     def lowest_committed(self, lowest: tuple[int, int] | None, committed: int) -> None:
@@ -259,9 +311,115 @@ class Queue:
         self._oldest_ms = lowest[1] if lowest else None
         self.checkpointer.reach(lowest[0] if lowest else None, committed)
 
+    def rows_aged(self, zone: int, off_ms: int, lowest: tuple[int, int] | None) -> None:
+        """Take over that the rows of a zone have got earlier times (zones already replaced).
+
+        Args:
+            zone: The zone.
+            off_ms: By so much they are earlier.
+            lowest: Offset and enqueue time of the lowest row of the queue.
+        """
+        self._oldest_ms = lowest[1] if lowest else None
+        for row in (*self.checkpointer.in_flight.values(), *self.reader.rows_ahead()):
+            if row.offset // ZONE_OFFSETS == zone:
+                row.age(off_ms)
+
     def rows_expired(self, rows: int) -> None:
         """Count rows that clean-up has deleted (zones already replaced)."""
         self._expired_total += rows
+
+    def rows_purged(self, rows: int) -> None:
+        """Count rows that a person has removed (zones already replaced)."""
+        self._purged_total += rows
+
+    def rows_requeued(self, rows: int) -> None:
+        """Count rows that came back from the dead letters; `rows_moved_in` takes them up."""
+        self._requeued_total += rows
+
+    @property
+    def rows_taken(self) -> int:
+        """Rows that count: in the file or on their way to it, and not left."""
+        part = self.reader.open_part
+        rows = self.zones.depth + self.sealed_rows - self.checkpointer.unstored
+        return rows if part is None else rows + len(part.rows) - len(part.withdrawn)
+
+    @property
+    def bytes_taken(self) -> int:
+        """Sum of their sizes."""
+        part = self.reader.open_part
+        size = self.zones.bytes + self.sealed_bytes - self.checkpointer.unstored_bytes
+        return size if part is None else size + part.bytes
+
+    def may_give_way(self, *, with_open: bool) -> tuple[int, int]:
+        """Give rows and bytes that could leave for others: none of them is in flight.
+
+        Args:
+            with_open: Rows of the open group count, too.
+        """
+        in_flight = self.checkpointer.in_flight
+        rows, size = self.rows_taken, self.bytes_taken
+        part = self.reader.open_part
+        if part is not None and not with_open:
+            rows -= len(part.rows) - len(part.withdrawn)
+            size -= part.bytes
+        if len(in_flight) <= COUNTED_MAX:
+            size -= sum([row.size for row in in_flight.values()])
+        elif rows:
+            # Once per message while a cap is reached: an estimate will do.
+            size -= size * len(in_flight) // rows
+        return max(0, rows - len(in_flight)), max(0, size)
+
+    def displace(self, records: Sequence[Record], reason: str) -> int:
+        """Let rows leave for others, with the next transaction; returns how many do.
+
+        Args:
+            records: Rows that had neither left nor been in flight when they were read.
+            reason: For the journal.
+        """
+        busy = set(self.checkpointer.busy())
+        records = [record for record in records if record[0] not in busy]
+        if not records:
+            return 0
+        offsets = [record[0] for record in records]
+        results = self.checkpointer.results
+        results.leave_unread(offsets, [record[3] for record in records], Departure.DROPPED)
+        if self._host.events is not None:
+            now_ms = self._host.source.hub_time.now_ms()
+            results.events.add_records(RowEvent.DROPPED, records, now_ms, reason)
+        self.reader.displace(offsets)
+        self._host.changed(self, len(records))
+        return len(records)
+
+    def drop(self, row: Row, reason: str) -> None:
+        """Count a row that finds no room and is never stored."""
+        self._enqueued_total += 1
+        self._enqueued_bytes_total += row.size
+        self._dropped_total += 1
+        if self._host.events is not None:
+            key = (self.endpoint_id, self.priority)
+            self._host.events.early(key, [row], RowEvent.DROPPED, EventColumns(), reason)
+            self._host.changed(self, 0)
+
+    def rows_refused(self, part: Part) -> None:
+        """Take note that rows of a sealed group are not on their way to the file any more."""
+        self.sealed_rows -= len(part.rows)
+        self.sealed_bytes -= part.bytes
+
+    def rows_moved_out(self, rows: int) -> None:
+        """Count rows that have gone to another queue (zones already replaced)."""
+        self._moved_total += rows
+        self.reader.pass_stale()
+
+    def rows_moved_in(self, lowest: int, highest: int) -> None:
+        """Take note of rows that came from another queue (zones already replaced).
+
+        Args:
+            lowest: Their lowest offset.
+            highest: Their highest offset.
+        """
+        self.checkpointer.came_in(highest)
+        self.reader.go_back(lowest)
+        self.wake()
 
     def _leave(self, rows: Iterable[Row], kind: Departure) -> None:
         rows = list(rows)
@@ -270,21 +428,40 @@ class Queue:
             rows = self._leave_early(rows, kind)
         if rows:
             self.checkpointer.results.leave(rows, kind)
+            self._record(RowEvent(kind), rows)
             self._host.changed(self, len(rows))
 
     def _leave_early(self, rows: list[Row], kind: Departure) -> list[Row]:
         """Let uncommitted rows go without ever being written; returns the others."""
         proposed = self.checkpointer.proposed
         others: list[Row] = []
+        early: list[Row] = []
         for row in rows:
             if row.offset <= proposed or not self._host.withdraw(self, row):
                 others.append(row)
                 continue
             self.checkpointer.results.attempts.pop(row.offset, None)
+            early.append(row)
             self._enqueued_total += 1
             self._enqueued_bytes_total += row.size
             if kind is Departure.SENT:
                 self._sent_total += 1
             else:
                 self._expired_total += 1
+        if early and self._host.events is not None:
+            between = self.checkpointer.results.events.take({row.offset for row in early})
+            key = (self.endpoint_id, self.priority)
+            self._host.events.early(key, early, RowEvent(kind), between)
+            self._host.changed(self, 0)
         return others
+
+    def _record(self, event: RowEvent, rows: Sequence[Row], reason: str | None = None) -> None:
+        if self._host.events is not None:
+            now_ms = self._host.source.hub_time.now_ms()
+            self.checkpointer.record(event, rows, now_ms, reason)
+
+    def _note_hold(self, held: str | int, begins: int) -> None:
+        if self._host.events is not None:
+            now_ms = self._host.source.hub_time.now_ms()
+            key = (self.endpoint_id, self.priority)
+            self._host.events.note(["hold", *key, held, now_ms, begins])

@@ -13,16 +13,16 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from edgehub.store.database import StoreBusyError
-from edgehub.store.encoding import SELECT_COLUMNS, decode_row
-from edgehub.store.transaction import json_list
+from edgehub.store.encoding import decode_row
+from edgehub.store.row_reading import read_offsets, read_ranges
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Iterable, Sequence
 
     from edgehub.clock import Clock, HubTime
@@ -39,7 +39,6 @@ log = structlog.get_logger(__name__)
 ROW_MEMORY_BYTES: Final = 700
 """What a row costs in memory beside its size: row, message, dictionaries, texts."""
 READ_ROWS_MIN: Final = 256
-READ_BYTES_MAX: Final = 1024 * 1024
 RECALL_ROWS: Final = 256
 HELD_ROWS_MAX: Final = 1_000_000
 UNSTORED_ROWS_MAX: Final = 1_000_000
@@ -62,6 +61,7 @@ class ReadSource:
 
     Attributes:
         offsets: Say up to which offset rows of the open group may be read before their commit.
+        stale_met: Called when rows were passed by because they belong into their fallback priority.
     """
 
     database: Database
@@ -71,6 +71,7 @@ class ReadSource:
     store_id: str
     cache: Cache
     offsets: Offsets
+    stale_met: Callable[[], None]
 
 
 class _Batch:
@@ -88,16 +89,21 @@ class Reader:
     __slots__ = (
         "_cache",
         "_checkpointer",
+        "_decode",
         "_held_count",
         "_held_rows",
         "_held_senders",
+        "_leaving",
+        "_mixed_until",
         "_number",
         "_paused",
         "_position",
         "_reading",
+        "_reading_file",
         "_recall",
         "_returned",
         "_returned_sorted",
+        "_rewinds",
         "_source",
         "_unripe",
         "_wake",
@@ -120,6 +126,7 @@ class Reader:
         self.sealed_rows = 0
         """Unread rows of groups that are sealed and not committed: they precede the open part."""
         self._source = source
+        self._decode = partial(decode_row, labels=source.labels, store_id=source.store_id)
         self._number = number
         self._checkpointer = checkpointer
         self._zones = zones
@@ -135,6 +142,12 @@ class Reader:
         self._held_count = 0
         self._reading = False
         self._paused = False
+        self._reading_file = False
+        self._rewinds = 0
+        self._leaving: set[int] = set()
+        """Rows that gave way to others and are still in the file."""
+        self._mixed_until = -1
+        """Up to here rows ahead of the position may have been read before: it went back."""
 
     def has_ready(self) -> bool:
         """Tell whether a row may be had; never False while one can."""
@@ -167,11 +180,79 @@ class Reader:
             self._reading = False
         return batch.rows
 
+    def rows_ahead(self) -> Iterable[Row]:
+        """Give the rows of the file that are in memory and not in flight."""
+        return chain(self._returned, self._cache, self._unripe)
+
     def give_back(self, rows: Sequence[Row]) -> None:
         """Take rows back to their old place; they are no longer in flight."""
         if rows:
             self._returned.extend(rows)
             self._returned_sorted = False
+            if self._position <= self._mixed_until and not self._reading_file:
+                self._leave_to_file()
+
+    def go_back(self, lowest: int) -> None:
+        """Read again from `lowest` on: rows have come to places that were read before."""
+        if lowest >= self._position and not self._reading_file:
+            return
+        # What is being read from the file now is as it was before.
+        self._rewinds += 1
+        self._mixed_until = max(self._mixed_until, self._position - 1)
+        self._position = min(self._position, lowest)
+        kept = deque([row for row in self._cache if row.offset < lowest])
+        size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
+        self._source.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
+        self._cache = kept
+        self._recall = array("q", [offset for offset in self._recall if offset < lowest])
+        for sender, skipped in self._held_senders.items():
+            below = array("q", [offset for offset in skipped if offset < lowest])
+            self._held_count -= len(skipped) - len(below)
+            self._held_senders[sender] = below
+        for offset, was_skipped in self._held_rows.items():
+            if was_skipped and offset >= lowest:
+                self._held_rows[offset] = False
+                self._held_count -= 1
+        self._leave_to_file()
+
+    def pass_stale(self) -> None:
+        """Forget rows at the head of the cache that are stale; they are in another queue now."""
+        now_ms = self._source.hub_time.now_ms()
+        cache = self._cache
+        while cache and cache[0].fresh_until_ms <= now_ms:
+            self._source.cache.bytes -= cache.popleft().size + ROW_MEMORY_BYTES
+
+    def displace(self, offsets: Sequence[int]) -> None:
+        """Forget rows that leave without having been read; they are not in flight."""
+        gone = set(offsets)
+        self._leaving |= gone
+        last = offsets[-1]
+        if self._cache and self._cache[0].offset <= last:
+            kept = [row for row in self._cache if row.offset not in gone]
+            size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
+            self._source.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
+            self._cache = deque(kept)
+        if self._returned:
+            self._returned = deque([row for row in self._returned if row.offset not in gone])
+        if self._recall:
+            self._recall = array("q", [offset for offset in self._recall if offset not in gone])
+        for sender, skipped in self._held_senders.items():
+            kept_back = array("q", [offset for offset in skipped if offset not in gone])
+            self._held_count -= len(skipped) - len(kept_back)
+            self._held_senders[sender] = kept_back
+        for offset in gone.intersection(self._held_rows):
+            self._held_count -= self._held_rows[offset]
+            self._held_rows[offset] = False
+
+    def forget_displaced(self, offsets: Iterable[int]) -> None:
+        """Take note that displaced rows are not in the file any more."""
+        self._leaving.difference_update(offsets)
+
+    def _leave_to_file(self) -> None:
+        """Drop rows that came back and that the file will give again."""
+        first, last = self._position, self._checkpointer.proposed
+        kept = [row for row in self._returned if not first <= row.offset <= last]
+        self._returned = deque(kept)
 
     def rows_committed(self, rows: Sequence[Row], size: int, handed_out: int) -> None:
         """Keep rows that have just been committed, if the pump is that far and memory allows.
@@ -192,6 +273,9 @@ class Reader:
             self._cache.extend(fresh)
             cache.bytes += size + len(fresh) * ROW_MEMORY_BYTES
             self._position = rows[-1].offset + 1
+        elif handed_out:
+            self._mixed_until = max(self._mixed_until, rows[-1].offset)
+            self._leave_to_file()
         if self._unripe:
             self.give_back(self._unripe)
             self._unripe = []
@@ -206,6 +290,10 @@ class Reader:
         if skipped:
             self._held_count -= len(skipped)
             self._remember(skipped)
+
+    def holds(self, row: Row) -> bool:
+        """Tell whether a row is skipped now, for its own sake or its sender's."""
+        return row.offset in self._held_rows or row.message.sender in self._held_senders
 
     def hold_row(self, offset: int) -> None:
         """Skip one row from now on."""
@@ -257,13 +345,15 @@ class Reader:
         first = not batch.rows
         taken: list[Row] = []
         rows = size = 0
-        full = False
+        full = stale = False
         while source:
             row = source[0]
             if below is not None and row.offset > below:
                 break
-            # An expired row is only passed by: clean-up deletes and counts it.
-            if row.expires_ms > now_ms and not (holding and self._hold_back(row)):
+            # Expired and stale rows are only passed by: others delete, move and count them.
+            if row.fresh_until_ms <= now_ms:
+                stale = True
+            elif row.expires_ms > now_ms and not (holding and self._hold_back(row)):
                 if room == 0 or (row.size > left and not first):
                     full = True
                     break
@@ -274,6 +364,8 @@ class Reader:
             source.popleft()
             rows += 1
             size += row.size
+        if stale:
+            self._source.stale_met()
         batch.bytes_left = left
         batch.rows.extend(self._checkpointer.admit(taken))
         return full, rows, size
@@ -342,75 +434,54 @@ class Reader:
 
     async def _read_recalled(self) -> None:
         chunk = list(self._recall[:RECALL_ROWS])
-        job = partial(_read_offsets, self._number, chunk, self._source)
+        rewinds = self._rewinds
+        leaving = set(self._leaving)
+        job = partial(read_offsets, self._number, chunk, self._decode)
         rows, complete = await self._source.database.run(job)
+        if rewinds != self._rewinds:
+            return  # some of them will be read at their place again
         # What was released meanwhile may have joined; a row that is not in the file any more has
         # expired while it was held.
         last = chunk[-1] if complete else rows[-1].offset
         done = {offset for offset in chunk if offset <= last}
         self._recall = array("q", [offset for offset in self._recall if offset not in done])
+        leaving |= self._leaving
+        if leaving:
+            rows = [row for row in rows if row.offset not in leaving]
+        self._checkpointer.count_unstored(rows)
         self.give_back(rows)
 
     async def _read_ahead(self, rows_max: int) -> None:
         proposed = self._checkpointer.proposed
         now_ms = self._source.hub_time.now_ms()
-        ranges, end = self._zones.readable(self._position, proposed, now_ms, rows_max)
+        first = self._position
+        ranges, end, is_stale = self._zones.readable(first, proposed, now_ms, rows_max)
+        if is_stale:
+            self._source.stale_met()
         if not ranges:
             self._position = end + 1
             return
-        job = partial(_read_ranges, self._number, ranges, now_ms, rows_max, self._source)
-        rows, complete = await self._source.database.run(job)
-        # Rows committed meanwhile lie above `end` and were not cached: the position was behind.
-        self._position = end + 1 if complete else rows[-1].offset + 1
+        busy = set(self._leaving)
+        if first <= self._mixed_until:
+            busy.update(self._checkpointer.busy())
+        rewinds = self._rewinds
+        job = partial(read_ranges, self._number, ranges, now_ms, rows_max, self._decode)
+        self._reading_file = True
+        try:
+            rows, complete = await self._source.database.run(job)
+            if rewinds != self._rewinds:
+                return
+            # Rows committed meanwhile lie above `end` and were not cached: the position was behind.
+            self._position = end + 1 if complete else rows[-1].offset + 1
+        finally:
+            self._reading_file = False
+            if first <= self._mixed_until:
+                self._leave_to_file()
+        busy |= self._leaving
+        if busy:
+            rows = [row for row in rows if row.offset not in busy]
+        if first <= self._mixed_until:
+            self._checkpointer.count_unstored(rows)
         self._cache.extend(rows)
         size = sum([row.size for row in rows])
         self._source.cache.bytes += size + len(rows) * ROW_MEMORY_BYTES
-
-
-def _read_ranges(
-    number: int,
-    ranges: list[tuple[int, int]],
-    now_ms: int,
-    rows_max: int,
-    source: ReadSource,
-    connection: sqlite3.Connection,
-) -> tuple[list[Row], bool]:
-    """Read live rows of the ranges; the flag says that nothing of them is left to read."""
-    sql = (
-        f"{_select(number)} WHERE q.offset BETWEEN ? AND ?"
-        " AND (q.expires_ms IS NULL OR q.expires_ms > ?) ORDER BY q.offset"
-    )
-    rows: list[Row] = []
-    for low, high in ranges:
-        if not _collect(connection.execute(sql, (low, high, now_ms)), rows, rows_max, source):
-            return rows, False
-    return rows, True
-
-
-def _read_offsets(
-    number: int, offsets: list[int], source: ReadSource, connection: sqlite3.Connection
-) -> tuple[list[Row], bool]:
-    sql = (
-        f"{_select(number)} WHERE q.offset IN (SELECT value FROM json_each(?))"  # noqa: S608 - our names
-        " ORDER BY q.offset"
-    )
-    rows: list[Row] = []
-    cursor = connection.execute(sql, (json_list(offsets),))
-    return rows, _collect(cursor, rows, len(offsets) + 1, source)
-
-
-def _collect(cursor: sqlite3.Cursor, rows: list[Row], rows_max: int, source: ReadSource) -> bool:
-    """Decode records until the bounds are met; returns False when some may be left."""
-    size = sum([row.size for row in rows])
-    for record in cursor:
-        row = decode_row(record, source.labels, source.store_id)
-        rows.append(row)
-        size += row.size
-        if len(rows) >= rows_max or size >= READ_BYTES_MAX:
-            cursor.close()
-            return False
-    return True
-
-
-def _select(number: int) -> str:
-    return f"SELECT {SELECT_COLUMNS} FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id"  # noqa: S608 - our names

@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.message import NEVER_MS, EndpointId, Priority
-from edgehub.store.boots import BOOT_COLUMNS, BootRecord
+from edgehub.message import EndpointId, Priority
+from edgehub.store.ageing import Ageing, stored_ageing
+from edgehub.store.boots import BOOT_COLUMNS, StoredBoot
+from edgehub.store.damage import Damage, stored_damage
 from edgehub.store.database import in_transaction
+from edgehub.store.event_log import StoredEvents, stored_losses
 from edgehub.store.queue import QueueRecord
-from edgehub.store.transaction import create_queue_table, lowest_row, write_zones
+from edgehub.store.transaction import create_queue_table, lowest_row, rebuild_zones
 from edgehub.store.zones import ZONE_OFFSETS, Zones
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from edgehub.store.event_log import Depth
 
 log = structlog.get_logger(__name__)
 
@@ -35,12 +40,13 @@ class Recovered:
     """What the file holds.
 
     Attributes:
-        boot: Newest boot, None = the file is new.
+        boots: All that are stored, oldest first; none = the file is new.
         high_water: Highest offset that was ever handed out.
+        untold_losses: What damage has cost and no commit has told of yet, None = nothing.
     """
 
     store_id: str
-    boot: BootRecord | None
+    boots: list[StoredBoot]
     labels: list[tuple[int, str]]
     queues: list[QueueRecord]
     high_water: int
@@ -48,13 +54,19 @@ class Recovered:
     dead_letter_bytes: int
     checkpoints_repaired: int
     zones_repaired: int
+    events: StoredEvents
+    untold_losses: list[Depth] | None
+    ageing: Ageing | None
+    damage: Damage | None
+    suspects: list[tuple[int, int, int, int]]
 
 
 def recover(connection: sqlite3.Connection) -> Recovered:
     """Read all but the rows themselves, and repair what does not fit them."""
-    boot = connection.execute(
-        f"SELECT {BOOT_COLUMNS} FROM boot ORDER BY seq DESC LIMIT 1"  # noqa: S608 - our names
-    ).fetchone()
+    boots = [
+        StoredBoot(*record)
+        for record in connection.execute(f"SELECT {BOOT_COLUMNS} FROM boot ORDER BY seq")  # noqa: S608 - our names
+    ]
     records = connection.execute(
         "SELECT number, endpoint_id, priority, checkpoint FROM queue ORDER BY number"
     ).fetchall()
@@ -66,7 +78,7 @@ def recover(connection: sqlite3.Connection) -> Recovered:
         zones_repaired += _load(connection, record)
         queues.append(record)
     high_water = max(
-        boot[-1] if boot else 0,
+        max([boot.high_water for boot in boots], default=0),
         max([record.highest for record in queues], default=0),
         _largest(connection, "SELECT max(offset) FROM dead_letter"),
         _largest(connection, "SELECT max(id) FROM body"),
@@ -77,7 +89,7 @@ def recover(connection: sqlite3.Connection) -> Recovered:
     ).fetchone()
     return Recovered(
         store_id=_store_id(connection),
-        boot=boot,
+        boots=boots,
         labels=connection.execute("SELECT id, text FROM label").fetchall(),
         queues=queues,
         high_water=high_water,
@@ -85,6 +97,13 @@ def recover(connection: sqlite3.Connection) -> Recovered:
         dead_letter_bytes=size,
         checkpoints_repaired=repaired,
         zones_repaired=zones_repaired,
+        events=StoredEvents(connection),
+        untold_losses=stored_losses(connection),
+        ageing=stored_ageing(connection),
+        damage=stored_damage(connection),
+        suspects=connection.execute(
+            "SELECT offset, closes, alone, cleared FROM suspect ORDER BY offset"
+        ).fetchall(),
     )
 
 
@@ -100,15 +119,15 @@ def _load(connection: sqlite3.Connection, record: QueueRecord) -> bool:
     record.highest = _largest(connection, f"SELECT max(offset) FROM q_{number}")  # noqa: S608 - our number
     record.zones = Zones(
         connection.execute(
-            "SELECT zone, min_expires_ms, max_expires_ms, fresh_until_ms, rows, bytes FROM zone"
-            " WHERE queue = ? ORDER BY zone",
+            "SELECT zone, min_expires_ms, max_expires_ms, fresh_until_ms, rows, bytes,"
+            " stale_from_ms FROM zone WHERE queue = ? ORDER BY zone",
             (number,),
         )
     )
     if _fits(connection, record):
         return False
     before = record.zones.depth
-    record.zones = in_transaction(connection, lambda conn: _rebuild_zones(conn, number))
+    record.zones = Zones(in_transaction(connection, lambda conn: rebuild_zones(conn, number)))
     log.error(
         "store.zones_rebuilt",
         endpoint=record.endpoint_id,
@@ -134,17 +153,6 @@ def _fits(connection: sqlite3.Connection, record: QueueRecord) -> bool:
         (zones.depth + 1,),
     ).fetchone()
     return counted == (zones.depth, zones.bytes)
-
-
-def _rebuild_zones(connection: sqlite3.Connection, number: int) -> Zones:
-    connection.execute("DELETE FROM zone WHERE queue = ?", (number,))
-    values = connection.execute(
-        f"SELECT offset / {ZONE_OFFSETS}, min(coalesce(expires_ms, {NEVER_MS})),"  # noqa: S608 - our numbers
-        f" max(coalesce(expires_ms, {NEVER_MS})), max(coalesce(fresh_until_ms, 0)), count(*),"
-        f" sum(size) FROM q_{number} GROUP BY 1 ORDER BY 1"
-    ).fetchall()
-    write_zones(connection, number, values)
-    return Zones(values)
 
 
 def _repair_checkpoint(

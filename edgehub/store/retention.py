@@ -8,32 +8,39 @@ result waits for its commit, are never touched; every row deleted here is counte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
 
 from edgehub.message import NEVER_MS
+from edgehub.row_events import EventColumns, RowEvent
 from edgehub.store.database import StoreBusyError
 from edgehub.store.pause import Pause
+from edgehub.store.row_records import read_records
 from edgehub.store.transaction import write_checkpoint, write_zones
 from edgehub.store.zones import ZONE_OFFSETS, ZoneValues
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from edgehub.clock import Clock, HubTime
     from edgehub.store.dead_letters import DeadLetters
+    from edgehub.store.event_log import Depth, EventBatch
+    from edgehub.store.labels import Labels
     from edgehub.store.offsets import Offsets
     from edgehub.store.queue import Queue
     from edgehub.store.registry import Registry
     from edgehub.store.writer import Job, Writer
 
+    RunJob = Callable[[Callable[[], Job | None]], Awaitable[object]]
+
 log = structlog.get_logger(__name__)
 
 PERIOD_S_MIN: Final = 5.0
 PERIOD_S_MAX: Final = 3600.0
+HURRIED_S: Final = 1.0
 TTL_SHARE: Final = 0.1
 STEP_ROWS_MAX: Final = 10_000
 STEP_S_MAX: Final = 0.05
@@ -47,6 +54,7 @@ class Cleaned:
         zones: Entries as they are now.
         lowest: Offset and enqueue time of the lowest row left, None = empty.
         at_live_row: The step met a row that stays and only the head is cleaned.
+        events: What it has told the journal, None = there is no journal.
     """
 
     zones: list[ZoneValues]
@@ -54,6 +62,7 @@ class Cleaned:
     bytes: int
     lowest: tuple[int, int] | None
     at_live_row: bool
+    events: EventBatch | None
 
 
 class CleanStep:
@@ -61,19 +70,24 @@ class CleanStep:
 
     def __init__(
         self,
-        number: int,
+        queue: Queue,
         zones: list[ZoneValues],
         *,
         now_ms: int,
-        busy: list[int],
         empty_checkpoint: int,
         head_only: bool,
         monotonic: Callable[[], float],
+        labels: Labels,
+        events: EventBatch | None,
     ) -> None:
-        self._number = number
+        self._number = queue.number
+        self._key = (queue.endpoint_id, queue.priority)
         self._zones = zones
         self._now_ms = now_ms
-        self._busy = busy
+        self._busy = queue.checkpointer.busy()
+        self._labels = labels
+        self._events = events
+        self._expired = EventColumns()
         self._empty_checkpoint = empty_checkpoint
         self._head_only = head_only
         self._monotonic = monotonic
@@ -93,10 +107,20 @@ class CleanStep:
                 break
         write_zones(connection, self._number, done)
         lowest = write_checkpoint(connection, self._number, self._empty_checkpoint)
-        return Cleaned(zones=done, rows=rows, bytes=size, lowest=lowest, at_live_row=at_live_row)
+        if self._events is not None:
+            self._events.queues.append((*self._key, self._expired))
+            self._events.write(connection)
+        return Cleaned(
+            zones=done,
+            rows=rows,
+            bytes=size,
+            lowest=lowest,
+            at_live_row=at_live_row,
+            events=self._events,
+        )
 
     def _clean(self, connection: sqlite3.Connection, values: ZoneValues) -> tuple[ZoneValues, bool]:
-        zone, _, max_expires_ms, fresh_until_ms, rows, size = values
+        zone, _, max_expires_ms, fresh_until_ms, rows, size, stale_from_ms = values
         low, high = zone * ZONE_OFFSETS, (zone + 1) * ZONE_OFFSETS - 1
         busy = orjson.dumps([offset for offset in self._busy if low <= offset <= high]).decode()
         at_live_row = False
@@ -120,6 +144,7 @@ class CleanStep:
             chosen,
         ).fetchone()
         if gone_rows:
+            self._tell(connection, chosen, gone_rows, gone_bytes)
             deleted = connection.execute(f"DELETE {where}", chosen).rowcount
             assert deleted == gone_rows, (deleted, gone_rows)
         # The whole zone has been read, so what it says of its rows may be exact again; otherwise
@@ -136,8 +161,25 @@ class CleanStep:
             fresh_until_ms,
             rows - gone_rows,
             size - gone_bytes,
+            stale_from_ms,
         )
         return after, at_live_row
+
+    def _tell(
+        self, connection: sqlite3.Connection, chosen: tuple[Any, ...], rows: int, size: int
+    ) -> None:
+        """Read what the journal is to know of rows that are about to go."""
+        if self._events is None:
+            return
+        if self._events.summed:
+            self._expired.count(RowEvent.EXPIRED, rows, size)
+            return
+        where = (
+            "q.offset BETWEEN ? AND ? AND q.expires_ms <= ?"
+            " AND q.offset NOT IN (SELECT value FROM json_each(?)) ORDER BY q.offset"
+        )
+        records = read_records(connection, self._number, where, chosen, self._labels)
+        self._expired.add_records(RowEvent.EXPIRED, records, self._now_ms)
 
 
 class Retention:
@@ -153,6 +195,7 @@ class Retention:
         clock: Clock,
         hub_time: HubTime,
         head_only: bool,
+        labels: Labels,
     ) -> None:
         self._registry = registry
         self._writer = writer
@@ -160,8 +203,12 @@ class Retention:
         self._offsets = offsets
         self._clock = clock
         self._hub_time = hub_time
+        self._labels = labels
+        self._events = writer.events
+        self._batch: EventBatch | None = None
         self.head_only = head_only
         """Stop at the first live row of a queue; may change between rounds."""
+        self._hurried = False
         self._idle = Pause()
         self.shortest_ttl_ms = self._shortest_stored()
         """Shortest time to live seen; of rows stored before, what was left of it at start."""
@@ -191,31 +238,70 @@ class Retention:
         share_s = self.shortest_ttl_ms / 1000 * TTL_SHARE
         return min(max(share_s, PERIOD_S_MIN), PERIOD_S_MAX)
 
+    def hurry(self) -> None:
+        """Do the next round within a second: what has expired takes room that is wanted."""
+        self._hurried = True
+        self._idle.cut()
+
+    async def make_way(self, run_job: RunJob, enough: Callable[[], bool]) -> None:
+        """Clear away what has expired until it is enough, the worst priorities first.
+
+        Args:
+            run_job: Runs a transaction.
+            enough: Asked before each of them.
+        """
+        for queue in sorted(self._registry.queues(), key=lambda queue: -queue.priority):
+            if enough() or not await self._clean_queue(queue, run_job, enough):
+                return
+
     async def _pause(self) -> None:
-        until_s = self._clock.monotonic() + self.period_s
-        while (left_s := until_s - self._clock.monotonic()) > 0:
+        begin_s = self._clock.monotonic()
+        while True:
+            period_s = min(self.period_s, HURRIED_S) if self._hurried else self.period_s
+            left_s = begin_s + period_s - self._clock.monotonic()
+            if left_s <= 0:
+                self._hurried = False
+                return
             await self._idle.wait(self._clock, left_s)
-            until_s = min(until_s, self._clock.monotonic() + self.period_s)
 
     def _shortest_stored(self) -> int:
         expiries = [queue.zones.min_expires_ms for queue in self._registry.queues()]
         return max(0, min(expiries, default=NEVER_MS) - self._hub_time.now_ms())
 
-    async def _clean_queue(self, queue: Queue) -> bool:
+    async def _clean_queue(
+        self,
+        queue: Queue,
+        run_job: RunJob | None = None,
+        enough: Callable[[], bool] | None = None,
+    ) -> bool:
         now_ms = self._hub_time.now_ms()
         todo = queue.zones.expired(now_ms, head_only=self.head_only)
-        while todo:
-            if not await self._between(lambda: self._prepare(queue, todo, now_ms)):
+        while todo and not (enough is not None and enough()):
+            if not await self._between(lambda: self._prepare(queue, todo, now_ms), run_job):
                 return False
         return True
 
-    async def _between(self, prepare: Callable[[], Job | None]) -> bool:
+    async def _between(
+        self,
+        prepare: Callable[[], Job | None],
+        run_job: RunJob | None = None,
+    ) -> bool:
         try:
-            await self._writer.between(prepare)
+            await (run_job or self._writer.between)(prepare)
         except StoreBusyError as exc:
             log.warning("store.clean_up_failed", error=str(exc))
+            if self._events is not None and self._batch is not None:
+                self._events.failed(self._batch)
             return False
         return True
+
+    def _begin(self) -> EventBatch | None:
+        self._batch = None if self._events is None else self._events.begin()
+        return self._batch
+
+    def _told(self, batch: EventBatch | None) -> None:
+        if self._events is not None and batch is not None:
+            self._events.committed(batch)
 
     def _prepare(self, queue: Queue, todo: list[int], now_ms: int) -> Job | None:
         zones: list[ZoneValues] = []
@@ -231,13 +317,14 @@ class Retention:
             todo.clear()
             return None
         step = CleanStep(
-            queue.number,
+            queue,
             zones,
             now_ms=now_ms,
-            busy=queue.checkpointer.busy(),
             empty_checkpoint=self._offsets.committed,
             head_only=self.head_only,
             monotonic=self._clock.monotonic,
+            labels=self._labels,
+            events=self._begin(),
         )
         return step.run, lambda cleaned: self._apply(queue, todo, cleaned)
 
@@ -245,6 +332,7 @@ class Retention:
         queue.zones.replace(cleaned.zones)
         queue.rows_expired(cleaned.rows)
         queue.lowest_committed(cleaned.lowest, self._offsets.committed)
+        self._told(cleaned.events)
         self._writer.wal.written(cleaned.bytes)
         if cleaned.at_live_row:
             todo.clear()
@@ -254,7 +342,17 @@ class Retention:
 
     def _prepare_dead_letters(self) -> Job | None:
         now_ms = self._hub_time.now_ms()
-        return (
-            lambda connection: self._dead_letters.evict_older(connection, now_ms),
-            lambda evicted: self._dead_letters.committed([], *evicted),
-        )
+        batch = self._begin()
+
+        def evict(connection: sqlite3.Connection) -> list[Depth]:
+            evicted = self._dead_letters.evict_older(connection, now_ms)
+            if batch is not None:
+                batch.dead_letters_left(evicted, "bounds")
+                batch.write(connection)
+            return evicted
+
+        def apply(evicted: list[Depth]) -> None:
+            self._dead_letters.committed([], evicted)
+            self._told(batch)
+
+        return evict, apply

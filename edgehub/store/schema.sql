@@ -8,8 +8,9 @@ CREATE TABLE meta (
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row per boot of the machine; the newest is rewritten by every commit. Rows hold hub time;
--- this table maps hub time to UTC, so that times can be corrected when the wall clock was wrong.
+-- One row per boot of the machine (per start of the hub, where times to live pause while it is
+-- off); the newest is rewritten by every commit. Rows hold hub time; this table maps hub time to
+-- UTC, so that times can be corrected when the wall clock was wrong.
 CREATE TABLE boot (
   seq           INTEGER PRIMARY KEY,       -- order of boots
   boot_id       TEXT    NOT NULL,          -- the kernel's name of the boot
@@ -17,9 +18,10 @@ CREATE TABLE boot (
   first_wall_ms INTEGER NOT NULL,          -- UTC at that moment, as the machine believed
   boottime_ms   INTEGER NOT NULL,          -- CLOCK_BOOTTIME at the last commit
   hub_ms        INTEGER NOT NULL,          -- hub time at the last commit
-  wall_ms       INTEGER NOT NULL,          -- UTC at the last commit, as the machine believed
-  wall_trusted  INTEGER,                   -- 1 = the wall clock was known to be right, NULL = not judged
-  high_water    INTEGER NOT NULL           -- no offset above it was handed out before that commit
+  wall_ms       INTEGER NOT NULL,          -- UTC at the last commit, right or as the machine believed
+  high_water    INTEGER NOT NULL,          -- no offset above it was handed out before that commit
+  wall_trusted  INTEGER NOT NULL,          -- 1 = wall_ms is known to be right
+  first_offset  INTEGER NOT NULL           -- rows of this boot have it or higher ones; first of a zone
 ) STRICT;
 
 CREATE TRIGGER boot_bound AFTER INSERT ON boot BEGIN
@@ -57,9 +59,10 @@ CREATE TABLE zone (
   zone           INTEGER NOT NULL,         -- offset / 1000
   min_expires_ms INTEGER NOT NULL,         -- hub time; 2^62 = never
   max_expires_ms INTEGER NOT NULL,
-  fresh_until_ms INTEGER NOT NULL,         -- latest end of freshness of a row, 0 = no recency
+  fresh_until_ms INTEGER NOT NULL,         -- latest end of freshness; 2^62 = a row without recency
   rows           INTEGER NOT NULL,
   bytes          INTEGER NOT NULL,
+  stale_from_ms  INTEGER NOT NULL,         -- earliest end of freshness; 2^62 = no recency at all
   PRIMARY KEY (queue, zone)
 ) STRICT, WITHOUT ROWID;
 
@@ -82,10 +85,85 @@ CREATE TABLE dead_letter (
   body        BLOB    NOT NULL
 ) STRICT;
 
+-- Rows that were the oldest unconfirmed one when the peer closed the connection; at most 256.
+CREATE TABLE suspect (
+  offset  INTEGER PRIMARY KEY,
+  closes  INTEGER NOT NULL,                -- closes of that kind
+  alone   INTEGER NOT NULL,                -- those with the row alone in flight
+  cleared INTEGER NOT NULL                 -- 1 = a connection without it has confirmed another row
+) STRICT;
+
+-- Events of rows on their way to the journal: one blob per commit that has any, written by that
+-- commit, deleted once its lines are in a segment. See edgehub/row_events.py.
+CREATE TABLE journal (
+  number INTEGER PRIMARY KEY,              -- of the commit, rising, never used twice
+  events BLOB NOT NULL
+) STRICT;
+
 -- MQTT sessions that outlive their connection.
 CREATE TABLE session (
   client_id     TEXT PRIMARY KEY,
   subscriptions BLOB NOT NULL,             -- JSON object: topic filter -> options, granted QoS
   expiry_s      INTEGER,                   -- lasts so long without its client; NULL = for ever
   expires_ms    INTEGER                    -- hub time; NULL = does not end, or its client is here
+) STRICT, WITHOUT ROWID;
+
+-- The last message of each topic of the local topic space that was published to be kept.
+CREATE TABLE retained (
+  topic      TEXT    PRIMARY KEY,
+  qos        INTEGER NOT NULL,
+  publisher  TEXT    NOT NULL,             -- client id, or the hub's own
+  expires_ms INTEGER,                      -- hub time; NULL = never
+  properties BLOB    NOT NULL,             -- property block of MQTT 5 as it is passed on
+  body       BLOB    NOT NULL
+) STRICT;
+
+-- Messages of the local topic space that wait for stored sessions: once, however many wait.
+CREATE TABLE local_message (
+  id         INTEGER PRIMARY KEY,          -- order of arrival
+  topic      TEXT    NOT NULL,
+  publisher  TEXT    NOT NULL,
+  expires_ms INTEGER,
+  properties BLOB    NOT NULL,
+  body       BLOB    NOT NULL
+) STRICT;
+
+-- Which session waits for which of them.
+CREATE TABLE local_queue (
+  client_id TEXT    NOT NULL,
+  id        INTEGER NOT NULL,
+  retain    INTEGER NOT NULL,              -- retain flag that the client is to see
+  sent      INTEGER NOT NULL,              -- 1 = it was on its way when it was stored
+  PRIMARY KEY (client_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- Registered entities. What the documents and values of these four tables mean is described in
+-- edgehub/entities/.
+CREATE TABLE entity (
+  topic_id TEXT PRIMARY KEY,
+  document BLOB NOT NULL                   -- JSON object
+) STRICT, WITHOUT ROWID;
+
+-- Known digital-twin values, the main device's among them.
+CREATE TABLE twin (
+  topic_id TEXT NOT NULL,
+  key      TEXT NOT NULL,
+  value    BLOB NOT NULL,                  -- canonical JSON
+  PRIMARY KEY (topic_id, key)
+) STRICT, WITHOUT ROWID;
+
+-- Messages that are held until their entity is registered.
+CREATE TABLE pending (
+  seq       INTEGER PRIMARY KEY,           -- order of arrival
+  topic     TEXT    NOT NULL,
+  payload   BLOB    NOT NULL,
+  client_id TEXT    NOT NULL,              -- who sent it
+  hub_ms    INTEGER NOT NULL,              -- hub time of its arrival
+  wall_ms   INTEGER NOT NULL               -- UTC of its arrival
+) STRICT;
+
+-- What else the mapper remembers: live alarms, declared operations, commands, units.
+CREATE TABLE mapper_state (
+  key   TEXT PRIMARY KEY,
+  value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgehub.message import EndpointId, Priority, QueueId
+    from edgehub.store.boots import ClockStatistics
+    from edgehub.store.damage import Damage
 
 
 class QueueState(StrEnum):
@@ -19,6 +21,16 @@ class QueueState(StrEnum):
     CHECKPOINTING = "checkpointing"  # results are in, their commit is not
     DELAYED = "delayed"  # rows wait, all that were looked at are held back
     CLOSED = "closed"  # the store is closed
+
+
+class RowState(StrEnum):
+    """What becomes of a row that is in the file."""
+
+    WAITING = "waiting"  # its turn has not come
+    IN_FLIGHT = "in_flight"  # handed to the endpoint, not confirmed
+    LEAVING = "leaving"  # it has left, and the commit of that is under way
+    HELD = "held"  # kept back after a refusal, its own or of an older row of its sender
+    EXPIRED = "expired"  # its time is up, and clean-up has not come by yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +45,10 @@ class QueueStatistics:
         checkpoint: All rows up to it have left.
         enqueued_total: Rows stored since start; the other totals alike.
         enqueued_bytes_total: Sum of the sizes of those rows.
+        dropped_total: Rows that gave way to a limit.
+        moved_total: Rows that went to another queue: they became stale, or were moved by command.
+        purged_total: Rows that a person removed.
+        requeued_total: Rows that came back from the dead letters.
     """
 
     id: QueueId
@@ -50,6 +66,30 @@ class QueueStatistics:
     expired_total: int
     dead_lettered_total: int
     dropped_total: int
+    moved_total: int
+    purged_total: int
+    requeued_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitStatistics:
+    """A cap that is reached.
+
+    Attributes:
+        cap: Which, for example `queue rows`.
+        queue: Whose, None = the hub's.
+        for_s: Seconds since it was.
+        overflow: What happens to messages meanwhile.
+        refused: Messages refused to their senders since then.
+        dropped: Rows that gave way, or that were not stored, since then.
+    """
+
+    cap: str
+    queue: QueueId | None
+    for_s: float
+    overflow: str
+    refused: int
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +117,9 @@ class StoreStatistics:
         dead_letter_bytes: Sum of their sizes.
         wal_bytes_total: Bytes written to the WAL, up to its last checkpoint.
         row_bytes_total: Sum of the sizes of committed rows.
+        damage: What damage of the file has cost, None = nothing, or it was looked at.
+        clock: What is known of the time of day.
+        limits: The caps that are reached.
     """
 
     durable: bool
@@ -99,3 +142,6 @@ class StoreStatistics:
     dead_letter_bytes: int
     wal_bytes_total: int
     row_bytes_total: int
+    damage: Damage | None
+    clock: ClockStatistics
+    limits: list[LimitStatistics]

@@ -13,20 +13,30 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import structlog
 
-from edgehub.errors import StartupError, StoreError
+from edgehub.store.ageing import Timekeeper
 from edgehub.store.boots import Boot
 from edgehub.store.commit import CommitContext
-from edgehub.store.database import Database, open_hint
+from edgehub.store.database import Database
 from edgehub.store.dead_letters import DeadLetter, DeadLetters
+from edgehub.store.demotion import Demotion, Staleness
+from edgehub.store.displacement import Displacer
+from edgehub.store.event_log import EventLog, forget_losses
+from edgehub.store.hold import Hold
+from edgehub.store.inspection import Inspection
 from edgehub.store.intake import Intake
+from edgehub.store.journal_feed import JournalFeed
 from edgehub.store.labels import Labels
 from edgehub.store.offsets import Offsets
+from edgehub.store.opening import open_file, open_in_memory
 from edgehub.store.queue import Queue, QueueHost
 from edgehub.store.reader import Cache, ReadSource
-from edgehub.store.recovery import Recovered, recover
 from edgehub.store.registry import Registry
+from edgehub.store.release import Release
+from edgehub.store.removal import Removals
 from edgehub.store.retention import Retention
+from edgehub.store.space import SpaceWatch
 from edgehub.store.statistics import StoreStatistics
+from edgehub.store.suspects import Suspects
 from edgehub.store.vacuum import Vacuum
 from edgehub.store.writer import Writer
 
@@ -36,9 +46,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.clock import Clock, HubTime
-    from edgehub.message import EndpointId, Message, RouteResult
+    from edgehub.message import EndpointId, Message, Priority, RouteResult
+    from edgehub.store.damage import Damage
     from edgehub.store.group import Settle
+    from edgehub.store.limits import Caps
     from edgehub.store.options import StoreOptions
+    from edgehub.store.recovery import Recovered
 
 T = TypeVar("T")
 
@@ -49,25 +62,51 @@ class Store:
     """All queues of one hub in one file."""
 
     def __init__(
-        self, database: Database, recovered: Recovered, clock: Clock, options: StoreOptions
+        self,
+        hold: Hold,
+        database: Database,
+        recovered: Recovered,
+        clock: Clock,
+        options: StoreOptions,
     ) -> None:
         """Wire the parts; `open` is the way to a store."""
-        boot = Boot(clock, recovered.boot)
+        boot = Boot(
+            clock,
+            recovered.boots,
+            high_water=recovered.high_water,
+            trust=options.clock_trust,
+            while_off=options.ttl_while_off,
+        )
+        self._boot = boot
         self.hub_time: HubTime = boot.hub_time
+        self.utc_ms: Callable[[int], int] = boot.utc_ms
+        """Gives the UTC of a hub time, as well as it is known by now."""
+        self._hold = hold
         self._database = database
         self._clock = clock
         self._recovered = recovered
         self._labels = Labels(recovered.labels)
-        self._offsets = Offsets(recovered.high_water, ahead=options.commit_linger_ms > 0)
+        high_water = max(recovered.high_water, boot.first_offset - 1)
+        self._offsets = Offsets(high_water, ahead=options.commit_linger_ms > 0)
         self._dead_letters = DeadLetters(
             self._labels,
             options,
             rows=recovered.dead_letter_rows,
             size=recovered.dead_letter_bytes,
         )
-        context = CommitContext(boot, self._labels, self._dead_letters, self._offsets)
+        events = None
+        if options.journal:
+            events = EventLog(
+                recovered.events,
+                hub_time=self.hub_time,
+                utc_ms=boot.utc_ms,
+                is_trusted=lambda: boot.trusted,
+                bytes_max=options.journal_bytes_max,
+            )
+        context = CommitContext(boot, self._labels, self._dead_letters, self._offsets, events)
         self._writer = Writer(database, clock, context, options)
         self._cache = Cache(options.cache_bytes_max)
+        staleness = Staleness()
         source = ReadSource(
             database=database,
             clock=clock,
@@ -76,8 +115,11 @@ class Store:
             store_id=recovered.store_id,
             cache=self._cache,
             offsets=self._offsets,
+            stale_met=staleness.met,
         )
-        host = QueueHost(source, self._dead_letters, self._writer.changed, self._writer.withdraw)
+        host = QueueHost(
+            source, self._dead_letters, self._writer.changed, self._writer.withdraw, events
+        )
         self._registry = Registry(host, recovered.queues)
         self._retention = Retention(
             self._registry,
@@ -87,18 +129,53 @@ class Store:
             clock=clock,
             hub_time=self.hub_time,
             head_only=not options.check_entire_queue_on_cleanup,
+            labels=self._labels,
+        )
+        self._writer.limits.attach(self._registry, self._retention.hurry)
+        self._writer.displacer = Displacer(
+            self._writer.limits,
+            self._registry,
+            self._retention,
+            database=database,
+            labels=self._labels,
+        )
+        self._space = SpaceWatch(database, self._writer, clock)
+        self._writer.look_at_space = self._space.look
+        self._demotion = Demotion(
+            self._registry,
+            self._writer,
+            self._offsets,
+            staleness,
+            clock=clock,
+            hub_time=self.hub_time,
+            labels=self._labels,
         )
         self._vacuum = Vacuum(database, self._writer, clock)
+        self._timekeeper = Timekeeper(
+            boot,
+            self._registry,
+            self._writer,
+            self._offsets,
+            clock=clock,
+            pending=recovered.ageing,
+        )
         self._intake = Intake(
             self._registry,
             self._writer,
             self._retention,
-            labels=self._labels,
-            offsets=self._offsets,
-            hub_time=self.hub_time,
-            store_id=recovered.store_id,
+            staleness,
+            source,
             pending_bytes_max=options.pending_bytes_max,
         )
+        self.inspection = Inspection(source, self._registry, self._dead_letters)
+        self.removals = Removals(source, self._writer)
+        self.release = Release(
+            source, self._registry, self._writer, self._dead_letters, self._retention
+        )
+        self.suspects = Suspects(recovered.suspects, self._writer)
+        self.journal: JournalFeed | None = None
+        if events is not None:
+            self.journal = JournalFeed(events, self._writer, database, store_id=recovered.store_id)
 
     @classmethod
     async def open(
@@ -121,15 +198,16 @@ class Store:
             StartupError: In use, damaged, newer than this program, or not to be opened.
         """
         await asyncio.to_thread(clock.boot_id)  # read from a file, once
-        database = await database_type.open(path)
+        hold = await asyncio.to_thread(Hold.take, path)
         try:
-            recovered = await database.run(recover)
-        except BaseException as exc:
-            await database.close()
-            if isinstance(exc, StoreError):
-                raise StartupError(open_hint(path, exc)) from exc
+            if options.durable:
+                database, recovered = await open_file(hold, database_type, clock)
+            else:
+                database, recovered = await open_in_memory(hold, database_type)
+        except BaseException:
+            hold.release()
             raise
-        store = cls(database, recovered, clock, options)
+        store = cls(hold, database, recovered, clock, options)
         log.info(
             "store.opened",
             path=str(path),
@@ -145,10 +223,30 @@ class Store:
         Raises:
             ExceptionGroup: The file is damaged, or a bug; nothing more is acknowledged.
         """
+        await self._space.look()
         async with asyncio.TaskGroup() as tasks:
+            self._begin_journal()
             tasks.create_task(self._writer.run(), name="store[writer]")
             tasks.create_task(self._retention.run(), name="store[clean-up]")
+            tasks.create_task(self._demotion.run(), name="store[demotion]")
             tasks.create_task(self._vacuum.run(), name="store[vacuum]")
+            tasks.create_task(self._space.run(), name="store[space]")
+            tasks.create_task(self._timekeeper.run(), name="store[timekeeper]")
+
+    def _begin_journal(self) -> None:
+        if self.journal is None:
+            if self._recovered.untold_losses is not None:
+                done = self._writer.transact(forget_losses)
+                done.add_done_callback(lambda future: future.exception())
+            return
+        last = self._recovered.boots[-1] if self._recovered.boots else None
+        queues = [queue.statistics() for queue in self.queues()]
+        self.journal.begin(
+            None if last is None else (last.hub_ms, last.wall_ms),
+            [(each.endpoint_id, each.priority, each.depth, each.bytes) for each in queues],
+            lost=self._recovered.untold_losses,
+            relations=self._boot.relations() if self._boot.trusted else None,
+        )
 
     def append(
         self, message: Message, results: Sequence[RouteResult], settle: Settle, token: int
@@ -174,6 +272,15 @@ class Store:
         """List the queues of one endpoint, best priority first."""
         return self._registry.queues_of(endpoint_id)
 
+    def queue(self, endpoint_id: EndpointId, priority: Priority) -> Queue:
+        """Give the queue of an endpoint and a priority, a new one if need be."""
+        return self._registry.queue(endpoint_id, priority)
+
+    @property
+    def last_offset(self) -> int:
+        """Highest offset whose row is in the file, or was."""
+        return self._offsets.committed
+
     def watch(self, endpoint_id: EndpointId, wake: Callable[[Queue], None]) -> None:
         """Call `wake` after each commit that made rows of the endpoint readable, once per queue."""
         self._registry.watch(endpoint_id, wake)
@@ -182,23 +289,29 @@ class Store:
         """End a `watch`."""
         self._registry.unwatch(endpoint_id, wake)
 
-    def adjust(self, *, check_entire_queue_on_cleanup: bool, cache_bytes_max: int) -> None:
+    def adjust(
+        self, *, check_entire_queue_on_cleanup: bool, cache_bytes_max: int, caps: Caps
+    ) -> None:
         """Take over the options that can change while the store is open."""
         self._retention.head_only = not check_entire_queue_on_cleanup
         self._cache.bytes_max = cache_bytes_max
+        self._writer.limits.change(caps)
+
+    def count_beside(self, beside: Callable[[], int]) -> None:
+        """Count bytes of other tables of the file into those of the hub's cap."""
+        self._writer.limits.count_beside(beside)
 
     async def flush(self) -> None:
         """Wait until all that was handed in before, results included, has been committed."""
         await self._writer.flush()
 
-    async def transact(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Let a rare operation join the transaction of the messages appended so far.
+    def transact(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Let an operation join the transaction of the messages appended so far.
 
         What it raises goes to the caller and undoes the operation alone; it may run again when
-        the transaction has to be repeated.
+        the transaction has to be repeated. Each one costs a savepoint: gather what is frequent.
         """
-        result: T = await self._writer.transact(operation)
-        return result
+        return self._writer.transact(operation)
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short reading operation between two groups."""
@@ -220,6 +333,7 @@ class Store:
         if self._intake.closed:
             return
         self._intake.closed = True
+        self._writer.note_end()
         try:
             await self._writer.drain()
             for queue in self.queues():
@@ -227,7 +341,18 @@ class Store:
             await self._writer.wal.truncate()
         finally:
             await self._database.close()
+            await asyncio.to_thread(self._end_hold)
         log.info("store.closed", next_offset=self._offsets.next)
+
+    def _end_hold(self) -> None:
+        if not self._database.in_memory:
+            self._hold.closed(self._offsets.high_water())
+        self._hold.release()
+
+    @property
+    def damage(self) -> Damage | None:
+        """What damage of the file has cost, as long as the file that was set aside is there."""
+        return self._recovered.damage
 
     def statistics(self) -> StoreStatistics:
         """Give a snapshot."""
@@ -235,7 +360,7 @@ class Store:
         failure = writer.failure
         queues = self.queues()
         return StoreStatistics(
-            durable=True,
+            durable=not self._database.in_memory,
             failing=failure.reason if failure else None,
             failing_for_s=self._clock.monotonic() - failure.since_s if failure else 0.0,
             rows=sum([queue.zones.depth for queue in queues]),
@@ -255,4 +380,7 @@ class Store:
             dead_letter_bytes=self._dead_letters.bytes,
             wal_bytes_total=writer.wal.bytes_total,
             row_bytes_total=writer.row_bytes_total,
+            damage=self._recovered.damage,
+            clock=self._boot.statistics(ageing=self._timekeeper.pending is not None),
+            limits=writer.limits.statistics(),
         )

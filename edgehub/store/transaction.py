@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.message import NEVER_MS
 from edgehub.store.database import Fault, classify
 from edgehub.store.encoding import FULL_COLUMNS, PLAIN_COLUMNS
 from edgehub.store.migrations import read_sql
+from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
     from edgehub.store.encoding import Params
+    from edgehub.store.event_log import Depth, EventBatch
     from edgehub.store.zones import ZoneValues
 
 ROWS_PER_STATEMENT: Final = 32
@@ -55,14 +58,14 @@ class QueueWrite:
 class Outcome:
     """What one transaction found out."""
 
-    __slots__ = ("evicted_bytes", "evicted_rows", "lowest", "operations")
+    __slots__ = ("evicted", "lowest", "operations")
 
     def __init__(self) -> None:
         self.lowest: dict[int, tuple[int, int] | None] = {}
         """Queue number -> offset and enqueue time of the lowest row left, None = empty."""
         self.operations: list[tuple[Any, Exception | None]] = []
-        self.evicted_rows = 0
-        self.evicted_bytes = 0
+        self.evicted: list[Depth] = []
+        """Dead letters that had to go: endpoint, priority, rows, bytes."""
 
 
 class Transaction:
@@ -73,6 +76,7 @@ class Transaction:
         "boot",
         "dead_letters",
         "empty_checkpoint",
+        "events",
         "evict",
         "labels",
         "operations",
@@ -89,12 +93,16 @@ class Transaction:
         self.evict = (0, 0)
         """Rows and bytes by which the dead letters exceed their bounds once these are in."""
         self.operations: list[Callable[[sqlite3.Connection], Any]] = []
+        self.events: EventBatch | None = None
 
     def run(self, connection: sqlite3.Connection) -> Outcome:
         """Write it; the caller begins and commits."""
         outcome = Outcome()
         if self.labels:
             connection.executemany("INSERT INTO label (id, text) VALUES (?, ?)", self.labels)
+        # First, so that what joins takes the pages of what leaves: the disk may have no others.
+        for write in self.queues:
+            delete_rows(connection, write)
         if self.bodies:
             connection.executemany(
                 "INSERT INTO body (id, refs, header, body) VALUES (?, ?, ?, ?)", self.bodies
@@ -103,26 +111,45 @@ class Transaction:
             write_queue(connection, write, outcome, self.empty_checkpoint)
         if self.dead_letters:
             self._write_dead_letters(connection, outcome)
+        if self.events is not None:
+            self.events.write(connection)
         for operation in self.operations:
             outcome.operations.append(_isolated(connection, operation))
-        connection.execute(_BOOT, self.boot)
+        write_boot(connection, self.boot)
         return outcome
 
     def _write_dead_letters(self, connection: sqlite3.Connection, outcome: Outcome) -> None:
         connection.executemany(_DEAD_LETTER, self.dead_letters)
         rows, size = self.evict
         if rows > 0 or size > 0:
-            outcome.evicted_rows, outcome.evicted_bytes = evict_dead_letters(connection, rows, size)
+            outcome.evicted = evict_dead_letters(connection, rows, size)
+            if self.events is not None:
+                self.events.dead_letters_left(outcome.evicted, "bounds")
+
+
+def write_boot(connection: sqlite3.Connection, boot: Params) -> None:
+    """Write hub time and its relation to UTC, as of now."""
+    connection.execute(_BOOT, boot)
+
+
+def delete_rows(connection: sqlite3.Connection, write: QueueWrite) -> None:
+    """Delete the rows of one queue that leave."""
+    if not write.deletes:
+        return
+    deleted = connection.execute(
+        f"DELETE FROM q_{write.number} WHERE offset IN (SELECT value FROM json_each(?))",  # noqa: S608 - our number
+        (json_list(write.deletes),),
+    ).rowcount
+    assert deleted == len(write.deletes), (write.number, deleted, len(write.deletes))
 
 
 def write_queue(
     connection: sqlite3.Connection, write: QueueWrite, outcome: Outcome, empty_checkpoint: int
 ) -> None:
-    """Write one queue's rows, results, zones and checkpoint."""
+    """Write one queue's rows, attempts, zones and checkpoint; what leaves is deleted already."""
     number = write.number
     if write.registration is not None:
-        connection.execute(_REGISTER, write.registration)
-        create_queue_table(connection, number)
+        register_queue(connection, write.registration)
     _insert(connection, number, PLAIN_COLUMNS, write.plain)
     _insert(connection, number, FULL_COLUMNS, write.full)
     if write.attempts:
@@ -130,15 +157,17 @@ def write_queue(
             f"UPDATE q_{number} SET attempts = ? WHERE offset = ?",  # noqa: S608 - our number
             write.attempts,
         )
-    if write.deletes:
-        deleted = connection.execute(
-            f"DELETE FROM q_{number} WHERE offset IN (SELECT value FROM json_each(?))",  # noqa: S608 - our number
-            (json_list(write.deletes),),
-        ).rowcount
-        assert deleted == len(write.deletes), (number, deleted, len(write.deletes))
     write_zones(connection, number, write.zones)
     if write.deletes:
         outcome.lowest[number] = write_checkpoint(connection, number, empty_checkpoint)
+
+
+def register_queue(connection: sqlite3.Connection, registration: Params) -> None:
+    """Enter a queue and make its table, inside the running transaction."""
+    connection.execute(_REGISTER, registration)
+    number = registration[0]
+    assert isinstance(number, int)
+    create_queue_table(connection, number)
 
 
 def create_queue_table(connection: sqlite3.Connection, number: int) -> None:
@@ -156,6 +185,19 @@ def write_zones(connection: sqlite3.Connection, number: int, zones: list[ZoneVal
         connection.executemany(_ZONE, kept)
     if gone:
         connection.executemany("DELETE FROM zone WHERE queue = ? AND zone = ?", gone)
+
+
+def rebuild_zones(connection: sqlite3.Connection, number: int) -> list[ZoneValues]:
+    """Make the zone rows of one queue from its rows, inside the running transaction."""
+    connection.execute("DELETE FROM zone WHERE queue = ?", (number,))
+    values: list[ZoneValues] = connection.execute(
+        f"SELECT offset / {ZONE_OFFSETS}, min(coalesce(expires_ms, {NEVER_MS})),"  # noqa: S608 - our numbers
+        f" max(coalesce(expires_ms, {NEVER_MS})), max(coalesce(fresh_until_ms, {NEVER_MS})),"
+        f" count(*), sum(size), min(coalesce(fresh_until_ms, {NEVER_MS}))"
+        f" FROM q_{number} GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    write_zones(connection, number, values)
+    return values
 
 
 def write_checkpoint(
@@ -180,24 +222,29 @@ def lowest_row(connection: sqlite3.Connection, number: int) -> tuple[int, int] |
 
 def evict_dead_letters(
     connection: sqlite3.Connection, rows: int, size: int, *, older_than_ms: int = 0
-) -> tuple[int, int]:
+) -> list[Depth]:
     """Delete the oldest dead letters: at least `rows` rows, `size` bytes, and all that are older.
 
     Returns:
-        Rows and bytes deleted.
+        Endpoint, priority, rows and bytes of those deleted, by queue.
     """
-    last_id = gone_rows = gone_bytes = 0
-    cursor = connection.execute("SELECT id, size, dead_ms FROM dead_letter ORDER BY id")
-    for letter_id, letter_bytes, dead_ms in cursor:
+    last_id = gone_bytes = 0
+    gone: dict[tuple[str, int], tuple[int, int]] = {}
+    cursor = connection.execute(
+        "SELECT id, size, dead_ms, endpoint_id, priority FROM dead_letter ORDER BY id"
+    )
+    for gone_rows, (letter_id, letter_bytes, dead_ms, *queue) in enumerate(cursor):
         if gone_rows >= rows and gone_bytes >= size and dead_ms >= older_than_ms:
             break
         last_id = letter_id
-        gone_rows += 1
         gone_bytes += letter_bytes
+        key = (queue[0], queue[1])
+        before = gone.get(key, (0, 0))
+        gone[key] = (before[0] + 1, before[1] + letter_bytes)
     cursor.close()
-    if gone_rows:
+    if gone:
         connection.execute("DELETE FROM dead_letter WHERE id <= ?", (last_id,))
-    return gone_rows, gone_bytes
+    return [(*queue, *sums) for queue, sums in gone.items()]
 
 
 def json_list(offsets: Sequence[int]) -> str:
@@ -251,7 +298,7 @@ _REGISTER: Final = (
 )
 _ZONE: Final = (
     "INSERT OR REPLACE INTO zone (queue, zone, min_expires_ms, max_expires_ms, fresh_until_ms,"
-    " rows, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " rows, bytes, stale_from_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _DEAD_LETTER: Final = (
     "INSERT INTO dead_letter (size, dead_ms, endpoint_id, priority, kind, reason, offset,"
@@ -260,7 +307,8 @@ _DEAD_LETTER: Final = (
 )
 _BOOT: Final = (
     "INSERT INTO boot (seq, boot_id, first_hub_ms, first_wall_ms, boottime_ms, hub_ms, wall_ms,"
-    " high_water) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET"
-    " boottime_ms = excluded.boottime_ms, hub_ms = excluded.hub_ms, wall_ms = excluded.wall_ms,"
-    " high_water = excluded.high_water"
+    " high_water, wall_trusted, first_offset) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (seq) DO UPDATE SET boottime_ms = excluded.boottime_ms, hub_ms = excluded.hub_ms,"
+    " wall_ms = excluded.wall_ms, high_water = excluded.high_water,"
+    " wall_trusted = excluded.wall_trusted"
 )

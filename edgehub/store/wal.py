@@ -64,6 +64,9 @@ class Wal:
 
     async def checkpoint(self) -> None:
         """Move the log into the file; a failure is logged once and tried again later."""
+        if self._database.in_memory:
+            self._estimate = 0
+            return
         job = partial(_checkpoint, Path(f"{self._database.path}-wal"), self._bytes_max)
         try:
             frames, self._threshold = await self._database.run(job)

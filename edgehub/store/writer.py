@@ -20,18 +20,20 @@ from edgehub.message import Refusal
 from edgehub.store.commit import Commit
 from edgehub.store.database import StoreBusyError, StoreValueError, in_transaction, settled
 from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
+from edgehub.store.limits import Limits
 from edgehub.store.linger import Linger
 from edgehub.store.pause import Pause
 from edgehub.store.wal import Wal
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.message import Row
     from edgehub.store.commit import CommitContext
     from edgehub.store.database import Database
+    from edgehub.store.displacement import Displacer
     from edgehub.store.options import StoreOptions
     from edgehub.store.queue import Queue
 
@@ -74,6 +76,8 @@ class Writer:
         self._database = database
         self._clock = clock
         self._context = context
+        self.events = context.events
+        """Takes what the journal is to be told, None = there is no journal."""
         self.group = Group()
         self.wake_at = GROUP_ROWS_MAX
         """`append` calls `rows_waiting` once the open group has so many rows."""
@@ -85,6 +89,14 @@ class Writer:
         self.refused_total = 0
         self.early_rows_total = 0
         self.row_bytes_total = 0
+        self.limits = Limits(
+            options.caps, clock=clock, events=context.events, seal=self._seal_for_room
+        )
+        self.displacer: Displacer | None = None
+        """Makes room where limits are reached; set once the queues are known."""
+        self.look_at_space: Callable[[], Awaitable[None]] | None = None
+        """Tells the limits how full the volume is; set once they know the queues."""
+        self._space_is_due = False
         self.wal = Wal(database, options.wal_bytes_max)
         self._linger = Linger(options.commit_linger_ms)
         self._results_delay_s = max(RESULTS_DELAY_S, self._linger.fixed_s)
@@ -94,6 +106,7 @@ class Writer:
         self._due = False
         self._timer: TimerHandle | None = None
         self._jobs: deque[tuple[Callable[[], Job | None], asyncio.Future[bool]]] = deque()
+        self._jobs_held = False
         self._idle = Pause()
         self._back_off = Pause()
         self._turns = asyncio.Lock()
@@ -132,7 +145,12 @@ class Writer:
         self._changed_rows += rows
         if self._changed_rows >= RESULTS_MAX:
             self._results_due()
-        elif self._timer is None:
+        else:
+            self.events_due()
+
+    def events_due(self) -> None:
+        """Have the events that wait committed within 50 ms."""
+        if self._timer is None:
             self._timer = self._clock.call_later(self._results_delay_s, self._results_due)
 
     def withdraw(self, queue: Queue, row: Row) -> bool:
@@ -173,6 +191,20 @@ class Writer:
         self._jobs.append((prepare, future))
         self._idle.cut()
         return future
+
+    def note_end(self) -> None:
+        """Have a commit write hub time and UTC as of the end, whatever else there is to write."""
+        # Nobody waits for it, so nobody would take its error either.
+        self.transact(_nothing).add_done_callback(lambda future: future.exception())
+
+    def hold_jobs(self) -> None:
+        """Begin no transaction of `between` any more; those handed in are answered at the end."""
+        self._jobs_held = True
+
+    def trim(self) -> None:
+        """Have limits looked at again, if some are still exceeded: rows in flight may be back."""
+        if self.limits.makes_room and not self.pending_rows:
+            self.transact(_nothing).add_done_callback(lambda future: future.exception())
 
     async def flush(self) -> None:
         """Wait until all rows and results handed in before are in the file."""
@@ -215,8 +247,8 @@ class Writer:
             self._sealed
             or self.group.rows
             or self.group.operations
-            or (self._due and self._changed)
-            or self._jobs
+            or (self._due and (self._changed or self._urgent()))
+            or (self._jobs and not self._jobs_held)
             or self._context.offsets.scarce()
         )
 
@@ -246,6 +278,10 @@ class Writer:
         self._sealed.append(self.group)
         self.group = Group()
 
+    def _seal_for_room(self) -> None:
+        self._seal()
+        self._idle.cut()
+
     def _results_due(self) -> None:
         self._due = True
         self._idle.cut()
@@ -265,6 +301,8 @@ class Writer:
         """Commit one group, or learn that it cannot be."""
         group = self._next_group()
         try:
+            if self.limits.makes_room and group:
+                await self._make_room(group)
             await self._commit(group)
         except StoreBusyError as exc:
             self._put_back(group)
@@ -283,6 +321,15 @@ class Writer:
                 )
                 self.failure = None
 
+    async def _make_room(self, group: Group) -> None:
+        assert self.displacer is not None
+        await self.displacer.make_room(group, self._run_now, is_last=lambda: not self.pending_rows)
+
+    async def _run_now(self, prepare: Callable[[], Job | None]) -> None:
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        await self._run_job(prepare, done)
+        await done
+
     def _put_back(self, group: Group) -> None:
         if group:
             self._sealed.appendleft(group)
@@ -291,7 +338,7 @@ class Writer:
         changed: dict[Queue, None] = {}
         if not (group.apart or (self.failure is not None and group)):
             changed = self._take_changed()
-        if not (group or changed or self._context.offsets.scarce()):
+        if not (group or changed or self._context.offsets.scarce() or self._urgent()):
             return
         commit = Commit(group, changed, self._context)
         future = self._database.submit(partial(in_transaction, work=commit.transaction.run))
@@ -301,7 +348,7 @@ class Writer:
         except BaseException:
             commit.roll_back()
             self._changed = changed | self._changed
-            self._due = self._due or bool(self._changed)
+            self._due = self._due or bool(self._changed) or self._urgent()
             raise
         commit.apply(outcome)
         self._count(group, commit)
@@ -309,6 +356,9 @@ class Writer:
         for queue in changed:
             if queue.checkpointer.results:
                 self.changed(queue, 0)  # of rows whose own commit is still to come
+
+    def _urgent(self) -> bool:
+        return self.events is not None and self.events.urgent
 
     def _take_changed(self) -> dict[Queue, None]:
         changed, self._changed = self._changed, {}
@@ -324,6 +374,7 @@ class Writer:
         self.commits_total += 1
         self.committed_rows_total += group.rows
         self.row_bytes_total += group.bytes
+        self._space_is_due = self.limits.committed(group.bytes)
         # Deleting a row rewrites its page, which rows that leave in order share.
         self.wal.written(group.bytes + commit.deleted_bytes // 2)
         if group.rows:
@@ -368,11 +419,15 @@ class Writer:
     def _refuse(self, group: Group, error: StoreValueError) -> None:
         for part in group.parts:
             part.queue.reader.sealed_rows -= len(part.rows) - part.handed_out
+            part.queue.rows_refused(part)
             if part.handed_out:
                 part.queue.checkpointer.refuse(part.rows[0].offset)
         self.refused_total += 1
         self.pending_bytes -= group.bytes
         log.warning("store.message_refused", error=str(error), refused_total=self.refused_total)
+        if self.events is not None:
+            message = group.parts[0].rows[0].message
+            self.events.refused(message.sender, len(message.body), Refusal.INVALID.value)
         settle, token, _ = group.waiters[0]
         settle(token, Refusal.INVALID)
         if group.operations:
@@ -397,9 +452,12 @@ class Writer:
         self.pending_bytes = 0
 
     async def _between(self) -> None:
-        if self._jobs:
+        if self._jobs and not self._jobs_held:
             await self._run_job(*self._jobs.popleft())
         await self.wal.checkpoint_if_due()
+        if self._space_is_due and self.look_at_space is not None:
+            self._space_is_due = False
+            await self.look_at_space()
 
     async def _run_job(self, prepare: Callable[[], Job | None], done: asyncio.Future[bool]) -> None:
         job = prepare()

@@ -1,6 +1,6 @@
 """What is known about the rows of a queue without reading them: one entry per 1000 offsets.
 
-Owns the zone entries of one queue in memory, 48 bytes each, and with them its depth and bytes.
+Owns the zone entries of one queue in memory, 56 bytes each, and with them its depth and bytes.
 They change after a transaction that wrote the same values has committed, so they equal the table
 `zone` and the rows at any moment. Invariant: an entry covers every row of its zone; it is gone
 when its last row is.
@@ -21,14 +21,23 @@ if TYPE_CHECKING:
 
 ZONE_OFFSETS: Final = 1000
 
-ZoneValues = tuple[int, int, int, int, int, int]
-"""zone, min expiry, max expiry, fresh until, rows, bytes."""
+ZoneValues = tuple[int, int, int, int, int, int, int]
+"""zone, min expiry, max expiry, latest end of freshness, rows, bytes, earliest end of freshness; of
+a row without time to live or recency that is `NEVER_MS`."""
 
 
 class ZoneChange:
     """What one transaction does to one zone."""
 
-    __slots__ = ("bytes", "fresh_until_ms", "max_expires_ms", "min_expires_ms", "rows", "zone")
+    __slots__ = (
+        "bytes",
+        "fresh_until_ms",
+        "max_expires_ms",
+        "min_expires_ms",
+        "rows",
+        "stale_from_ms",
+        "zone",
+    )
 
     def __init__(self, zone: int) -> None:
         self.zone = zone
@@ -37,6 +46,7 @@ class ZoneChange:
         self.min_expires_ms = NEVER_MS
         self.max_expires_ms = 0
         self.fresh_until_ms = 0
+        self.stale_from_ms = NEVER_MS
 
 
 class ZoneChanges:
@@ -53,8 +63,8 @@ class ZoneChanges:
             change = self.zones[zone] = ZoneChange(zone)
         return change
 
-    def add_rows(self, rows: Sequence[Row], fresh_until_ms: int = 0) -> None:
-        """Count rows that join; `fresh_until_ms` is the latest of theirs."""
+    def add_rows(self, rows: Sequence[Row], *, recency: bool = False) -> None:
+        """Count rows that join; `recency` = some of them have it."""
         start = 0
         while start < len(rows):
             zone = rows[start].offset // ZONE_OFFSETS
@@ -69,7 +79,12 @@ class ZoneChanges:
             change.bytes += sum([row.size for row in part])
             change.min_expires_ms = min(change.min_expires_ms, lowest)
             change.max_expires_ms = max(change.max_expires_ms, highest)
-            change.fresh_until_ms = max(change.fresh_until_ms, fresh_until_ms)
+            if recency:
+                ends = [row.fresh_until_ms for row in part]
+                change.stale_from_ms = min(change.stale_from_ms, *ends)
+                change.fresh_until_ms = max(change.fresh_until_ms, *ends)
+            else:
+                change.fresh_until_ms = NEVER_MS
             start = end
 
     def remove_rows(self, offsets: Iterable[int], sizes: Iterable[int]) -> None:
@@ -88,7 +103,7 @@ class ZoneChanges:
 class Zones:
     """The zones of one queue, in order."""
 
-    __slots__ = ("_bytes", "_fresh", "_max", "_min", "_rows", "_zones", "bytes", "depth")
+    __slots__ = ("_bytes", "_fresh", "_max", "_min", "_rows", "_stale", "_zones", "bytes", "depth")
 
     def __init__(self, stored: Iterable[ZoneValues] = ()) -> None:
         self._zones = array("q")
@@ -97,6 +112,7 @@ class Zones:
         self._fresh = array("q")
         self._rows = array("q")
         self._bytes = array("q")
+        self._stale = array("q")
         self.depth = 0
         self.bytes = 0
         for values in stored:
@@ -122,7 +138,7 @@ class Zones:
         for zone, change in changes.zones.items():
             values = self.get(zone)
             if values is None:
-                values = (zone, NEVER_MS, 0, 0, 0, 0)
+                values = (zone, NEVER_MS, 0, 0, 0, 0, NEVER_MS)
             rows = values[4] + change.rows
             size = values[5] + change.bytes
             assert rows >= 0, (zone, rows)
@@ -136,6 +152,7 @@ class Zones:
                     max(values[3], change.fresh_until_ms),
                     rows,
                     size,
+                    min(values[6], change.stale_from_ms),
                 )
             )
         return result
@@ -146,6 +163,11 @@ class Zones:
         if index < len(self._zones) and self._zones[index] == zone:
             return self._values(index)
         return None
+
+    def first_from(self, zone: int) -> ZoneValues | None:
+        """Give the first entry at or above `zone`, None = there is none."""
+        index = bisect_left(self._zones, zone)
+        return self._values(index) if index < len(self._zones) else None
 
     def replace(self, entries: Iterable[ZoneValues]) -> None:
         """Take over entries that have been committed."""
@@ -165,8 +187,8 @@ class Zones:
 
     def readable(
         self, first: int, last: int, now_ms: int, rows_max: int
-    ) -> tuple[list[tuple[int, int]], int]:
-        """Choose offset ranges to read, passing zones that are empty or wholly expired.
+    ) -> tuple[list[tuple[int, int]], int, bool]:
+        """Choose offset ranges to read, passing zones that are empty, wholly expired or stale.
 
         Args:
             first: Lowest offset that may be read.
@@ -175,16 +197,19 @@ class Zones:
             rows_max: Ranges with about so many rows suffice.
 
         Returns:
-            Ranges (both ends included), and the offset up to which they cover the queue.
+            Ranges (both ends included), the offset up to which they cover the queue, and whether
+            stale rows may be on the way.
         """
         ranges: list[tuple[int, int]] = []
         rows = 0
+        is_stale = False
         for index in range(bisect_left(self._zones, first // ZONE_OFFSETS), len(self._zones)):
             low = max(first, self._zones[index] * ZONE_OFFSETS)
             high = min(last, self._zones[index] * ZONE_OFFSETS + ZONE_OFFSETS - 1)
             if low > last:
                 break
-            if self._max[index] <= now_ms:
+            is_stale = is_stale or self._stale[index] <= now_ms
+            if self._max[index] <= now_ms or self._fresh[index] <= now_ms:
                 continue
             if ranges and ranges[-1][1] + 1 == low:
                 ranges[-1] = (ranges[-1][0], high)
@@ -193,8 +218,8 @@ class Zones:
             rows += self._rows[index]
             # The first zone may have been read in part, so one more than needed is chosen.
             if rows >= rows_max + ZONE_OFFSETS:
-                return ranges, high
-        return ranges, last
+                return ranges, high, is_stale
+        return ranges, last, is_stale
 
     def expired(self, now_ms: int, *, head_only: bool = False) -> list[int]:
         """List the zones in which some row may have expired, lowest first.
@@ -211,6 +236,16 @@ class Zones:
             zones.append(zone)
         return zones
 
+    def stale(self, now_ms: int) -> list[int]:
+        """List the zones in which some row may have become stale, lowest first."""
+        pairs = zip(self._zones, self._stale, strict=True)
+        return [zone for zone, stale_ms in pairs if stale_ms <= now_ms]
+
+    @property
+    def stale_from_ms(self) -> int:
+        """Lower bound of the ends of freshness of all rows."""
+        return min(self._stale, default=NEVER_MS)
+
     def span(self) -> tuple[int, int]:
         """Give the first and the last zone; there must be one."""
         return self._zones[0], self._zones[-1]
@@ -223,6 +258,7 @@ class Zones:
             self._fresh[index],
             self._rows[index],
             self._bytes[index],
+            self._stale[index],
         )
 
     def _set(self, index: int, values: ZoneValues) -> None:
@@ -233,6 +269,7 @@ class Zones:
             self._fresh[index],
             self._rows[index],
             self._bytes[index],
+            self._stale[index],
         ) = values
 
     def _insert(self, index: int, values: ZoneValues) -> None:
@@ -244,7 +281,15 @@ class Zones:
             del column[index]
 
     def _columns(self) -> tuple[array[int], ...]:
-        return (self._zones, self._min, self._max, self._fresh, self._rows, self._bytes)
+        return (
+            self._zones,
+            self._min,
+            self._max,
+            self._fresh,
+            self._rows,
+            self._bytes,
+            self._stale,
+        )
 
 
 def _offset_of(row: Row) -> int:

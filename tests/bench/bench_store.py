@@ -102,9 +102,12 @@ async def ingest(store: Store, count: int, window: int, burst: int) -> tuple[flo
     return time.perf_counter() - started, load.append_s
 
 
-async def measure(directory: Path, count: int, window: int, burst: int) -> dict[str, object]:
+async def measure(
+    directory: Path, count: int, window: int, burst: int, *, journal: bool
+) -> dict[str, object]:
     """Fill a backlog, drain it, and let rows come and go through memory."""
-    store = await Store.open(directory / "queue.db", clock=SystemClock(), options=StoreOptions())
+    options = StoreOptions(journal=journal)
+    store = await Store.open(directory / "queue.db", clock=SystemClock(), options=options)
     result: dict[str, object] = {"rows": count, "window": window, "burst": burst}
     payload = count * BODY_BYTES
     async with asyncio.TaskGroup() as tasks:
@@ -145,10 +148,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--window", type=int, default=1000)
     parser.add_argument("--burst", type=int, default=50)
+    parser.add_argument("--journal", action="store_true", help="write events, read by nobody")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         result = uvloop.run(
-            measure(Path(directory), arguments.rows, arguments.window, arguments.burst)
+            measure(
+                Path(directory),
+                arguments.rows,
+                arguments.window,
+                arguments.burst,
+                journal=arguments.journal,
+            )
         )
     print(json.dumps(result))
 

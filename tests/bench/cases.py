@@ -23,6 +23,7 @@ FILTER: Final = "devices/+/messages/events/#"
 DRAIN_TIMEOUT_S: Final = 60
 IDLE_S: Final = 5.0
 FSYNCS: Final = 200
+BODY_BYTES: Final = 200
 
 
 def ingest_10x50(folder: Path) -> Figures:
@@ -49,6 +50,32 @@ def _ingest(folder: Path, name: str, *, messages: int, connections: int, window:
         f"{name}_p99_ms": load["p99_ms"],
         f"{name}_cpu_us": cpu_s * 1e6 / messages,
     }
+
+
+def journal(folder: Path) -> Figures:
+    """Ingest with the journal against ingest without, and the same through to a sink, by turns."""
+    figures: Figures = {}
+    messages = 150_000
+    for name, enabled in (("off", False), ("on", True)):
+        with a_hub(folder, journal=enabled) as hub:
+            cpu_s, written = hub.cpu_s(), hub.written_bytes()
+            load = publish(hub.mqtt_port, messages, connections=10, window=50)
+            figures[f"journal_{name}_ingest_msgs_s"] = load["msgs_s"]
+            figures[f"journal_{name}_ingest_cpu_us"] = (hub.cpu_s() - cpu_s) * 1e6 / messages
+            figures[f"journal_{name}_written_per_byte"] = (hub.written_bytes() - written) / (
+                messages * BODY_BYTES
+            )
+        sink = Receiver("sink", 0, messages)
+        with a_hub(folder, journal=enabled, upstream_port=sink.port) as hub:
+            through = _through_hub(f"journal_{name}_through", hub, sink, messages)
+        for figure in ("msgs_s", "cpu_us"):
+            figures[f"journal_{name}_through_{figure}"] = through[
+                f"journal_{name}_through_{figure}"
+            ]
+    figures["journal_ingest_slower"] = (
+        1 - figures["journal_on_ingest_msgs_s"] / figures["journal_off_ingest_msgs_s"]
+    )
+    return figures
 
 
 def latency(folder: Path) -> Figures:
@@ -178,6 +205,7 @@ def _numbers(document: Any, prefix: str = "") -> Figures:
 CASES: Final[dict[str, Callable[[Path], Figures]]] = {
     "ingest-10x50": ingest_10x50,
     "ingest-500x1": ingest_500x1,
+    "journal": journal,
     "latency": latency,
     "end-to-end": end_to_end,
     "end-to-end-sink": end_to_end_sink,
@@ -185,7 +213,7 @@ CASES: Final[dict[str, Callable[[Path], Figures]]] = {
     "neighbours": neighbours,
     **{
         name.removeprefix("bench_"): _script(name)
-        for name in ("bench_routes", "bench_store", "bench_pump")
+        for name in ("bench_routes", "bench_mapper", "bench_store", "bench_pump")
         if (Path(__file__).parent / f"{name}.py").exists()
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -27,7 +28,16 @@ def neighbours(folder: Path) -> dict[str, float]:
     """Ten clients with 50 in flight, alone and beside one client of each kind."""
     figures = {}
     alone = _neighbours_speed(folder, None)[0]
-    for kind in (flood_qos_0, flood_qos_1, flood_refused, send_rubbish, stay_half_open):
+    for kind in (
+        flood_qos_0,
+        flood_qos_1,
+        flood_refused,
+        flood_local_topics,
+        flood_own_subscription,
+        flood_subscriptions,
+        send_rubbish,
+        stay_half_open,
+    ):
         speed, rss_mb = _neighbours_speed(folder, kind)
         figures[f"neighbours_{kind.__name__}_ratio"] = speed / alone
         figures[f"neighbours_{kind.__name__}_rss_mb"] = rss_mb
@@ -71,6 +81,13 @@ def _signed_in(port: int) -> socket.socket:
     return client
 
 
+def _send(client: socket.socket, data: bytes, stop: threading.Event) -> None:
+    rest = memoryview(data)
+    while rest and not stop.is_set():
+        with suppress(TimeoutError):
+            rest = rest[client.send(rest) :]
+
+
 def _flood(client: socket.socket, data: bytes, stop: threading.Event) -> None:
     while not stop.is_set():
         with suppress(TimeoutError):
@@ -101,6 +118,39 @@ def flood_refused(port: int, stop: threading.Event) -> None:
     message = mqtt5.PublishPacket("x", b"", qos=AT_LEAST_ONCE, packet_id=1).write()
     with _signed_in(port) as client:
         _flood(client, message * 1000, stop)
+
+
+def flood_local_topics(port: int, stop: threading.Event) -> None:
+    """Retained local messages on topics that are all different, many of them deep."""
+    with _signed_in(port) as client:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            topics = [f"te/{number}/{n}" + "/x" * (n % 60) for n in range(500)]
+            packets = [mqtt5.PublishPacket(topic, b"x", retain=True) for topic in topics]
+            _send(client, b"".join(packet.write() for packet in packets), stop)
+
+
+def flood_own_subscription(port: int, stop: threading.Event) -> None:
+    """Local messages that come back to a client that does not read them."""
+    wanted = [mqtt5.TopicFilter(f"te/{'+/' * n}#", max_qos=AT_LEAST_ONCE) for n in range(50)]
+    message = mqtt5.PublishPacket("te" + "/x" * 50, b"x" * 200).write()
+    with _signed_in(port) as client:
+        client.sendall(mqtt5.SubscribePacket(1, wanted).write())
+        _flood(client, message * 1000, stop)
+
+
+def flood_subscriptions(port: int, stop: threading.Event) -> None:
+    """Subscriptions that ask for all of thousands of retained messages, again and again."""
+    packets = [mqtt5.PublishPacket(f"te/{n}/y", b"x", retain=True) for n in range(10_000)]
+    ask = mqtt5.SubscribePacket(1, [mqtt5.TopicFilter(f"te/{'+/' * n}x") for n in range(50)])
+    with _signed_in(port) as client:
+        _send(client, b"".join(packet.write() for packet in packets), stop)
+        data = ask.write()
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                client.sendall(data)
+                client.recv(65_536)
 
 
 def send_rubbish(port: int, stop: threading.Event) -> None:

@@ -97,6 +97,11 @@ class HubProcess(Daemon):
         fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def written_bytes(self) -> int:
+        """Give the bytes that it has caused to be written to disk."""
+        lines = Path(f"/proc/{self.pid}/io").read_text("ascii").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("write_bytes:")))
+
     def rss_mb(self) -> float:
         """Give the resident memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text("ascii").splitlines()
@@ -105,9 +110,13 @@ class HubProcess(Daemon):
 
 
 @contextmanager
-def a_hub(folder: Path, *, upstream_port: int | None = None) -> Iterator[HubProcess]:
+def a_hub(
+    folder: Path, *, upstream_port: int | None = None, journal: bool = True
+) -> Iterator[HubProcess]:
     """Run a hub on a fresh folder, without an upstream or with one on loopback."""
     config = 'data_dir = "data"\n[mqtt]\nport = 0\n[log]\nformat = "json"\n'
+    if not journal:
+        config += "[journal]\nenabled = false\n"
     if upstream_port is not None:
         config += f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {upstream_port}\n'
     hub = HubProcess(folder, config)

@@ -20,6 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     path = _DIRECTORY / metafunc.module.CASES
     if path.exists():
         cases = json.loads(path.read_text("utf-8"))
+        cases = cases["scenarios"] if isinstance(cases, dict) else cases
         ids = [case["id"] for case in cases]
     else:
         cases, ids = [path], ["missing-file"]

@@ -98,3 +98,36 @@ def test_a_client_id_that_the_parent_refuses_is_said(make_daemon: Callable[..., 
     assert upstream["state"] == "parked"
     assert "client_id" in upstream["reason"]
     assert upstream["backoff_remaining_s"] > 30
+
+
+@pytest.mark.timeout(90)
+def test_a_device_that_the_child_may_not_speak_for_ends_as_a_dead_letter(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """The parent closes over its message; the others get through, before and after it."""
+    parent = _with_identities(make_daemon())
+    _add(parent, "gateway-7", "--on-behalf", "line-7-*")
+    parent.start()
+    child = _child_of(parent, make_daemon).start()
+    stranger, device = Device("other-1", child.mqtt_port), Device("line-7-a", child.mqtt_port)
+    stranger.publish("x", 0)
+    assert stranger.wait_in_flight_below(1, 10)
+    for number in range(20):
+        device.publish("x", number)
+    assert device.wait_in_flight_below(1, 10)
+    retries = iter(range(1000))
+
+    def dead() -> bool:
+        if next(retries) % 20 == 0:
+            child.call("config reload")  # tries at once; back-off is tried elsewhere
+        return bool(child.call("status")["store"]["dead_letter_rows"])
+
+    child.wait_until(dead, 60)
+    child.wait_until(lambda: _depth(child) == 0, 20)
+    assert _depth(parent) == 20
+    assert child.call("status")["store"]["dead_letter_rows"] == 1
+    assert child.wait_event("pump.rows_dead_lettered")["reason"] == "connection closed"
+    stranger.close()
+    device.close()
+    assert child.stop() == 0
+    assert parent.stop() == 0

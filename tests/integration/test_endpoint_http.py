@@ -49,9 +49,9 @@ class Parts:
             utc_ms=lambda hub_ms: NOW_MS + hub_ms,
         )
 
-    def send(self, *offsets: int) -> None:
+    def send(self, *offsets: int, device: str = "dev-1") -> None:
         """Hand rows over in one batch."""
-        rows = [a_row(offset) for offset in offsets]
+        rows = [a_row(offset, device=device) for offset in offsets]
         for row in rows:
             self.endpoint.wire_bytes(row)
         self.endpoint.send_batch(rows, self.listener.settle)
@@ -112,7 +112,7 @@ async def test_rows_leave_as_a_json_array(tmp_path: Path) -> None:
         assert parts.endpoint.state == "up"
 
 
-async def test_one_request_at_a_time_in_bounded_parts() -> None:
+async def test_rows_of_one_sender_leave_one_request_at_a_time() -> None:
     """Requests are bounded by rows and bytes, keep the order and use one connection."""
     async with http_peer() as peer, endpoint(peer.port, batch_rows_max=4) as parts:
         parts.send(*range(10))
@@ -124,6 +124,73 @@ async def test_one_request_at_a_time_in_bounded_parts() -> None:
         parts.send(*range(5))
         await parts.settled(5)
         assert [len(batch) for batch in peer.batches] == [2, 2, 1]
+
+
+async def test_other_senders_do_not_wait_for_an_answer() -> None:
+    """Each has a request of its own under way; the second one of a sender waits for its first."""
+    async with http_peer() as peer, endpoint(peer.port, requests_max=3) as parts:
+        peer.may_read.clear()
+        parts.send(0, 1)
+        await peer.until(lambda: len(peer.heads) == 1)
+        parts.send(2, 3, device="dev-2")
+        await peer.until(lambda: len(peer.heads) == 2)
+        parts.send(4)
+        parts.send(5, device="dev-3")
+        await peer.until(lambda: len(peer.heads) == 3)
+        assert parts.listener.results == {}
+        peer.may_read.set()
+        await parts.settled(6)
+        batches = [set(batch) for batch in peer.ids]
+        assert {"m0", "m1"} in batches[:3]
+        assert {"m2", "m3"} in batches[:3]
+        assert batches[3] == {"m4"}
+        assert peer.connects == 3
+
+
+async def test_no_more_requests_than_allowed() -> None:
+    """With one request at a time the second sender waits as well, and shares the next request."""
+    async with http_peer() as peer, endpoint(peer.port, requests_max=1) as parts:
+        peer.may_read.clear()
+        parts.send(0)
+        await peer.until(lambda: len(peer.heads) == 1)
+        parts.send(1, device="dev-2")
+        parts.send(2, device="dev-3")
+        peer.may_read.set()
+        await parts.settled(3)
+        assert peer.ids == [["m0"], ["m1", "m2"]]
+        assert peer.connects == 1
+
+
+async def test_a_row_is_blamed_with_no_other_request_under_way() -> None:
+    """A refused request is narrowed down alone; the others are delivered once, in order."""
+
+    def script(records: list[dict[str, Any]]) -> Reply:
+        return Reply(400 if "m3" in {record["id"] for record in records} else 204)
+
+    async with http_peer(script) as peer, endpoint(peer.port) as parts:
+        for first in range(0, 24, 4):
+            parts.send(*range(first, first + 4), device=f"dev-{first}")
+        await parts.settled(24)
+        assert parts.kinds[3] is FailureKind.REJECTED
+        assert {parts.kinds[n] for n in range(24) if n != 3} == {None}
+        accepted = [batch for batch in peer.ids if "m3" not in batch]
+        assert sorted(itertools.chain(*accepted)) == sorted(f"m{n}" for n in range(24) if n != 3)
+
+
+async def test_one_broken_connection_takes_the_link_down() -> None:
+    """What the other connections had under way comes back uncounted, once."""
+    async with http_peer() as peer, endpoint(peer.port) as parts:
+        peer.may_read.clear()
+        parts.send(0)
+        await peer.until(lambda: len(peer.heads) == 1)
+        parts.send(1, device="dev-2")
+        await peer.until(lambda: len(peer.heads) == 2)
+        peer.cut()
+        await parts.settled(2)
+        assert set(parts.kinds.values()) == {FailureKind.DISCONNECTED}
+        await parts.listener.until(lambda: len(parts.listener.links) == 2)
+        assert parts.endpoint.state == "down"
+        peer.may_read.set()
 
 
 async def test_gzip_is_a_matter_of_settings() -> None:

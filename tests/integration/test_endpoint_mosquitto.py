@@ -177,3 +177,26 @@ async def test_a_tls_file_that_is_missing_parks_with_its_name(tmp_path: Path) ->
         async with uplink(broker.port, tls=TlsOptions(ca_file=tmp_path / "no.pem")) as up:
             await up.until(lambda: up.endpoint.state == "parked")
             assert "no.pem" in up.pump.statistics().reason
+
+
+async def test_a_broker_that_closes_over_one_message(tmp_path: Path) -> None:
+    """P-10: Mosquitto closes over a packet that is too large; that row ends, the others flow."""
+    with Mosquitto(tmp_path, "max_packet_size 1000") as broker:
+        async with subscriber(broker.port) as parent, uplink(broker.port) as up:
+            queue = up.queue()
+            small = [*range(1, 20), *range(21, 40)]
+            queue.put(
+                *(a_row(number, body=b"%d" % number) for number in range(1, 20)),
+                a_row(20, body=bytes(5000)),
+                *(a_row(number, body=b"%d" % number) for number in range(21, 40)),
+            )
+
+            def is_over() -> bool:
+                up.pump.retry_now()  # back-off is tried elsewhere
+                return bool(queue.dead) and len(queue.confirmed) == len(small)
+
+            await up.until(is_over)
+            assert queue.dead == [(20, FailureKind.REJECTED, "connection closed")]
+            assert queue.confirmed == small
+            await parent.wait(len(small))
+            assert up.pump.statistics().failures[FailureKind.CLOSED] >= 3

@@ -266,3 +266,18 @@ async def test_keep_alive_survives_a_busy_link_of_confirmations_only() -> None:
             await up.until(lambda count=number + 1: len(queue.confirmed) == count)
             await asyncio.sleep(0.1)
         assert peer.connects == 1
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_only_a_row_that_had_left_whole_is_suspected(reset: bool) -> None:
+    """A peer that closes while most of a row still waits here has not refused that row."""
+    async with mqtt_peer() as peer, uplink(peer.port) as up:
+        peer.hold_back(reset=reset)
+        up.queue().put(a_row(1, body=bytes(32 * 2**20)))
+        await up.until(lambda: up.pump.statistics().failures[FailureKind.DISCONNECTED] == 1)
+        assert up.pump.statistics().failures[FailureKind.CLOSED] == 0
+        peer.close_over(b"bad")
+        up.queue().put(a_row(2, body=b"bad"))
+        up.queue().rows = [row for row in up.queue().rows if row.offset == 2]
+        up.pump.retry_now()
+        await up.until(lambda: up.pump.statistics().failures[FailureKind.CLOSED] == 1)

@@ -177,6 +177,21 @@ async def test_refused_requests(data: bytes, status: int) -> None:
         assert bench.router.messages == []
 
 
+async def test_what_is_refused_for_what_it_is_is_told() -> None:
+    """Of clients that may send: size and content; a wrong path or method is no message."""
+    async with running(message_bytes_max=2000) as bench:
+        client = await bench.connect()
+        client.send(request(b"x" * 200, iothub_app_x="y" * 2000))
+        assert (await client.answer()).status == 413
+        client.send(request(b"[]", Content_Type=BATCH))
+        assert (await client.answer()).status == 400
+        assert (await client.post(b"x", path="/nowhere")).status == 404
+        assert [(size, reason) for _, size, reason in bench.router.told] == [
+            (200, "too_large"),
+            (2, "malformed"),
+        ]
+
+
 async def test_a_refusal_keeps_the_connection_where_it_can() -> None:
     """Small bodies are passed over and the next request is served; HEAD gets no body."""
     async with running() as bench:
@@ -479,5 +494,9 @@ async def test_curl_is_served(tmp_path: Path) -> None:
 def make_head(options: HttpOptions) -> HttpHead:
     """A head that is not open."""
     return HttpHead(
-        options, clock=ManualClock(), submit=ScriptedRouter().submit, identities=Identities()
+        options,
+        clock=ManualClock(),
+        submit=ScriptedRouter().submit,
+        refused=ScriptedRouter().refused,
+        identities=Identities(),
     )

@@ -39,6 +39,7 @@ async def test_bad_topics_are_acknowledged_and_dropped(topic, reason):
         assert await client.read_pubacks(3) == [1, 2, 3]
         assert [m.body for m in bench.router.messages] == [b"good"]
         assert bench.dropped() == {reason: 3}
+        assert bench.router.told == [("dev1", 3, reason)] * 3
         await client.close()
 
 
@@ -73,6 +74,8 @@ async def test_too_large():
         assert await client.read_pubacks(4) == [1, 2, 3, 4]
         assert [m.body for m in bench.router.messages] == [fits, b"after"]
         assert bench.dropped() == {"too_large": 3}
+        sizes = [999, 3_000_000, 3_000_000]
+        assert bench.router.told == [("dev1", size, "too_large") for size in sizes]
         await client.close()
 
 

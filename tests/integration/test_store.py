@@ -244,7 +244,10 @@ async def test_recency_fields_are_stored(tmp_path: Path) -> None:
         sql = f"SELECT fresh_until_ms, fallback FROM q_{hub.queue().number}"
         rows = await hub.store.read(lambda conn: conn.execute(sql).fetchall())
         assert rows == [(now + 30_000, 7)] * 2
-        assert await hub.scalar("SELECT max(fresh_until_ms) FROM zone") == now + 30_000
+        ends = await hub.scalar(
+            f"SELECT max(stale_from_ms) FROM zone WHERE queue = {hub.queue().number}"
+        )
+        assert ends == now + 30_000
 
 
 async def test_unstorable_text_is_refused_alone(tmp_path: Path) -> None:

@@ -420,14 +420,13 @@ async def test_lock_of_another_program_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: path.write_bytes(b"not a database" * 400), "damaged or not a database"),
         (lambda path: path.mkdir(), "cannot be opened"),
         (lambda path: _sqlite(path, "CREATE TABLE other (a)"), "another program"),
         (_newer, "schema version 99"),
     ],
 )
 async def test_file_that_cannot_be_used_says_why(tmp_path: Path, make: Any, words: str) -> None:
-    """A start on a file that is not ours, damaged or newer fails with what to do."""
+    """A start on a file that is not ours or newer fails with what to do."""
     path = tmp_path / "q.db"
     await asyncio.to_thread(make, path)
     for _ in range(2):

@@ -135,6 +135,24 @@ async def test_attempts_survive_a_restart(tmp_path: Path) -> None:
         assert [row.attempts for row in await read_all(hub.queue())] == [3, 0]
 
 
+async def test_attempts_are_known_before_their_commit(tmp_path: Path) -> None:
+    """A row that was held meanwhile comes from the file, which does not have the count yet."""
+    async with running(tmp_path / "queue.db") as hub:
+        await hub.stored(2)
+        queue = hub.queue()
+        rows = await queue.read_batch(2, 1 << 20)
+        queue.give_back(rows[:1], attempted=True)
+        queue.give_back(rows[1:], attempted=False)
+        queue.hold_sender("dev-1")
+        assert await queue.read_batch(2, 1 << 20) == []
+        queue.release_sender("dev-1")
+        again = await queue.read_batch(2, 1 << 20)
+        assert [row.attempts for row in again] == [1, 0]
+        queue.give_back(again[:1], attempted=True)
+        await hub.store.flush()
+        assert await hub.scalar(f"SELECT max(attempts) FROM q_{queue.number}") == 2
+
+
 async def test_held_sender_is_passed_and_resumes_in_order(tmp_path: Path) -> None:
     """Order strict: rows of a held device wait, others go on, and its order is kept."""
     async with running(tmp_path / "queue.db") as hub:

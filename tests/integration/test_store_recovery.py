@@ -147,7 +147,9 @@ async def test_start_does_not_read_the_rows(tmp_path: Path) -> None:
     )
     connection.execute(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)"
-        " INSERT INTO zone SELECT 1, i, 1 << 62, 1 << 62, 0, 1000, 100000 FROM n"
+        " INSERT INTO zone (queue, zone, min_expires_ms, max_expires_ms, fresh_until_ms,"
+        " stale_from_ms, rows, bytes)"
+        " SELECT 1, i, 1 << 62, 1 << 62, 1 << 62, 1 << 62, 1000, 100000 FROM n"
     )
     connection.commit()
     connection.close()

@@ -8,6 +8,7 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.store import StoreOptions
+from edgehub.store.boots import FIRST_HUB_MS
 from tests.support.stores import (
     LAB,
     P2,
@@ -264,7 +265,7 @@ async def test_hub_time_goes_on_over_restarts(tmp_path: Path) -> None:
         boots = await hub.store.read(
             lambda conn: conn.execute("SELECT boot_id, first_hub_ms FROM boot").fetchall()
         )
-        assert boots == [("a", 1_000_000), ("d", stored + 8000)]
+        assert boots == [("a", FIRST_HUB_MS), ("d", stored + 8000)]
 
 
 async def test_free_pages_go_back_to_the_disk_after_a_drain(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.stores import P2, a_message, a_result, bodies, running
+from edgehub.clock import ManualClock
+from edgehub.errors import StartupError
+from edgehub.store import Caps, Overflow, Store, StoreOptions
+from tests.support.stores import P2, a_message, a_result, bodies, read_all, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +29,10 @@ BODY_BYTES = 2000
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount an empty disk of 8 MiB."""
+    """Mount an empty disk of 12 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], check=True)
     yield folder
     subprocess.run(["umount", folder], check=True)
 
@@ -36,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 async def test_the_log_alone_never_fills_a_small_disk(disk: Path) -> None:
     """Twice the disk's size passes through, nothing waits, and no commit ever fails."""
     async with running(disk / "q.db") as hub:
-        for number in range(80):
+        for number in range(120):
             for _ in range(100):
                 hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
             await hub.store.flush()
@@ -46,7 +50,7 @@ async def test_the_log_alone_never_fills_a_small_disk(disk: Path) -> None:
             await hub.store.flush()
             statistics = hub.store.statistics()
             assert statistics.commit_failures_total == 0, number
-        assert len(hub.accepted) == 8000
+        assert len(hub.accepted) == 12_000
 
 
 async def test_a_full_disk_is_left_by_itself_once_there_is_space(disk: Path) -> None:
@@ -68,3 +72,108 @@ async def test_a_full_disk_is_left_by_itself_once_there_is_space(disk: Path) -> 
         rows = await queue.read_batch(3000, 1 << 30)
         numbers = [int(body.split(b"\0")[0]) for body in bodies(rows)[50:]]
         assert numbers == list(range(2000))
+
+
+async def test_a_start_on_a_full_disk_drains_and_deletes_nothing(disk: Path) -> None:
+    """S-11: with no byte free the hub starts and sends; what was sent goes once there is room."""
+    path = disk / "q.db"
+    async with running(path) as hub:
+        await hub.stored(400, a_result(P2))
+    foreign = disk / "foreign"
+    for _ in range(2):
+        with suppress(OSError), foreign.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        assert disk_usage(disk).free == 0
+        async with running(path) as hub:
+            rows = await read_all(hub.queue())
+            assert len(rows) == 400
+            hub.queue().give_back(rows, attempted=False)
+            hub.send(a_message(), a_result(P2))
+            await hub.until(lambda: hub.store.statistics().failing is not None, tick_s=0.1)
+            assert hub.settled == []
+    async with running(path) as hub:
+        rows = await read_all(hub.queue())
+        hub.queue().confirm(rows[:100])
+        await hub.until(lambda: hub.store.statistics().failing is not None, tick_s=0.1)
+        assert await read_all(hub.queue()) == []
+        foreign.unlink()
+        await hub.until(lambda: hub.queue().statistics().depth == 300, tick_s=0.5)
+    async with running(path) as hub:
+        assert bodies(await read_all(hub.queue())) == [b"body-%d" % n for n in range(100, 400)]
+
+
+async def test_a_damaged_file_waits_for_room_to_be_saved(disk: Path) -> None:
+    """The start fails with what to do and leaves the file alone; with room it goes on."""
+    path = disk / "q.db"
+    async with running(path) as hub:
+        for number in range(1500):
+            hub.send(a_message(body=b"%d" % number + bytes(BODY_BYTES)), a_result(P2))
+        await hub.store.flush()
+    os.truncate(path, path.stat().st_size * 3 // 4)
+    foreign = disk / "foreign"
+    foreign.write_bytes(bytes(disk_usage(disk).free - 2**20))
+    for _ in range(2):
+        with pytest.raises(StartupError, match="free as much disk space as the file takes"):
+            await Store.open(path, clock=ManualClock(), options=StoreOptions())
+    assert not path.with_name("q.db.salvage").exists()
+    foreign.unlink()
+    async with running(path) as hub:
+        assert hub.store.damage is not None
+        assert hub.store.statistics().rows > 1000
+
+
+async def test_a_read_only_disk_is_said_at_the_start(disk: Path) -> None:
+    """A start that may not write says so, with exit code 3; one that may again finds everything."""
+    path = disk / "q.db"
+
+    def remount(mode: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{mode}", disk], check=True)
+
+    async with running(path) as hub:
+        await hub.stored(5, a_result(P2))
+    remount("ro")
+    with pytest.raises(StartupError, match="cannot be opened: Read-only file system"):
+        await Store.open(path, clock=ManualClock(), options=StoreOptions())
+    remount("rw")
+    async with running(path) as hub:
+        assert len(await read_all(hub.queue())) == 5
+
+
+async def test_a_share_of_the_volume_counts_what_is_stored(disk: Path) -> None:
+    """S-10: a store that fits stays, though little is free; the share is of the whole volume."""
+    options = StoreOptions(caps=Caps(bytes_percent=75, overflow=Overflow.REJECT_NEW))
+    cap = disk_usage(disk).total * 75 // 100
+    async with running(disk / "q.db", options=options) as hub:
+        while hub.store.statistics().bytes < cap * 4 // 10:
+            hub.send_many(1, a_result(P2))
+            for _ in range(50):
+                hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
+            await hub.store.flush()
+        stored = hub.queue().statistics().depth
+        assert len(hub.accepted) == stored
+    foreign = disk / "foreign"
+    foreign.write_bytes(bytes(max(0, disk_usage(disk).free - 2 * 2**20)))
+    async with running(disk / "q.db", options=options) as hub:
+        assert hub.queue().statistics().depth == stored
+        await hub.stored(20, a_result(P2))
+        assert len(hub.accepted) == 20
+        assert hub.store.statistics().limits == []
+
+
+async def test_a_floor_of_free_space_keeps_commits_from_failing(disk: Path) -> None:
+    """Three times the disk arrives, nothing leaves: the oldest give way, no commit fails."""
+    caps = Caps(free_bytes_min=1 << 40, overflow=Overflow.DROP_OLDEST)
+    async with running(disk / "q.db", options=StoreOptions(caps=caps)) as hub:
+        for _ in range(180):
+            for _ in range(100):
+                hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
+            await hub.store.flush()
+        statistics = hub.store.statistics()
+        assert statistics.commit_failures_total == 0
+        assert len(hub.accepted) == 18_000
+        figures = hub.queue().statistics()
+        assert figures.depth + figures.dropped_total == 18_000
+        assert figures.depth > 1000
+        (reached,) = statistics.limits
+        assert reached.cap == "free disk space"

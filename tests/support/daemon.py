@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from edgehub.cli.daemon import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 START_TIMEOUT_S = 15.0
@@ -23,13 +23,30 @@ STOP_TIMEOUT_S = 25.0
 
 
 class Daemon:
-    """`edgehub run` on one folder; can be started again after a stop or a kill."""
+    """`edgehub run` on one folder; can be started again after a stop or a kill.
 
-    def __init__(self, folder: Path, config: str, *, env: Mapping[str, str] | None = None) -> None:
+    Args:
+        folder: Working folder; the control socket is in its `data`.
+        config: Text of the settings file, None = the environment names the settings.
+        env: Variables beside those of the tests.
+        program: What Python runs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: str | None,
+        *,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "edgehub"),
+    ) -> None:
         self.folder = folder
         self.config = folder / "edgehub.toml"
-        self.config.write_text(config, "utf-8")
+        if config is not None:
+            self.config.write_text(config, "utf-8")
         self.env = dict(env or {})
+        self._program = program
+        self._options = [] if config is None else ["--config", str(self.config)]
         self.log: list[dict[str, Any]] = []
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,7 +56,7 @@ class Daemon:
         """Start and wait for the log event that says that the heads listen."""
         self._events = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "edgehub", "run", "--config", str(self.config)],
+            [sys.executable, *self._program, "run", *self._options],
             cwd=self.folder,
             stderr=subprocess.PIPE,
             env={**os.environ, **self.env},
@@ -60,6 +77,11 @@ class Daemon:
                 raise AssertionError(msg)
             if line.get("event") == name:
                 return line
+
+    def wait_text(self, part: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait for a line of plain text, such as a traceback, that holds `part`."""
+        while part not in str(self.wait_event("text", timeout_s)["text"]):
+            pass
 
     def call(self, command: str, **arguments: Any) -> Any:
         """Ask over the control socket."""

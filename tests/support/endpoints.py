@@ -96,11 +96,13 @@ class StalledEndpoint:
         for offset in list(self.pending):
             self.settle(offset, result)
 
-    def cut(self, reason: str = "link lost", *, parked: bool = False) -> None:
+    def cut(
+        self, reason: str = "link lost", *, parked: bool = False, result: SendResult = DISCONNECTED
+    ) -> None:
         """Lose the link as a real endpoint does: rows first, then the word to the listener."""
         assert self.listener is not None
         self.link_is_up = False
-        self.settle_all(DISCONNECTED)
+        self.settle_all(result)
         self.listener.link_down(reason, parked=parked)
 
     def revive(self) -> None:

@@ -129,6 +129,7 @@ async def running(
         HttpOptions(**{"port": 0, **options}),
         clock=clock or SystemClock(),
         submit=router.submit,
+        refused=router.refused,
         identities=identities,
     )
     await head.open()

@@ -20,12 +20,19 @@ FAST_BIT_S = 1e9
 class LinkThread:
     """`ThinLink` towards a port on loopback; the default rate is that of a cable."""
 
-    def __init__(self, target_port: int, *, bit_s: float = FAST_BIT_S, delay_s: float = 0) -> None:
+    def __init__(
+        self,
+        target_port: int,
+        *,
+        bit_s: float = FAST_BIT_S,
+        down_bit_s: float | None = None,
+        delay_s: float = 0,
+    ) -> None:
         self.link = ThinLink(
             "127.0.0.1",
             target_port,
             up_bit_s=bit_s,
-            down_bit_s=bit_s,
+            down_bit_s=down_bit_s or bit_s,
             delay_s=delay_s,
             clock=SystemClock(),
         )
@@ -57,6 +64,11 @@ class LinkThread:
     def restore(self) -> None:
         """Bring it back."""
         self._loop.call_soon_threadsafe(self.link.restore)
+
+    def change_rate(self, *, up_bit_s: float, down_bit_s: float) -> None:
+        """Go on at another rate."""
+        self._loop.call_soon_threadsafe(self.link.up.change_rate, up_bit_s)
+        self._loop.call_soon_threadsafe(self.link.down.change_rate, down_bit_s)
 
     @property
     def bytes_passed(self) -> int:

@@ -27,6 +27,7 @@ class MemoryQueue:
         self.confirmed: list[int] = []
         self.expired: list[int] = []
         self.dead: list[tuple[int, FailureKind, str]] = []
+        self.refused: list[tuple[int, str]] = []
         self.wake: Callable[[MemoryQueue], None] = lambda _queue: None
         self._held_senders: set[str] = set()
         self._held_rows: set[int] = set()
@@ -72,11 +73,15 @@ class MemoryQueue:
             self._land(row)
             self.confirmed.append(row.offset)
 
-    def give_back(self, rows: Sequence[Row], *, attempted: bool) -> None:
+    def give_back(
+        self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
+    ) -> None:
         """See `PumpQueue`."""
         for row in rows:
             self._land(row)
             row.attempts += attempted
+            if refusal is not None:
+                self.refused.append((row.offset, refusal))
             insort(self.rows, row, key=lambda row: row.offset)
 
     def expire(self, rows: Sequence[Row]) -> None:

@@ -32,16 +32,23 @@ class Mosquitto:
         lines: Further lines of the configuration.
         users: Passwords by user; with any, anonymous clients are refused.
         port: 0 = a free one.
+        host: Address to listen on.
     """
 
     def __init__(
-        self, folder: Path, *lines: str, users: dict[str, str] | None = None, port: int = 0
+        self,
+        folder: Path,
+        *lines: str,
+        users: dict[str, str] | None = None,
+        port: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
         self.port = port or free_port()
+        self._host = host
         folder.mkdir(parents=True, exist_ok=True)
         self._config = folder / f"mosquitto-{self.port}.conf"
         config = [
-            f"listener {self.port} 127.0.0.1",
+            f"listener {self.port} {host}",
             f"allow_anonymous {'false' if users else 'true'}",
             "persistence false",
             "max_queued_messages 0",
@@ -72,7 +79,7 @@ class Mosquitto:
             assert self._process.poll() is None, f"Mosquitto ended; see {self._config}"
             assert time.monotonic() < deadline, f"Mosquitto does not listen on {self.port}"
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                socket.create_connection((self._host, self.port), timeout=1).close()
             except OSError:
                 # A process that starts gives no event when its port is open.
                 time.sleep(0.02)

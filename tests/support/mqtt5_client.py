@@ -65,11 +65,16 @@ class Client5:
 
     async def read(self, kind: type[P]) -> P:
         """Give the next packet, which must be of this kind."""
+        packet = await self.read_any()
+        assert isinstance(packet, kind), packet
+        return packet
+
+    async def read_any(self) -> mqtt5.Packet:
+        """Give the next packet."""
         head, body = await self.raw.read()
         data = bytes([head]) + length(len(body)) + body
         packet, size = mqtt5.read(memoryview(data))
         assert size == len(data)
-        assert isinstance(packet, kind), packet
         return packet
 
     async def codes(self, count: int) -> list[tuple[int, int]]:

@@ -10,7 +10,10 @@ from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.errors import StoreError
 from edgehub.heads.mqtt.listener import MqttListener
+from edgehub.heads.mqtt.local.options import LocalOptions
+from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.store.local_space import LocalContents, QueuedMessage
 from edgehub.store.sessions import StoredSession
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
+    from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import Message, Refusal, SendResult
 
 HUB_ID = "hub"
@@ -30,6 +34,7 @@ class ScriptedRouter:
         self.messages: list[Message] = []
         self.holding = False
         self.refusal: Refusal | None = None
+        self.told: list[tuple[str, int, str]] = []
         self.pending: list[tuple[Callable[[int, Refusal | None], None], int]] = []
         self._arrived = asyncio.Event()
 
@@ -43,6 +48,10 @@ class ScriptedRouter:
             self.pending.append((settle, token))
         else:
             settle(token, self.refusal)
+
+    def refused(self, device: str, size: int, reason: str) -> None:
+        """See `edgehub.heads.head.Refused`."""
+        self.told.append((device, size, reason))
 
     def settle(self, *places: int, refusal: Refusal | None = None) -> None:
         """Settle held messages, all or those at `places`, in that order."""
@@ -134,6 +143,92 @@ class MemorySessions:
         change()
 
 
+class MemoryLocal:
+    """The tables of the local topic space in memory; `free` not set = nothing is durable yet."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.retained: dict[str, LocalMessage] = {}
+        self.queued: dict[tuple[str, int], tuple[LocalMessage, bool, bool]] = {}
+        self.free = True
+        self.waiting: list[Settle] = []
+        self.changing: set[str] = set()
+        # Nothing was removed since the last `hasten`.
+        self.hastened = True
+        self._next = 1
+
+    def now_ms(self) -> int:
+        """See `LocalStore`."""
+        return self._clock.boottime_ms()
+
+    async def load(self) -> LocalContents:
+        """See `LocalStore`."""
+        queued: dict[str, list[QueuedMessage]] = {}
+        for (client_id, _), (message, retain, sent) in sorted(self.queued.items()):
+            each = QueuedMessage(message=message, retain=retain, sent=sent)
+            queued.setdefault(client_id, []).append(each)
+        return LocalContents(retained=list(self.retained.values()), queued=queued)
+
+    def is_changing(self, topic: str) -> bool:
+        """See `LocalStore`."""
+        return topic in self.changing
+
+    def keep(self, message: LocalMessage, settle: Settle) -> None:
+        """See `LocalStore`."""
+        if message.body:
+            self.retained[message.topic] = message
+        else:
+            self.retained.pop(message.topic, None)
+        if not self.free:
+            self.changing.add(message.topic)
+        self._settle(settle)
+
+    def enqueue(
+        self, client_id: str, message: LocalMessage, settle: Settle, *, retain: bool, sent: bool
+    ) -> None:
+        """See `LocalStore`."""
+        if not message.id:
+            message.id = self._next
+            self._next += 1
+        self.queued[client_id, message.id] = (message, retain, sent)
+        self._settle(settle)
+
+    def mark_sent(self, client_id: str, message: LocalMessage) -> None:
+        """See `LocalStore`."""
+        stored, retain, _ = self.queued[client_id, message.id]
+        self.queued[client_id, message.id] = (stored, retain, True)
+
+    def dequeue(self, client_id: str, message: LocalMessage) -> None:
+        """See `LocalStore`."""
+        del self.queued[client_id, message.id]
+        self.hastened = False
+
+    def hasten(self) -> None:
+        """See `LocalStore`."""
+        self.hastened = True
+
+    async def flush(self) -> None:
+        """See `LocalStore`."""
+
+    def commit(self) -> None:
+        """Make durable what waits."""
+        waiting, self.waiting = self.waiting, []
+        self.changing.clear()
+        for settle in waiting:
+            settle(0, None)
+
+    def _settle(self, settle: Settle) -> None:
+        if self.free:
+            settle(0, None)
+        else:
+            self.waiting.append(settle)
+
+
+def a_space(clock: Clock) -> LocalSpace:
+    """Build a local topic space in memory."""
+    return LocalSpace(LocalOptions(), MemoryLocal(clock), clock, hub_id=HUB_ID)
+
+
 class _Collected:
     """Things in order of arrival."""
 
@@ -185,6 +280,7 @@ class Bench:
         self.identities: Identities = parts["identities"]
         self.interest: Changes = parts["interest"]
         self.link: dict[str, bool] = parts["link"]
+        self.local: MemoryLocal = parts["local"]
         self.port = listener.addresses[0][1]
         self.tls_port = listener.tls_addresses[0][1] if listener.tls_addresses else 0
 
@@ -203,11 +299,15 @@ async def running(
     clock: Clock | None = None,
     identities_file: Path | None = None,
     sessions: MemorySessions | None = None,
+    local: MemoryLocal | None = None,
+    local_options: LocalOptions | None = None,
     tls: ssl.SSLContext | None = None,
     **options: object,
 ) -> AsyncIterator[Bench]:
     """Run a listener on a free loopback port; keywords are fields of `ListenerOptions`."""
+    clock = clock or SystemClock()
     parts = {
+        "local": local or MemoryLocal(clock),
         "router": ScriptedRouter(),
         "sessions": sessions or MemorySessions(),
         "identities": Identities(),
@@ -218,12 +318,15 @@ async def running(
     listener = MqttListener(
         options=ListenerOptions(**{"port": 0, "tls_port": 0, **options}),
         hub_id=HUB_ID,
-        clock=clock or SystemClock(),
+        clock=clock,
         submit=parts["router"].submit,
+        offer=parts["router"].submit,
         sessions=parts["sessions"],
+        space=LocalSpace(local_options or LocalOptions(), parts["local"], clock, hub_id=HUB_ID),
         identities=parts["identities"],
         device_bound_interest=parts["interest"],
         link_up=lambda: parts["link"]["up"],
+        refused=parts["router"].refused,
         tls=tls,
     )
     await listener.open()

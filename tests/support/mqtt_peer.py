@@ -36,6 +36,8 @@ class MqttPeer:
         self.unconfirmed_most = 0
         self.acknowledged: list[int] = []
         self.port = 0
+        self._fatal: bytes | None = None
+        self._reset: bool | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._changed = asyncio.Event()
 
@@ -50,6 +52,15 @@ class MqttPeer:
         del self.unconfirmed[:count]
         for writer in self._writers:
             writer.write(b"".join(b"\x40\x02" + mid.to_bytes(2, "big") for mid in mids))
+
+    def close_over(self, body: bytes) -> None:
+        """Close the connection over a PUBLISH with this body from now on."""
+        self._fatal = body
+        self._reset = None
+
+    def hold_back(self, *, reset: bool) -> None:
+        """Close the connection after the first bytes of a PUBLISH, by FIN or by RST."""
+        self._reset = reset
 
     def send(self, data: bytes) -> None:
         """Write raw bytes to the hub."""
@@ -74,13 +85,29 @@ class MqttPeer:
         self.unconfirmed = []
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
+                if self._reset is not None and self.connects:
+                    await self._close_early(reader, writer)
+                    break
                 kind, flags, payload = await _packet(reader)
+                if kind == PUBLISH and self._fatal is not None and payload.endswith(self._fatal):
+                    break
                 if not self._answer(kind, flags, payload, writer):
                     break
                 self._changed.set()
         self._writers.discard(writer)
         writer.close()
         self._changed.set()
+
+    async def _close_early(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await reader.readexactly(100)
+        if self._reset:
+            writer.transport.abort()
+        else:
+            # Reads no more, so that the kernels' buffers fill, and says that it is done.
+            writer.write_eof()
+            await asyncio.sleep(0)
 
     def _answer(self, kind: int, flags: int, payload: bytes, writer: asyncio.StreamWriter) -> bool:
         if kind == CONNECT:

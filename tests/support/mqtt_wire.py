@@ -115,6 +115,10 @@ class RawClient:
         """Let what the hub sends pile up."""
         self._writer.transport.pause_reading()
 
+    def read_on(self) -> None:
+        """Read again."""
+        self._writer.transport.resume_reading()
+
     async def flushed(self) -> None:
         """Wait until the kernel has taken what was sent."""
         await self._writer.drain()
@@ -161,6 +165,11 @@ class RawClient:
         except ConnectionError:
             return True
         return rest == b""
+
+    async def end(self) -> None:
+        """Send no more, as a client that breaks off does, and wait for the hub to close."""
+        self._writer.write_eof()
+        await self.closed()
 
     def cut(self) -> None:
         """Close without a word, as a broken network does."""

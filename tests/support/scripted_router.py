@@ -15,11 +15,13 @@ class ScriptedRouter:
 
     Attributes:
         refusals: What the next messages are refused with, by their place in all that came.
+        told: Device, bytes and reason of messages that heads have not handed in.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.holding = False
+        self.told: list[tuple[str, int, str]] = []
         self.refusals: dict[int, Refusal] = {}
         self.pending: list[tuple[Callable[[int, Refusal | None], None], int]] = []
 
@@ -33,6 +35,10 @@ class ScriptedRouter:
             self.pending.append((settle, token))
         else:
             settle(token, self.refusals.get(place))
+
+    def refused(self, device: str, size: int, reason: str) -> None:
+        """See `edgehub.heads.head.Refused`."""
+        self.told.append((device, size, reason))
 
     def settle(self, count: int | None = None, *, refusal: Refusal | None = None) -> None:
         """Settle the oldest held messages, all by default."""

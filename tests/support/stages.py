@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STAGES: Final = ("unit", "cases", "integration", "e2e", "crash")
+STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
 EXIT_TIMEOUT_S: Final = 15.0
 
 

@@ -1,4 +1,4 @@
-"""A pump with in-memory queues in front of a real MQTT endpoint."""
+"""A pump with in-memory queues in front of a real MQTT or HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import SystemClock
 from edgehub.endpoints.aiomqtt_bridge import LinkOptions, TlsOptions
+from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
+from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
 from edgehub.pump.pump import Pump
@@ -19,13 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.endpoints.device_bound import Deliver
+    from edgehub.endpoints.endpoint import Endpoint
     from edgehub.message import Row
 
 
 class Uplink:
     """The parts of one uplink on real time."""
 
-    def __init__(self, endpoint: MqttEndpoint) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.clock = SystemClock()
         self.endpoint = endpoint
         self.queues: dict[int, MemoryQueue] = {}
@@ -87,6 +90,26 @@ async def uplink(
         rng=random.Random(3),
         device_bound=device_bound,
     )
+    async with _running(endpoint) as parts:
+        yield parts
+
+
+@contextlib.asynccontextmanager
+async def http_uplink(url: str, **options: Any) -> AsyncIterator[Uplink]:
+    """Run a pump and an HTTP endpoint towards a URL for the length of the block."""
+    endpoint = HttpEndpoint(
+        UPSTREAM,
+        HttpEndpointOptions(link=HttpLinkOptions(url=url), **options),
+        clock=SystemClock(),
+        rng=random.Random(3),
+        utc_ms=lambda hub_ms: hub_ms,
+    )
+    async with _running(endpoint) as parts:
+        yield parts
+
+
+@contextlib.asynccontextmanager
+async def _running(endpoint: Endpoint) -> AsyncIterator[Uplink]:
     parts = Uplink(endpoint)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(parts.pump.run())

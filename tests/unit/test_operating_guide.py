@@ -13,9 +13,11 @@ import pytest
 from edgehub.cli import main
 from edgehub.config.change import LIVE_KEYS
 from edgehub.settings import (
+    ClockSettings,
     FileEndpointSettings,
     HttpEndpointSettings,
     HttpSettings,
+    JournalSettings,
     LogSettings,
     MqttEndpointSettings,
     MqttSettings,
@@ -34,6 +36,8 @@ EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 LOG_METHODS = {"info", "warning", "error", "exception", "critical"}
 SECTIONS: list[type[BaseModel]] = [
     StoreSettings,
+    ClockSettings,
+    JournalSettings,
     MqttSettings,
     HttpSettings,
     MqttEndpointSettings,

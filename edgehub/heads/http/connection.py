@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from edgehub.heads.http.checks import check_head, check_piece, messages_of
 from edgehub.heads.http.parser import Request, RequestParser
@@ -22,6 +22,8 @@ from edgehub.heads.http.submission import Submission
 if TYPE_CHECKING:
     from edgehub.heads.http.services import Services
     from edgehub.heads.http.sign_in import Client
+
+_TOO_LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 class Phase(Enum):
@@ -263,7 +265,13 @@ class Connection(asyncio.Protocol):
         assert request.target is not None
         if client is not None:
             client.check_sender(request.target.sender)
-        messages = messages_of(services, request)
+        size = request.size
+        try:
+            messages = messages_of(services, request)
+        except RequestError as problem:
+            reason = "too_large" if problem.status is _TOO_LARGE else "malformed"
+            services.refused(request.target.sender, size, reason)
+            raise
         submission = Submission(messages, services.backlog, self._settled)
         self._begin(request)
         self._submission = submission

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.identities import Identities
-    from edgehub.heads.head import Submit
+    from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.options import HttpOptions
 
 SWEEP_S: Final = 1.0
@@ -44,16 +44,28 @@ class HttpHead:
         options: Addresses, limits and times.
         clock: For all timers, and the time of day.
         submit: The router.
+        refused: Told of messages that are refused for what they are.
         identities: Who may sign in, loaded before `open`.
     """
 
     def __init__(
-        self, options: HttpOptions, *, clock: Clock, submit: Submit, identities: Identities
+        self,
+        options: HttpOptions,
+        *,
+        clock: Clock,
+        submit: Submit,
+        refused: Refused,
+        identities: Identities,
     ) -> None:
         self._options = options
         self._clock = clock
         self._services = Services(
-            options, clock=clock, submit=submit, identities=identities, spawn=self._spawn
+            options,
+            clock=clock,
+            submit=submit,
+            refused=refused,
+            identities=identities,
+            spawn=self._spawn,
         )
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
-    from edgehub.heads.head import Submit
+    from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.connection import Connection
     from edgehub.heads.http.options import HttpOptions
     from edgehub.heads.http.parser import Request
@@ -39,6 +39,7 @@ class Services:
         options: Limits and times.
         clock: For all timers, and the time of day.
         submit: The router.
+        refused: Told of messages that are refused for what they are.
         identities: Who may sign in.
         spawn: Runs a coroutine in the head's task group.
 
@@ -55,6 +56,7 @@ class Services:
         *,
         clock: Clock,
         submit: Submit,
+        refused: Refused,
         identities: Identities,
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
@@ -65,6 +67,7 @@ class Services:
         )
         self.clock = clock
         self.submit = submit
+        self.refused = refused
         self.identities = identities
         self.spawn = spawn
         self.counters = Counters()

@@ -14,6 +14,9 @@ from edgehub.heads.mqtt.ingress import Ingress
 from edgehub.heads.mqtt.ingress5 import Ingress5
 from edgehub.heads.mqtt.keep_alive import KeepAlive
 from edgehub.heads.mqtt.lifetime import Lifetime
+from edgehub.heads.mqtt.local.client import LocalClient
+from edgehub.heads.mqtt.local.intake import LocalIntake
+from edgehub.heads.mqtt.local.rights import rights_of
 from edgehub.heads.mqtt.packets5 import QOS
 from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason
 from edgehub.heads.mqtt.subscriber import Subscriber
@@ -22,6 +25,7 @@ from edgehub.heads.mqtt.will import will_message
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.connection import Connection
+    from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.packets import Connect
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
@@ -45,6 +49,28 @@ class Admission:
     ingress: Ingress
     deliveries: Deliveries
     subscriber: Subscriber[Connection]
+    local: LocalClient
+
+    def begin(self) -> None:
+        """The client knows that it is in: bring what its session holds to life."""
+        self.subscriber.restore()
+        self.local.attach()
+
+    def leave(self, services: Services, connection: Connection, *, hub_leaves: bool) -> None:
+        """The connection is gone: give back what it held.
+
+        Args:
+            services: The listener's parts.
+            connection: The connection.
+            hub_leaves: Whether the hub itself ends it: no will, and the session waits for both.
+        """
+        self.keep_alive.close()
+        self.local.detach()
+        client_id = self.ingress.client.id
+        self.lifetime.end(services, client_id, connection, hub_leaves=hub_leaves)
+        self.subscriber.leave()
+        self.deliveries.close()
+        self.ingress.leave()
 
     def info(self, address: str, *, now_s: float, unsent_bytes: int, paused: bool) -> ClientInfo:
         """Describe the client and what it has."""
@@ -81,14 +107,31 @@ def admit(
     """
     context = services.context
     options = context.options
+    rights = rights_of(client.id, client.identity)
     will = None
     if connect.will is not None:
-        limit = options.message_bytes_max
-        will = will_message(connect.will, client, message_bytes_max=limit, level=connect.level)
+        will = will_message(
+            connect.will,
+            client,
+            services.space,
+            rights,
+            message_bytes_max=options.message_bytes_max,
+            level=connect.level,
+        )
     expiry_s = _session_expiry_s(connect)
     present, subscriptions = services.sessions.admit(
         client.id, connection, clean=connect.clean_session, expiry_s=expiry_s
     )
+    session = services.space.begin(client.id, clean=connect.clean_session, durable=expiry_s != 0)
+    deliveries = Deliveries(
+        clock=context.clock,
+        ack_timeout_s=options.ack_timeout_s,
+        write=connection.write,
+        unresponsive=lambda: connection.close(CloseReason.UNRESPONSIVE),
+        delivered=context.counters.count_delivered,
+        terms=_terms(connect),
+    )
+    local = LocalClient(services.space, session, rights, connection, deliveries)
     will_delay_s = 0 if connect.will is None else connect.will.delay_s
     return Admission(
         session_present=present,
@@ -101,20 +144,15 @@ def admit(
             keep_alive_s=connect.keep_alive_s,
             stall_timeout_s=options.stall_timeout_s,
         ),
-        ingress=_ingress(connection, services, connect, client),
-        deliveries=Deliveries(
-            clock=context.clock,
-            ack_timeout_s=options.ack_timeout_s,
-            write=connection.write,
-            unresponsive=lambda: connection.close(CloseReason.UNRESPONSIVE),
-            delivered=context.counters.count_delivered,
-            terms=_terms(connect),
-        ),
+        ingress=_ingress(connection, services, connect, client, rights),
+        deliveries=deliveries,
+        local=local,
         subscriber=Subscriber(
             connection,
             answers,
             client,
             services.index,
+            local,
             subscriptions,
             subscriptions_max=options.subscriptions_max,
             save=None if expiry_s == 0 else partial(services.sessions.save, client.id),
@@ -130,13 +168,19 @@ def _session_expiry_s(connect: Connect) -> int | None:
 
 
 def _ingress(
-    connection: Connection, services: Services, connect: Connect, client: Client
+    connection: Connection,
+    services: Services,
+    connect: Connect,
+    client: Client,
+    rights: LocalRights,
 ) -> Ingress:
     context = services.context
+    limit = context.options.message_bytes_max
+    local = LocalIntake(services.space, client.id, rights, message_bytes_max=limit)
     if connect.properties is None:
-        return Ingress(context, client, connection)
+        return Ingress(context, client, connection, local)
     reasons = connect.properties.problem_information
-    return Ingress5(context, client, connection, reasons=reasons)
+    return Ingress5(context, client, connection, local, reasons=reasons)
 
 
 def _terms(connect: Connect) -> Terms:

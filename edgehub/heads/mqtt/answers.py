@@ -13,14 +13,18 @@ from edgehub.heads.mqtt.codec5 import TOPIC_ALIAS_MAX
 from edgehub.heads.mqtt.ingress5 import RECEIVE_MAXIMUM
 from edgehub.heads.mqtt.packets import SUBACK_FAILURE, ConnectCode
 from edgehub.heads.mqtt.properties import Property
-from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode, ReasonedError
 from edgehub.heads.mqtt.statistics import CloseReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgehub.errors import ProtocolError
+    from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.packets import Connect, ConnectProperties
     from edgehub.heads.mqtt.sign_in import SignInError
+
+_HEADER_BYTES_MAX: Final = 5
 
 _GOODBYES: Final = {
     CloseReason.KEEP_ALIVE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "not heard of for too long"),
@@ -124,7 +128,7 @@ class Answers5(Answers):
         answer = packets5.suback(packet_id, bytes(codes))
         if max(codes) < FIRST_FAILURE or not self._properties.problem_information:
             return self._fitting(answer)
-        reason = "only filters of the client's own topics are granted; see the documentation"
+        reason = "not a filter of the client's own topics or of the local space, or no right to it"
         return self._fitting(packets5.suback(packet_id, bytes(codes), reason), answer)
 
     def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
@@ -154,3 +158,18 @@ class Answers5(Answers):
 
 
 MQTT_3_1_1: Final = Answers()
+
+
+def answers_to(connect: Connect, options: ListenerOptions) -> Answers:
+    """Give the answers in the protocol version of a client."""
+    if connect.properties is None:
+        return MQTT_3_1_1
+    bytes_max = options.packet_bytes_max + _HEADER_BYTES_MAX
+    return Answers5(connect, connect.properties, packet_bytes_max=bytes_max)
+
+
+def answer_to_error(error: ProtocolError) -> bytes:
+    """Write what is said to a CONNECT that cannot be read, empty = nothing."""
+    if isinstance(error, packets.UnsupportedLevelError):
+        return packets.connack(ConnectCode.PROTOCOL_LEVEL)
+    return packets5.connack(error.code, ()) if isinstance(error, ReasonedError) else b""

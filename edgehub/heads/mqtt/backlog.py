@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""What a message costs in memory beside its body; keeps floods of tiny ones inside the bound."""
+"""What a message costs in memory beside its topic, properties and body; keeps floods of tiny ones
+inside the bound."""
 
 
 class Backlog:

@@ -27,6 +27,7 @@ from edgehub.heads.mqtt.framing import (
 )
 from edgehub.heads.mqtt.packets import (
     LEVEL_5,
+    OversizedPublish,
     Publish,
     parse_connect,
     parse_disconnect,
@@ -234,7 +235,9 @@ class Decoder:
         packet_id = data[topic_end] << 8 | data[topic_end + 1] if qos else 0
         if qos and not packet_id:
             raise ProtocolError(HEAD, BAD_PUBLISH)
-        packet = Publish(data[topic_start:topic_end], None, packet_id, qos, head & 1)
+        packet = OversizedPublish(
+            data[topic_start:topic_end], packet_id, qos, head & 1, body_bytes=stop - body_at
+        )
         if stop <= len(data):
             packets.append(packet)
             return stop

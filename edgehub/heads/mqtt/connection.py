@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.admission import admit
-from edgehub.heads.mqtt.answers import MQTT_3_1_1, Answers5
+from edgehub.heads.mqtt.answers import MQTT_3_1_1, answer_to_error, answers_to
 from edgehub.heads.mqtt.codec import Decoder
 from edgehub.heads.mqtt.endings import ending, log_end
 from edgehub.heads.mqtt.packets import (
@@ -27,10 +27,7 @@ from edgehub.heads.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     UnsupportedLevelError,
-    connack,
 )
-from edgehub.heads.mqtt.packets5 import connack as connack5
-from edgehub.heads.mqtt.reasons import ReasonedError
 from edgehub.heads.mqtt.sign_in import SignInError, sign_in
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.turns import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
@@ -52,8 +49,6 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.statistics import ClientInfo
     from edgehub.message import Message
-
-_HEADER_BYTES_MAX: Final = 5
 
 _SLOW: Final = SendResult(FailureKind.THROTTLED, "the client reads too slowly", 1.0)
 _AWAY: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")
@@ -83,6 +78,7 @@ class Connection(asyncio.Protocol):
         "_keep_alive",
         "_limit_timer",
         "_services",
+        "_stalled",
         "_state",
         "_task",
         "_timer",
@@ -111,6 +107,8 @@ class Connection(asyncio.Protocol):
         self._held: list[Packet] = []
         self._held_error: ProtocolError | None = None
         self._flush_due = False
+        # The local topic space has something for the client that did not fit.
+        self._stalled = False
 
     # What the event loop calls.
 
@@ -158,6 +156,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._resume(WRITING)
+        self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
@@ -185,6 +184,15 @@ class Connection(asyncio.Protocol):
     def pauses(self) -> int:
         """Reasons not to read the client at present, as bits of `wire`."""
         return self._wire.pauses
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads what it is sent; if not, its local session is told later."""
+        if self._state is not State.OPEN or self._context.draining:
+            return False
+        has_room = self._wire.has_room(self._context.options.write_buffer_bytes_max)
+        self._stalled = self._stalled or not has_room
+        return has_room
 
     @property
     def unsent_bytes(self) -> int:
@@ -257,6 +265,8 @@ class Connection(asyncio.Protocol):
         self._wire.flush()
         if self._wire.pauses & BACKLOG:
             self._resume_if_settled()
+        if self._stalled:
+            self._pump()
 
     def close(self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None) -> None:
         """End the connection; what was collected is still written, and in MQTT 5 why it ends.
@@ -323,20 +333,13 @@ class Connection(asyncio.Protocol):
         self._held_error = self._held_error or error
         if error is not None and self._state is State.NEW:
             if isinstance(error, UnsupportedLevelError):
-                self.write(connack(ConnectCode.PROTOCOL_LEVEL))
                 self._context.counters.count_refused_connect(ConnectCode.PROTOCOL_LEVEL)
-            elif isinstance(error, ReasonedError):
-                self.write(connack5(error.code, ()))
+            self.write(answer_to_error(error))
             self.close(CloseReason.PROTOCOL_ERROR, error.reason)
 
     async def _sign_in(self, connect: Connect) -> None:
         services = self._services
-        if connect.properties is not None:
-            self._answers = Answers5(
-                connect,
-                connect.properties,
-                packet_bytes_max=self._context.options.packet_bytes_max + _HEADER_BYTES_MAX,
-            )
+        self._answers = answers_to(connect, self._context.options)
         try:
             client = await sign_in(
                 connect,
@@ -371,7 +374,7 @@ class Connection(asyncio.Protocol):
         self._context.log.info("mqtt.client_connected", client_id=client.id, address=address)
         self._state = State.OPEN
         self.write(answer)
-        admission.subscriber.restore()
+        admission.begin()
         self._resume(SIGNING_IN)
         held, self._held = self._held, []
         self._take(held, self._held_error)
@@ -403,7 +406,7 @@ class Connection(asyncio.Protocol):
         self.flush()
         self._flush_due = flush_due
         self._context.backlog.check()
-        if ingress.bytes > SHARE_BYTES_MIN or self._turn.has_rest:
+        if ingress.bytes > SHARE_BYTES_MIN or self._turn.is_over:
             self._end_turn(ingress)
         if ingress.must_pause:
             self._wire.pause(BACKLOG)
@@ -437,15 +440,23 @@ class Connection(asyncio.Protocol):
         elif isinstance(packet, Pingreq):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
+            self._turn.charge(self.heard_s)
             self._admission.subscriber.subscribe(packet)
         else:
             assert isinstance(packet, Unsubscribe)
+            self._turn.charge(self.heard_s)
             self._admission.subscriber.unsubscribe(packet)
 
     def _close_for_limit(self) -> None:
         assert self._ingress is not None
         self._context.note_limit_close(self._ingress.client.id)
         self.close(CloseReason.LIMIT)
+
+    def _pump(self) -> None:
+        # What still does not fit waits for the socket, which says so, or for the next flush.
+        self._stalled = False
+        if self._admission is not None and not self._wire.pauses & WRITING:
+            self._admission.local.pump()
 
     # Reading and leaving.
 
@@ -480,12 +491,5 @@ class Connection(asyncio.Protocol):
         admission = self._admission
         if admission is None:
             return
-        admission.keep_alive.close()
-        client_id = admission.ingress.client.id
-        # The hub itself leaves, not the client: no will, and the session waits for both.
-        hub_leaves = reason is CloseReason.HUB_CLOSED
-        admission.lifetime.end(self._services, client_id, self, hub_leaves=hub_leaves)
-        admission.subscriber.leave()
-        admission.deliveries.close()
-        admission.ingress.leave()
+        admission.leave(self._services, self, hub_leaves=reason is CloseReason.HUB_CLOSED)
         context.backlog.check()

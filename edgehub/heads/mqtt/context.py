@@ -14,12 +14,15 @@ from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.heads.mqtt.statistics import Counters, DropReason
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
+from edgehub.heads.mqtt.will import will_bytes
+from edgehub.local_message import LocalMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock
-    from edgehub.heads.head import Submit
+    from edgehub.heads.head import Refused, Submit
+    from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.message_properties import MessageProperties
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.message import Message, Refusal
@@ -50,16 +53,26 @@ class ListenerContext:
         "link_up",
         "log",
         "options",
+        "refused",
+        "space",
         "submit",
         "topics",
     )
 
     def __init__(
-        self, options: ListenerOptions, clock: Clock, submit: Submit, link_up: Callable[[], bool]
+        self,
+        options: ListenerOptions,
+        clock: Clock,
+        submit: Submit,
+        link_up: Callable[[], bool],
+        space: LocalSpace,
+        refused: Refused,
     ) -> None:
         self.options = options
         self.clock = clock
         self.submit = submit
+        self.refused = refused
+        self.space = space
         self.link_up = link_up
         self.counters = Counters()
         self.log = LogLimit(clock)
@@ -109,15 +122,22 @@ class ListenerContext:
         if len(self._limit_closes) > _LIMIT_CLOSES_MAX:
             self._limit_closes.popitem(last=False)
 
-    def submit_will(self, message: Message) -> None:
+    def takes_qos0(self) -> bool:
+        """Say whether messages of QoS 0 are stored at present."""
+        return self.options.store_qos0 or self.link_up()
+
+    def submit_will(self, message: Message | LocalMessage) -> None:
         """Submit a will: nobody waits for its acknowledgement."""
         if self.draining:
             self.counters.dropped[DropReason.CLOSING] += 1
             return
         self.counters.wills_total += 1
-        size = len(message.body)
+        size = will_bytes(message)
         self.backlog.bytes += size
-        self.submit(message, self._will_settled, size)
+        if isinstance(message, LocalMessage):
+            self.space.publish(message, self._will_settled, size)
+        else:
+            self.submit(message, self._will_settled, size)
 
     def count_refused(self, refusal: Refusal) -> DropReason:
         """Count a message that was refused and will not come again."""

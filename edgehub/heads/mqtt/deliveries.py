@@ -21,7 +21,7 @@ from edgehub.heads.mqtt.topics import RETAIN_PROPERTY
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.message import Message
@@ -96,6 +96,9 @@ class Deliveries:
         unresponsive: Called when too many deliveries were never confirmed.
         delivered: Called for each delivery that arrived, for the count.
         terms: What the client takes.
+
+    Attributes:
+        freed: Called after each PUBACK; there may be room for more.
     """
 
     __slots__ = (
@@ -103,13 +106,16 @@ class Deliveries:
         "_ack_timeout_s",
         "_clock",
         "_delivered",
+        "_held",
         "_in_flight",
         "_next_id",
+        "_reserved",
         "_terms",
         "_timer",
         "_unresponsive",
         "_waiting",
         "_write",
+        "freed",
         "waiting_bytes",
     )
 
@@ -133,11 +139,15 @@ class Deliveries:
         self._waiting: deque[_Delivery] = deque()
         self.waiting_bytes = 0
         self._abandoned: set[int] = set()
+        # Of the local topic space: its sessions keep the messages, so here is only who hears.
+        self._held: dict[int, Callable[[], None]] = {}
+        self._reserved: set[int] = set()
+        self.freed: Callable[[], None] | None = None
         self._next_id = 1
         self._timer: TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._in_flight) + len(self._waiting)
+        return len(self._in_flight) + len(self._waiting) + len(self._held)
 
     def send(
         self,
@@ -165,10 +175,10 @@ class Deliveries:
         expires_s = None if expires_in_ms is None else now_s + expires_in_ms / 1000
         deadline_s = now_s + self._ack_timeout_s
         delivery = _Delivery(name, message, options, settle, deadline_s, expires_s)
-        used = len(self._in_flight) + len(self._abandoned)
+        used = self._used
         if not options & QOS:
             self._write_now(delivery, now_s)
-        elif used >= PACKET_ID_MAX:
+        elif used + len(self._reserved) >= PACKET_ID_MAX:
             settle(_NO_ID)
         elif self._waiting or used >= self._terms.receive_maximum:
             self._wait(delivery)
@@ -179,7 +189,7 @@ class Deliveries:
         """Take a PUBACK; one that belongs to nothing is passed over."""
         delivery = self._in_flight.pop(packet_id, None)
         if delivery is None:
-            self._abandoned.discard(packet_id)
+            self._acknowledge_held(packet_id)
         elif code < FIRST_FAILURE:
             self._delivered()
             delivery[1](DELIVERED)
@@ -190,6 +200,38 @@ class Deliveries:
             delivery[1](SendResult(kind, reason, retry_after_s))
         if self._waiting:
             self._write_waiting()
+        if self.freed is not None:
+            self.freed()
+
+    # For the local topic space, which has its own queues; see `local.client`.
+
+    @property
+    def with_properties(self) -> bool:
+        """Whether the client speaks MQTT 5."""
+        return self._terms.with_properties
+
+    def has_room(self, held_max: int) -> bool:
+        """Say whether another message may be in flight, with at most `held_max` held ones."""
+        most = self._terms.receive_maximum
+        return not self._waiting and len(self._held) < held_max and self._used < most
+
+    def fits(self, data: bytes) -> bool:
+        """Say whether the client takes a packet of this size."""
+        bytes_max = self._terms.packet_bytes_max
+        return bytes_max is None or len(data) <= bytes_max
+
+    def hold(self, packet_id: int, confirmed: Callable[[], None]) -> None:
+        """Have `confirmed` called with the PUBACK of a packet; there is no time limit."""
+        self._reserved.discard(packet_id)
+        self._held[packet_id] = confirmed
+
+    def reserve(self, packet_ids: Iterable[int]) -> None:
+        """Keep the ids of packets that will be sent again from all others."""
+        self._reserved.update(packet_ids)
+
+    def release(self, packet_id: int) -> None:
+        """Give an id back that was reserved or free."""
+        self._reserved.discard(packet_id)
 
     def close(self) -> None:
         """Settle what is in flight: the client is gone."""
@@ -199,7 +241,9 @@ class Deliveries:
         settles = [settle for _, settle in self._in_flight.values()]
         settles += [delivery.settle for delivery in self._waiting]
         self._in_flight.clear()
+        self._held.clear()
         self._waiting.clear()
+        self.freed = None
         self.waiting_bytes = 0
         for settle in settles:
             settle(_GONE)
@@ -220,7 +264,7 @@ class Deliveries:
             if options & RETAIN_AS_PUBLISHED:
                 retain = message.properties.get(RETAIN_PROPERTY) == "true"
         qos = options & QOS
-        packet_id = self._free_id() if qos else 0
+        packet_id = self.free_id() if qos else 0
         data = publish(
             delivery.name,
             message.body,
@@ -252,15 +296,32 @@ class Deliveries:
 
     def _write_waiting(self) -> None:
         now_s = self._clock.monotonic()
-        most = self._terms.receive_maximum - len(self._abandoned)
+        most = self._terms.receive_maximum - len(self._abandoned) - len(self._held)
         while self._waiting and len(self._in_flight) < most:
             delivery = self._waiting.popleft()
             self.waiting_bytes -= _size(delivery)
             self._write_now(delivery, now_s)
 
-    def _free_id(self) -> int:
+    @property
+    def _used(self) -> int:
+        return len(self._in_flight) + len(self._abandoned) + len(self._held)
+
+    def _acknowledge_held(self, packet_id: int) -> None:
+        confirmed = self._held.pop(packet_id, None)
+        if confirmed is None:
+            self._abandoned.discard(packet_id)
+        else:
+            confirmed()
+
+    def free_id(self) -> int:
+        """Give a packet id that nothing uses."""
         packet_id = self._next_id
-        while packet_id in self._in_flight or packet_id in self._abandoned:
+        while (
+            packet_id in self._in_flight
+            or packet_id in self._abandoned
+            or packet_id in self._held
+            or packet_id in self._reserved
+        ):
             packet_id = packet_id % PACKET_ID_MAX + 1
         self._next_id = packet_id % PACKET_ID_MAX + 1
         return packet_id

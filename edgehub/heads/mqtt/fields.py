@@ -6,6 +6,7 @@ Invariant: nothing but `ProtocolError` leaves a reader. Source: MQTT 3.1.1 and 5
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from edgehub.errors import ProtocolError
@@ -18,6 +19,13 @@ PACKET_ID_MAX: Final = 65_535
 _DIGIT: Final = 0x7F
 _MORE_DIGITS: Final = 0x80
 _DIGITS_MAX: Final = 4
+
+
+_UNFIT: Final = re.compile(
+    "[\0-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
 
 
 class Reader:
@@ -99,6 +107,15 @@ def decoded(data: bytes, what: str) -> str:
     if "\0" in text:
         raise ProtocolError(HEAD, f"{what} contains U+0000")
     return text
+
+
+def is_plain(text: str) -> bool:
+    """Say whether no receiver takes a string for a malformed packet.
+
+    Control characters and non-characters are grounds for that, and libmosquitto closes over them,
+    again at each repetition. Source: MQTT 5, section 1.5.4.
+    """
+    return text.isprintable() or _UNFIT.search(text) is None
 
 
 def variable(value: int) -> bytes:

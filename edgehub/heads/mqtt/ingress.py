@@ -13,14 +13,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.options import READ_BYTES_MAX
-from edgehub.heads.mqtt.packets import PUBACK_HEAD, RETAIN, pack_puback, puback
+from edgehub.heads.mqtt.packets import (
+    PUBACK_HEAD,
+    RETAIN,
+    OversizedPublish,
+    Publish5,
+    pack_puback,
+    puback,
+)
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import RETAIN_PROPERTY, with_property
+from edgehub.heads.mqtt.topics import DIALECT, RETAIN_PROPERTY, with_property
+from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
 from edgehub.property_bag import BagError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgehub.heads.mqtt.context import ListenerContext
+    from edgehub.heads.mqtt.local.intake import LocalIntake
     from edgehub.heads.mqtt.packets import Publish
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.topics import EventsTopic
@@ -30,6 +41,8 @@ _SHOWN_BYTES_MAX: Final = 80
 _PACKET_ID_BITS: Final = 16
 _PACKET_ID: Final = 0xFFFF
 _LEFT: Final = -1
+_OF_THE_TIME: Final = frozenset({DropReason.QOS0_OFFLINE, DropReason.CLOSING})
+"""Reasons for which the same message might have been taken at another time, limits left out."""
 
 
 class Peer(Protocol):
@@ -46,7 +59,14 @@ class Peer(Protocol):
 
 
 class Ingress:
-    """Messages of one client."""
+    """Messages of one client.
+
+    Args:
+        context: What the connections share.
+        client: The signed-in client.
+        peer: Its connection.
+        local: Takes what is no topic of the dialect.
+    """
 
     __slots__ = (
         "_backlog",
@@ -56,12 +76,14 @@ class Ingress:
         "_early",
         "_first",
         "_holding",
+        "_local",
         "_max",
         "_model_id",
         "_next",
         "_on_settled",
         "_on_settled_qos0",
         "_peer",
+        "_publish_local",
         "_senders",
         "_submit",
         "_topics",
@@ -75,7 +97,9 @@ class Ingress:
         "wake_bytes",
     )
 
-    def __init__(self, context: ListenerContext, client: Client, peer: Peer) -> None:
+    def __init__(
+        self, context: ListenerContext, client: Client, peer: Peer, local: LocalIntake
+    ) -> None:
         self.client = client
         self.bytes = 0
         self.received_total = 0
@@ -86,7 +110,9 @@ class Ingress:
         self.acks: list[bytes] = []
         self._context = context
         self._peer = peer
+        self._local = local
         self._submit = context.submit
+        self._publish_local = context.space.publish
         self._topics = context.topics
         self._backlog = context.backlog
         self._counters = context.counters
@@ -134,6 +160,8 @@ class Ingress:
         if self._holding is not None:
             # It would not be acknowledged any more; unacknowledged it comes again.
             return
+        submit: Callable[..., None] = self._submit
+        message: Message | LocalMessage | None
         topic = self._topics.get(packet.topic)
         body = packet.body
         if (
@@ -147,15 +175,14 @@ class Ingress:
             message = self._careful(packet)
             if self._first == _LEFT:
                 return
+            if message.__class__ is LocalMessage:
+                submit = self._publish_local
+            size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
         else:
             message = Message(
                 topic.device_id, topic.module_id, topic.source, topic.properties, topic.system, body
             )
-        size = (
-            MESSAGE_OVERHEAD_BYTES
-            if message is None
-            else len(message.body) + MESSAGE_OVERHEAD_BYTES
-        )
+            size = len(packet.topic) + len(body) + MESSAGE_OVERHEAD_BYTES
         token = self._next
         self._next = token + 1
         self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
@@ -164,7 +191,7 @@ class Ingress:
         if message is None:
             self._dropped(token)
         else:
-            self._submit(message, self._on_settled, token)
+            submit(message, self._on_settled, token)
 
     def hold(self, reason: DropReason) -> None:
         """Take no more messages: the connection will be closed; `reason` counts for QoS 0."""
@@ -243,15 +270,21 @@ class Ingress:
     def _publish_qos0(self, packet: Publish) -> None:
         context = self._context
         if self._holding is not None:
-            self._drop(self._holding)
+            self._drop(self._holding, packet)
         elif self.bytes >= self._bytes_max or self._backlog.is_full:
-            self._drop(DropReason.QOS0_BACKLOG)
-        elif not context.options.store_qos0 and not context.link_up():
-            self._drop(DropReason.QOS0_OFFLINE)
+            self._drop(DropReason.QOS0_BACKLOG, packet)
         else:
             message = self._careful(packet)
-            if message is not None:
-                size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+            if message is None:
+                return
+            size = _size(packet, message)
+            if isinstance(message, LocalMessage):
+                self.bytes += size
+                self._backlog.bytes += size
+                self._publish_local(message, self._on_settled_qos0, size)
+            elif not context.takes_qos0():
+                self._drop(DropReason.QOS0_OFFLINE, packet)
+            else:
                 self.bytes += size
                 self._backlog.bytes += size
                 self._submit(message, self._on_settled_qos0, size)
@@ -266,9 +299,11 @@ class Ingress:
             reason = self._context.count_refused(refusal)
             self._note(reason, "")
 
-    def _careful(self, packet: Publish) -> Message | None:
+    def _careful(self, packet: Publish) -> Message | LocalMessage | None:
         """Build the message after all checks; None = dropped and counted, or connection closed."""
-        topic = self._topic(packet.topic)
+        if not packet.topic.startswith(DIALECT):
+            return self._local.take(packet, self._drop_topic(packet))
+        topic = self._topic(packet)
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
@@ -277,7 +312,7 @@ class Ingress:
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
-            self._drop(DropReason.TOO_LARGE, shown(packet.topic))
+            self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
             return None
         properties, system = topic.properties, topic.system
         if packet.flags & RETAIN:
@@ -286,19 +321,23 @@ class Ingress:
             system = with_property(system, "modelId", self._model_id)
         return Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
 
-    def _topic(self, raw: bytes) -> EventsTopic | None:
+    def _drop_topic(self, packet: Publish) -> Callable[[DropReason], None]:
+        return lambda reason: self._drop(reason, packet, shown(packet.topic))
+
+    def _topic(self, packet: Publish) -> EventsTopic | None:
+        raw = packet.topic
         topic = self._topics.get(raw)
         if topic is not None:
             return topic
         try:
             topic = self._context.events_topic(raw)
         except UnicodeDecodeError:
-            self._drop(DropReason.TOPIC_NOT_UTF8, shown(raw))
+            self._drop(DropReason.TOPIC_NOT_UTF8, packet, shown(raw))
         except BagError as error:
-            self._drop(DropReason.BAG_MALFORMED, str(error))
+            self._drop(DropReason.BAG_MALFORMED, packet, str(error))
         else:
             if topic is None:
-                self._drop(DropReason.TOPIC_NOT_ALLOWED, shown(raw))
+                self._drop(DropReason.TOPIC_NOT_ALLOWED, packet, shown(raw))
         return topic
 
     def _may_speak_for(self, sender: str) -> bool:
@@ -311,8 +350,10 @@ class Ingress:
         self._senders.add(sender)
         return True
 
-    def _drop(self, reason: DropReason, detail: str = "") -> None:
+    def _drop(self, reason: DropReason, packet: Publish, detail: str = "") -> None:
         self._counters.dropped[reason] += 1
+        if reason not in _OF_THE_TIME:
+            self._context.refused(self.client.id, _body_bytes(packet), reason.value)
         self._note(reason, detail)
 
     def _note(self, reason: DropReason, detail: str) -> None:
@@ -323,6 +364,19 @@ class Ingress:
             self._context.log.warning(
                 "mqtt.message_dropped", client_id=self.client.id, reason=reason.value, detail=detail
             )
+
+
+def _size(packet: Publish, message: Message | LocalMessage) -> int:
+    if isinstance(message, LocalMessage):
+        return message.size + MESSAGE_OVERHEAD_BYTES
+    properties = packet.properties.properties_bytes if isinstance(packet, Publish5) else 0
+    return len(packet.topic) + properties + len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+
+def _body_bytes(packet: Publish) -> int:
+    if isinstance(packet, OversizedPublish):
+        return packet.body_bytes
+    return len(packet.body or b"")
 
 
 def shown(raw: bytes) -> str:

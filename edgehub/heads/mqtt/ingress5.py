@@ -9,27 +9,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.ingress import Ingress, shown
+from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.packets import RETAIN, Publish5, puback
 from edgehub.heads.mqtt.packets5 import puback as refusing_puback
 from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import RETAIN_PROPERTY, with_property
+from edgehub.heads.mqtt.topics import DIALECT, RETAIN_PROPERTY, with_property
 from edgehub.message import Message, Refusal, message_source
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Peer
+    from edgehub.heads.mqtt.local.intake import LocalIntake
     from edgehub.heads.mqtt.packets import Publish
     from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.local_message import LocalMessage
 
 RECEIVE_MAXIMUM: Final = 1024
 """PUBLISHes of QoS 1 that a client may send without PUBACK; about what one commit takes."""
 
 _CODES: Final = {
     DropReason.TOPIC_NOT_ALLOWED: (ReasonCode.TOPIC_NAME_INVALID, "not a topic to publish to"),
+    DropReason.NOT_AUTHORIZED: (ReasonCode.NOT_AUTHORIZED, "the identity may not publish there"),
+    DropReason.RETAINED_FULL: (ReasonCode.QUOTA_EXCEEDED, "no room for another retained message"),
     DropReason.TOPIC_NOT_UTF8: (ReasonCode.TOPIC_NAME_INVALID, "topic is not UTF-8"),
     DropReason.BAG_MALFORMED: (ReasonCode.PAYLOAD_FORMAT_INVALID, "property bag"),
     DropReason.BODY_NOT_UTF8: (ReasonCode.PAYLOAD_FORMAT_INVALID, "body is not UTF-8"),
+    DropReason.PROPERTY_UNFIT: (
+        ReasonCode.PAYLOAD_FORMAT_INVALID,
+        "a property with control characters, or a response topic that is none",
+    ),
     DropReason.TOO_LARGE: (
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         "body and properties are larger than a message may be",
@@ -46,15 +55,22 @@ class Ingress5(Ingress):
         context: What the connections share.
         client: The signed-in client.
         peer: Its connection.
+        local: Takes what is no topic of the dialect.
         reasons: Whether the client wants to read reasons.
     """
 
     __slots__ = ("_answers", "_dropped_for", "_reasons")
 
     def __init__(
-        self, context: ListenerContext, client: Client, peer: Peer, *, reasons: bool
+        self,
+        context: ListenerContext,
+        client: Client,
+        peer: Peer,
+        local: LocalIntake,
+        *,
+        reasons: bool,
     ) -> None:
-        super().__init__(context, client, peer)
+        super().__init__(context, client, peer, local)
         self._reasons = reasons
         # Reason code and text by token, where it is not success.
         self._answers: dict[int, tuple[ReasonCode, str]] = {}
@@ -80,8 +96,8 @@ class Ingress5(Ingress):
         self._note(reason, _CODES[reason][1])
         self._refuse(token, _CODES[reason])
 
-    def _drop(self, reason: DropReason, detail: str = "") -> None:
-        super()._drop(reason, detail)
+    def _drop(self, reason: DropReason, packet: Publish, detail: str = "") -> None:
+        super()._drop(reason, packet, detail)
         code = _CODES.get(reason)
         if code is not None:
             text = f"{code[1]}: {detail}" if reason is DropReason.BAG_MALFORMED else code[1]
@@ -102,10 +118,10 @@ class Ingress5(Ingress):
         code, text = answer
         return refusing_puback(packet_id, code, text if self._reasons else "")
 
-    def _careful(self, packet: Publish) -> Message | None:
-        if not isinstance(packet, Publish5):
+    def _careful(self, packet: Publish) -> Message | LocalMessage | None:
+        if not isinstance(packet, Publish5) or not packet.topic.startswith(DIALECT):
             return super()._careful(packet)
-        topic = self._topic(packet.topic)
+        topic = self._topic(packet)
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
@@ -115,10 +131,10 @@ class Ingress5(Ingress):
         given = packet.properties
         size = topic.properties_bytes + given.properties_bytes
         if body is None or len(body) + size > self._max:
-            self._drop(DropReason.TOO_LARGE, shown(packet.topic))
+            self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
             return None
-        if given.is_text and not _is_utf8(body):
-            self._drop(DropReason.BODY_NOT_UTF8, shown(packet.topic))
+        if given.is_text and not is_utf8(body):
+            self._drop(DropReason.BODY_NOT_UTF8, packet, shown(packet.topic))
             return None
         properties, system, source = topic.properties, topic.system, topic.source
         # What is said in the bag holds: it is what clients of both protocol versions can say.
@@ -134,11 +150,3 @@ class Ingress5(Ingress):
         return Message(
             topic.device_id, topic.module_id, source, properties, system, body, given.expiry_ms
         )
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

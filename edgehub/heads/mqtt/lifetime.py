@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.connection import Connection
     from edgehub.heads.mqtt.packets import Disconnect
     from edgehub.heads.mqtt.services import Services
+    from edgehub.local_message import LocalMessage
     from edgehub.message import Message
 
 
@@ -32,7 +33,7 @@ class Lifetime:
     __slots__ = ("_will", "_will_delay_s", "session_expiry_s")
 
     def __init__(
-        self, session_expiry_s: int | None, will: Message | None, will_delay_s: int
+        self, session_expiry_s: int | None, will: Message | LocalMessage | None, will_delay_s: int
     ) -> None:
         self.session_expiry_s = session_expiry_s
         self._will = will

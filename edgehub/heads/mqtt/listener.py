@@ -17,25 +17,29 @@ from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.heads.mqtt.connection import Connection
 from edgehub.heads.mqtt.context import ListenerContext
+from edgehub.heads.mqtt.local.rights import rights_of
+from edgehub.heads.mqtt.local.routes import RouteFeed
 from edgehub.heads.mqtt.services import Services
 from edgehub.heads.mqtt.sessions import Sessions
-from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, ListenerStatistics
+from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason, ListenerStatistics
 from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
 from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
 from edgehub.heads.mqtt.turns import Share
 from edgehub.heads.mqtt.will import PendingWills
+from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, SendResult
 from edgehub.property_bag import build_bag
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
     from edgehub.errors import StoreError
-    from edgehub.heads.head import Submit
+    from edgehub.heads.head import Refused, Submit
+    from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sessions import SessionStore
     from edgehub.message import Message
@@ -54,10 +58,13 @@ class MqttListener:
         hub_id: This hub's device id; its modules are `<hub_id>/<module>`.
         clock: For all timers.
         submit: The router.
+        offer: The router, for local messages that no route need want.
         sessions: Where stored sessions live.
+        space: The local topic space.
         identities: Who may sign in, loaded before `open`.
         device_bound_interest: Told when a device begins or ceases to listen for messages to it.
         link_up: Whether the uplink is up; asked only with `store_qos0` off.
+        refused: Told of messages that are dropped for what they are.
         tls: Certificate for MQTT over TLS, None = there is none, and no such port.
     """
 
@@ -68,21 +75,26 @@ class MqttListener:
         hub_id: str,
         clock: Clock,
         submit: Submit,
+        offer: Submit,
         sessions: SessionStore,
+        space: LocalSpace,
         identities: Identities,
         device_bound_interest: Callable[[str, bool], None],
         link_up: Callable[[], bool],
+        refused: Refused,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._options = options
         self._hub_id = hub_id
         self._tls = tls
-        self._context = ListenerContext(options, clock, submit, link_up)
-        wills = PendingWills(clock, self._context.submit_will)
+        self._context = ListenerContext(options, clock, submit, link_up, space, refused)
+        self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
+        wills = PendingWills(clock, self._submit_will)
         stored: Sessions[Connection] = Sessions(
             sessions,
             clock=clock,
             wills=wills,
+            local=space,
             clients_max=options.clients_max,
             stored_max=options.stored_sessions_max,
             spawn=lambda write: self._spawn(write, "mqtt[session]"),
@@ -92,6 +104,7 @@ class MqttListener:
             context=self._context,
             identities=identities,
             sessions=stored,
+            space=space,
             wills=wills,
             share=Share(clock, self._context.backlog, stored),
             index=SubscriptionIndex(hub_id, device_bound_interest),
@@ -114,7 +127,9 @@ class MqttListener:
             StartupError: If an address cannot be had, or no client could ever sign in.
         """
         options = self._options
-        await self._services.sessions.load()
+        sessions, space = self._services.sessions, self._services.space
+        await sessions.load()
+        await space.load(sessions.subscriptions())
         self._sockets = await self._bind(options.port, "port")
         if self._tls is not None:
             try:
@@ -147,6 +162,7 @@ class MqttListener:
             self._tasks = tasks
             try:
                 self._services.sessions.start()
+                self._services.space.start()
                 self._servers = await self._accept(self._sockets, None)
                 if self._tls is not None:
                     self._tls_servers = await self._accept(self._tls_sockets, self._tls)
@@ -168,6 +184,7 @@ class MqttListener:
         for connection in list(self._services.connections):
             connection.drain()
         await self._context.backlog.until_empty()
+        await self._services.space.flush()
         for connection in list(self._services.connections):
             connection.flush()
 
@@ -198,6 +215,10 @@ class MqttListener:
         )
         self._context.options = self._options
         self._services.sessions.clients_max = clients_max
+
+    def follow_routes(self, filters: Iterable[str]) -> None:
+        """Hand local messages that these filters take to the router, and no others."""
+        self._feed.follow(filters)
 
     async def renew_certificate(self, tls: ssl.SSLContext) -> None:
         """Use another certificate, and other authorities, for connections from now on."""
@@ -302,6 +323,7 @@ class MqttListener:
             closed={reason.value: count for reason, count in counters.closed.items()},
             refused_connects=dict(counters.refused_connects),
             unacknowledged_bytes=self._context.backlog.bytes,
+            local=self._services.space.statistics(),
         )
 
     # Parts.
@@ -337,6 +359,20 @@ class MqttListener:
         assert self._tasks is not None, "connections exist only while the listener runs"
         return self._tasks.create_task(coroutine, name=name)
 
+    def _submit_will(self, message: Message | LocalMessage) -> None:
+        # The rights of now count, not those of its client's CONNECT.
+        if isinstance(message, LocalMessage) and not self._may_publish(message):
+            self._context.counters.dropped[DropReason.NOT_AUTHORIZED] += 1
+        else:
+            self._context.submit_will(message)
+
+    def _may_publish(self, message: LocalMessage) -> bool:
+        services = self._services
+        entry = services.identities.get(message.publisher)
+        if entry is None:
+            return services.anonymous
+        return not entry.disabled and rights_of(entry.id, entry).may_publish(message.topic)
+
     def _session_begun(self, error: StoreError | None) -> None:
         # Nobody waits for this: the client is connected, and its next SUBSCRIBE stores it again.
         if error is not None:
@@ -357,5 +393,6 @@ class MqttListener:
 
     def _close_connections(self) -> None:
         self._services.sessions.close()
+        self._services.space.close()
         for connection in list(self._services.connections):
             connection.close(CloseReason.HUB_CLOSED)

@@ -10,12 +10,20 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.heads.mqtt.properties import IN_PUBLISH, Property, parse_properties, write_properties
+from edgehub.heads.mqtt.fields import is_plain
+from edgehub.heads.mqtt.properties import (
+    IN_PUBLISH,
+    Property,
+    parse_properties,
+    write_block,
+    write_properties,
+)
 from edgehub.heads.mqtt.topics import bytes_of
 from edgehub.property_bag import add_item
+from edgehub.topic_filter import is_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from edgehub.message import Message
     from edgehub.property_bag import Properties
@@ -26,9 +34,17 @@ _MS_PER_S: Final = 1000
 _PAYLOAD_FORMAT_INDICATOR: Final = int(Property.PAYLOAD_FORMAT_INDICATOR)
 _MESSAGE_EXPIRY_INTERVAL: Final = int(Property.MESSAGE_EXPIRY_INTERVAL)
 _CONTENT_TYPE: Final = int(Property.CONTENT_TYPE)
+_RESPONSE_TOPIC: Final = int(Property.RESPONSE_TOPIC)
 _CORRELATION_DATA: Final = int(Property.CORRELATION_DATA)
 _TOPIC_ALIAS: Final = int(Property.TOPIC_ALIAS)
 _USER_PROPERTY: Final = int(Property.USER_PROPERTY)
+
+_PASSED_ON: Final = (
+    Property.PAYLOAD_FORMAT_INDICATOR,
+    Property.CONTENT_TYPE,
+    Property.RESPONSE_TOPIC,
+    Property.CORRELATION_DATA,
+)
 
 
 class MessageProperties:
@@ -44,6 +60,9 @@ class MessageProperties:
     """
 
     __slots__ = (
+        "_is_passable",
+        "_passed_on",
+        "_values",
         "expiry_ms",
         "is_text",
         "properties",
@@ -72,6 +91,23 @@ class MessageProperties:
         self.expiry_ms = None if expiry_s is None else expiry_s * _MS_PER_S
         self.is_text = values.get(_PAYLOAD_FORMAT_INDICATOR) == 1
         self.topic_alias: int | None = values.get(_TOPIC_ALIAS)
+        self._values = values
+        self._passed_on: bytes | None = None
+        self._is_passable: bool | None = None
+
+    @property
+    def is_passable(self) -> bool:
+        """Whether no receiver can take them for malformed, so that they may be passed on."""
+        if self._is_passable is None:
+            self._is_passable = _is_passable(self._values)
+        return self._is_passable
+
+    @property
+    def passed_on(self) -> bytes:
+        """What a receiver is to see unaltered, as a property block without its length."""
+        if self._passed_on is None:
+            self._passed_on = write_block(_passed_on(self._values))
+        return self._passed_on
 
 
 def read_message_properties(block: bytes) -> MessageProperties:
@@ -97,18 +133,37 @@ def write_message_properties(message: Message, expires_in_ms: int | None) -> byt
         seconds = max(1, -(-expires_in_ms // _MS_PER_S))
         values.append((Property.MESSAGE_EXPIRY_INTERVAL, min(seconds, 2**32 - 1)))
     content_type = message.system.get("contentType")
-    if content_type and "\0" not in content_type:
+    if content_type and is_plain(content_type):
         values.append((Property.CONTENT_TYPE, content_type))
     correlation_id = message.system.get("cid")
     if correlation_id:
         values.append((Property.CORRELATION_DATA, correlation_id.encode()))
-    # The topic's property bag holds these too, so each of them fits into a string.
+    # The topic's property bag holds these too, so each of them fits into a string, and what some
+    # receiver might close over can stay out here.
     values += [
         (Property.USER_PROPERTY, (name, value or ""))
         for name, value in message.properties.items()
-        if name and "\0" not in name and "\0" not in (value or "")
+        if name and is_plain(name) and is_plain(value or "")
     ]
     return write_properties(values)
+
+
+def _passed_on(values: Mapping[int, Any]) -> Iterator[tuple[Property, Any]]:
+    for name in _PASSED_ON:
+        if name in values:
+            yield name, values[name]
+    for pair in values.get(_USER_PROPERTY, ()):
+        yield Property.USER_PROPERTY, pair
+
+
+def _is_passable(values: Mapping[int, Any]) -> bool:
+    response_topic = values.get(_RESPONSE_TOPIC)
+    if response_topic is not None and not (is_topic(response_topic) and is_plain(response_topic)):
+        return False
+    pairs = values.get(_USER_PROPERTY, ())
+    return is_plain(values.get(_CONTENT_TYPE, "")) and all(
+        is_plain(name) and is_plain(value) for name, value in pairs
+    )
 
 
 def _as_text(data: bytes) -> str:

@@ -135,6 +135,18 @@ class Publish:
         self.flags = flags
 
 
+class OversizedPublish(Publish):
+    """PUBLISH over the packet limit; its body was read and discarded."""
+
+    __slots__ = ("body_bytes",)
+
+    def __init__(
+        self, topic: bytes, packet_id: int, qos: int, flags: int, *, body_bytes: int
+    ) -> None:
+        super().__init__(topic, None, packet_id, qos, flags)
+        self.body_bytes = body_bytes
+
+
 class Publish5(Publish):
     """PUBLISH of MQTT 5 with properties."""
 
@@ -338,6 +350,7 @@ def publish(
     qos: int,
     packet_id: int,
     retain: bool = False,
+    again: bool = False,
     properties: bytes = b"",
 ) -> bytes:
     """Write a PUBLISH.
@@ -348,11 +361,12 @@ def publish(
         qos: 0 or 1.
         packet_id: 1 to `PACKET_ID_MAX`, 0 with QoS 0.
         retain: The retain flag.
+        again: The DUP flag: it may have been sent before.
         properties: Property block of MQTT 5 with its length in front, empty with MQTT 3.1.1.
     """
     assert len(topic) <= STRING_BYTES_MAX
     assert (packet_id > 0) == (qos > 0)
-    head = bytes((0x30 | qos << 1 | int(retain),))
+    head = bytes((0x30 | again << 3 | qos << 1 | retain,))
     identifier = packet_id.to_bytes(2, "big") if qos else b""
     length = variable(2 + len(topic) + len(identifier) + len(properties) + len(body))
     return b"".join(

@@ -49,6 +49,7 @@ CONNECT_BEGIN: Final = b"\x00\x04MQTT\x05"
 """The first bytes of the body of a CONNECT."""
 
 QOS: Final = 0x03
+NO_LOCAL: Final = 0x04
 RETAIN_AS_PUBLISHED: Final = 0x08
 SHARED: Final = "$share/"
 
@@ -60,6 +61,9 @@ _SHORT_PUBACK_BYTES: Final = 3
 
 _RETAIN_HANDLING_SHIFT: Final = 4
 _RETAIN_HANDLING: Final = 3
+
+REPLAY_IF_NEW: Final = 1
+REPLAY_NEVER: Final = 2
 _RESERVED_OPTIONS: Final = 0xC0
 
 
@@ -163,6 +167,11 @@ def _check_options(topic_filter: str, options: int) -> None:
     if topic_filter.startswith(SHARED):
         code = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         raise ReasonedError(code, "shared subscription; see CONNACK")
+
+
+def retain_handling(options: int) -> int:
+    """Give what a subscription wants of retained messages; 0 = to get them in any case."""
+    return options >> _RETAIN_HANDLING_SHIFT & _RETAIN_HANDLING
 
 
 def parse_unsubscribe(data: bytes) -> Unsubscribe:

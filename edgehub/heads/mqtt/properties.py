@@ -198,10 +198,15 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
 
 def write_properties(values: Iterable[tuple[Property, Any]]) -> bytes:
     """Write a property block, its length in front."""
-    block = b"".join(
+    block = write_block(values)
+    return variable(len(block)) + block
+
+
+def write_block(values: Iterable[tuple[Property, Any]]) -> bytes:
+    """Write a property block without its length."""
+    return b"".join(
         bytes((identifier,)) + _WRITERS[_TYPES[identifier]](value) for identifier, value in values
     )
-    return variable(len(block)) + block
 
 
 def _check(identifier: int, value: Any) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.mqtt.connection import Connection
     from edgehub.heads.mqtt.context import ListenerContext
+    from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.sessions import Sessions
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
     from edgehub.heads.mqtt.turns import Share
@@ -31,6 +32,7 @@ class Services:
     context: ListenerContext
     identities: Identities
     sessions: Sessions[Connection]
+    space: LocalSpace
     wills: PendingWills
     share: Share
     index: SubscriptionIndex[Connection]

@@ -37,6 +37,10 @@ class SessionWrites:
         # A client id is in here exactly while a task writes its session.
         self._waiting: dict[str, list[Done]] = {}
 
+    def is_pending(self, client_id: str) -> bool:
+        """Say whether what a client's session is now may not be durable yet."""
+        return client_id in self._waiting
+
     def changed(self, client_id: str, done: Done) -> None:
         """Have a session written; `done` is called once its present state, or a newer, is durable.
 

@@ -42,6 +42,16 @@ class SessionStore(Protocol):
         """Forget the session of a client; done once that is durable."""
 
 
+class Local(Protocol):
+    """The local topic space, which follows connections and sessions."""
+
+    def left(self, client_id: str) -> None:
+        """A client is not connected any more."""
+
+    def ended(self, client_id: str) -> None:
+        """The session of a client is over."""
+
+
 class Closable(Protocol):
     """A connection that can be taken over."""
 
@@ -82,6 +92,7 @@ class Sessions(Generic[C]):
         store: Their place on disk.
         clock: For their ends.
         wills: Told when a client is back and when its session ends.
+        local: Told when a client leaves and when its session ends.
         clients_max: Most clients connected at once.
         stored_max: Most sessions that outlive their connection.
         spawn: Runs a write to the store in the background.
@@ -97,6 +108,7 @@ class Sessions(Generic[C]):
         *,
         clock: Clock,
         wills: PendingWills,
+        local: Local,
         clients_max: int,
         stored_max: int,
         spawn: Callable[[Coroutine[None, None, None]], object],
@@ -105,6 +117,7 @@ class Sessions(Generic[C]):
         self._store = store
         self._clock = clock
         self._wills = wills
+        self._local = local
         self.clients_max = clients_max
         self._stored_max = stored_max
         self._begun = begun
@@ -118,6 +131,10 @@ class Sessions(Generic[C]):
             client_id: _Session(dict(stored.subscriptions), stored.expiry_s, stored.left_s)
             for client_id, stored in (await self._store.load()).items()
         }
+
+    def subscriptions(self) -> dict[str, Mapping[str, int]]:
+        """Give the subscriptions of all stored sessions by client id."""
+        return {client_id: each.subscriptions for client_id, each in self._stored.items()}
 
     def start(self) -> None:
         """Let the time of the sessions run; from here on sessions can be written."""
@@ -198,12 +215,15 @@ class Sessions(Generic[C]):
         if self._connected.get(client_id) is not connection:
             return
         del self._connected[client_id]
+        self._local.left(client_id)
         session = self._stored.get(client_id)
         if session is None:
+            self._local.ended(client_id)
             return
         if expiry_s == 0:
             del self._stored[client_id]
             self._changed(client_id)
+            self._local.ended(client_id)
         elif expiry_s is not None or session.expiry_s is not None:
             session.expiry_s = expiry_s
             session.is_away = True
@@ -216,9 +236,15 @@ class Sessions(Generic[C]):
         if self._connected.get(client_id) is connection:
             del self._connected[client_id]
 
-    def save(self, client_id: str, done: Done) -> None:
-        """Store what a client subscribes to now; `done` is told when that is durable."""
-        self._writes.changed(client_id, done)
+    def save(self, client_id: str, done: Done, *, changed: bool) -> None:
+        """Store what a client subscribes to now; `done` is told when that is durable.
+
+        Without a change it is told at once, unless an earlier one is still on its way.
+        """
+        if changed or self._writes.is_pending(client_id):
+            self._writes.changed(client_id, done)
+        else:
+            done(None)
 
     def _begin(
         self, client_id: str, *, clean: bool, expiry_s: int | None
@@ -259,4 +285,5 @@ class Sessions(Generic[C]):
     def _end(self, client_id: str) -> None:
         del self._stored[client_id]
         self._changed(client_id)
+        self._local.ended(client_id)
         self._wills.session_ended(client_id)

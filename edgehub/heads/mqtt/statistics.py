@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgehub.heads.mqtt.local.statistics import LocalStatistics
     from edgehub.heads.mqtt.packets import ConnectCode
 
 
 class DropReason(StrEnum):
     """Why a message of a client was dropped."""
 
-    TOPIC_NOT_ALLOWED = "topic_not_allowed"  # not a telemetry topic of the dialect
+    TOPIC_NOT_ALLOWED = "topic_not_allowed"  # neither of the dialect nor of the local space
+    NOT_AUTHORIZED = "not_authorized"  # a local topic that the identity may not publish to
+    RETAINED_FULL = "retained_full"  # no room for another retained message
     TOPIC_NOT_UTF8 = "topic_not_utf8"
     BAG_MALFORMED = "bag_malformed"
+    PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
     BODY_NOT_UTF8 = "body_not_utf8"  # though its sender said that it is
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
@@ -102,6 +106,7 @@ class ListenerStatistics:
         closed: Connections closed, by reason.
         refused_connects: Sign-ins refused, by name of the return code of MQTT 3.1.1.
         unacknowledged_bytes: Bytes taken from clients that are not settled yet.
+        local: The local topic space.
     """
 
     connections: int
@@ -117,6 +122,7 @@ class ListenerStatistics:
     closed: Mapping[str, int]
     refused_connects: Mapping[str, int]
     unacknowledged_bytes: int
+    local: LocalStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from edgehub.heads.mqtt.packets5 import QOS
+from edgehub.heads.mqtt.packets5 import QOS, REPLAY_IF_NEW, REPLAY_NEVER, retain_handling
 from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.topics import parse_subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from edgehub.errors import StoreError
     from edgehub.heads.mqtt.answers import Answers
+    from edgehub.heads.mqtt.local.client import LocalClient
     from edgehub.heads.mqtt.log_limit import LogLimit
     from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
     from edgehub.heads.mqtt.session_writes import Done
@@ -45,6 +46,18 @@ class Peer(Protocol):
         """Close the connection."""
 
 
+class Save(Protocol):
+    """Stores the session."""
+
+    def __call__(self, done: Done, *, changed: bool) -> None:
+        """Call `done` once the session is durable as it is now.
+
+        Args:
+            done: Gets None, or why it could not be written.
+            changed: Whether it is other than at the last call.
+        """
+
+
 class Subscriber(Generic[C]):
     """Subscriptions of one client.
 
@@ -53,10 +66,11 @@ class Subscriber(Generic[C]):
         answers: What they look like.
         client: Whose rights count.
         index: The listener's index.
+        local: The client in the local topic space.
         subscriptions: Options by filter, the granted quality of service in the lowest two bits;
             kept up to date here.
         subscriptions_max: Most of them.
-        save: Stores them and then calls back; None = a clean session.
+        save: See `Save`; None = a clean session.
         log: For refusals.
     """
 
@@ -65,6 +79,7 @@ class Subscriber(Generic[C]):
         "_client",
         "_connection",
         "_index",
+        "_local",
         "_log",
         "_max",
         "_save",
@@ -72,22 +87,24 @@ class Subscriber(Generic[C]):
         "subscriptions",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the client and its parts, each by name
         self,
         connection: C,
         answers: Answers,
         client: Client,
         index: SubscriptionIndex[C],
+        local: LocalClient,
         subscriptions: dict[str, int],
         *,
         subscriptions_max: int,
-        save: Callable[[Done], None] | None,
+        save: Save | None,
         log: LogLimit,
     ) -> None:
         self._connection = connection
         self._answers = answers
         self._client = client
         self._index = index
+        self._local = local
         self._max = subscriptions_max
         self._save = save
         self._log = log
@@ -102,22 +119,29 @@ class Subscriber(Generic[C]):
     def restore(self) -> None:
         """Bring a stored session to life; what the client has no right to any more is dropped."""
         for topic_filter, options in list(self.subscriptions.items()):
-            subscription = self._allowed(topic_filter)
-            if subscription is None:
+            subscription = parse_subscription(topic_filter)
+            if self._refusal(topic_filter, subscription) is not None:
                 del self.subscriptions[topic_filter]
+                self._local.unsubscribe(topic_filter)
             else:
-                self._index.add(self._connection, subscription, options)
+                self._begin(topic_filter, subscription, options)
 
     def subscribe(self, packet: Subscribe) -> None:
-        """Grant what the dialect and the client's rights have, refuse the rest."""
+        """Grant what the dialect, the local space and the client's rights have, refuse the rest."""
         before = dict(self.subscriptions)
-        granted = [(name, self._grant(name, options)) for name, options in packet.filters]
-        answer = self._answers.suback(packet.packet_id, [code for _, code in granted])
-        self._answer(answer, changed=self.subscriptions != before)
-        for name, code in granted:
-            subscription = parse_subscription(name)
-            if subscription is not None and code < FIRST_FAILURE:
-                self._index.add(self._connection, subscription, self.subscriptions[name])
+        codes = []
+        replays: dict[str, int] = {}
+        for name, options in packet.filters:
+            is_new = name not in self.subscriptions
+            code = self._grant(name, options)
+            codes.append(code)
+            handling = retain_handling(options)
+            if code >= FIRST_FAILURE or handling == REPLAY_NEVER:
+                replays.pop(name, None)
+            elif is_new or handling != REPLAY_IF_NEW:
+                replays[name] = self.subscriptions[name]
+        answer = self._answers.suback(packet.packet_id, codes)
+        self._answer(answer, replays, changed=self.subscriptions != before)
 
     def unsubscribe(self, packet: Unsubscribe) -> None:
         """End subscriptions; unknown ones are acknowledged too."""
@@ -128,8 +152,9 @@ class Subscriber(Generic[C]):
             codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
             if known:
                 ended.append(name)
+                self._local.unsubscribe(name)
         self._index.remove(self._connection, self._parsed(ended))
-        self._answer(self._answers.unsuback(packet.packet_id, codes), changed=bool(ended))
+        self._answer(self._answers.unsuback(packet.packet_id, codes), {}, changed=bool(ended))
 
     def leave(self) -> None:
         """The connection is gone; a stored session keeps its subscriptions."""
@@ -137,16 +162,12 @@ class Subscriber(Generic[C]):
 
     def _grant(self, topic_filter: str, options: int) -> int:
         subscription = parse_subscription(topic_filter)
-        known = topic_filter in self.subscriptions
-        if subscription is None:
-            code = ReasonCode.TOPIC_FILTER_INVALID
-        elif not self._client.may_speak_for(subscription.target):
-            code = ReasonCode.NOT_AUTHORIZED
-        elif not known and len(self.subscriptions) >= self._max:
-            code = ReasonCode.QUOTA_EXCEEDED
-        else:
+        code = self._refusal(topic_filter, subscription)
+        if code is None:
             granted = min(options & QOS, 1)
-            self.subscriptions[topic_filter] = options & ~QOS | granted
+            options = options & ~QOS | granted
+            self.subscriptions[topic_filter] = options
+            self._begin(topic_filter, subscription, options)
             return granted
         self._log.warning(
             "mqtt.subscription_refused",
@@ -155,27 +176,47 @@ class Subscriber(Generic[C]):
         )
         return code
 
-    def _allowed(self, topic_filter: str) -> Subscription | None:
-        subscription = parse_subscription(topic_filter)
-        if subscription is None or not self._client.may_speak_for(subscription.target):
-            return None
-        return subscription
+    def _refusal(self, topic_filter: str, subscription: Subscription | None) -> ReasonCode | None:
+        if subscription is None:
+            code = self._local.refusal(topic_filter)
+        else:
+            allowed = self._client.may_speak_for(subscription.target)
+            code = None if allowed else ReasonCode.NOT_AUTHORIZED
+        is_new = topic_filter not in self.subscriptions
+        if code is None and is_new and len(self.subscriptions) >= self._max:
+            code = ReasonCode.QUOTA_EXCEEDED
+        return code
 
-    def _answer(self, answer: bytes, *, changed: bool) -> None:
+    def _begin(self, topic_filter: str, subscription: Subscription | None, options: int) -> None:
+        if subscription is None:
+            self._local.subscribe(topic_filter, options)
+        else:
+            self._index.add(self._connection, subscription, options)
+
+    def _answer(self, answer: bytes, replays: dict[str, int], *, changed: bool) -> None:
         if not answer:
             detail = "the answer is larger than the client takes"
             self._connection.close(CloseReason.PACKET_TOO_LARGE, detail)
-        elif self._save is not None and changed:
+        elif self._save is not None:
             self._unanswered += 1
-            self._save(partial(self._answer_stored, answer))
+            self._save(partial(self._answer_stored, answer, replays), changed=changed)
         else:
-            self._connection.write(answer)
+            self._write(answer, replays)
 
-    def _answer_stored(self, answer: bytes, error: StoreError | None) -> None:
+    def _answer_stored(
+        self, answer: bytes, replays: dict[str, int], error: StoreError | None
+    ) -> None:
         self._unanswered -= 1
         if error is None:
-            self._connection.write(answer)
+            self._write(answer, replays)
         self._connection.session_stored(error)
+
+    def _write(self, answer: bytes, replays: dict[str, int]) -> None:
+        self._connection.write(answer)
+        for topic_filter, options in replays.items():
+            # A later packet may have ended it while this answer waited for the disk.
+            if topic_filter in self.subscriptions and parse_subscription(topic_filter) is None:
+                self._local.replay(topic_filter, options)
 
     @staticmethod
     def _parsed(filters: Iterable[str]) -> list[Subscription]:

@@ -16,6 +16,9 @@ from edgehub.property_bag import parse_bag
 if TYPE_CHECKING:
     from edgehub.property_bag import Properties
 
+DIALECT: Final = b"devices/"
+"""All topics of the dialect begin so; those of the local topic space never do."""
+
 RETAIN_PROPERTY: Final = "mqtt-retain"
 WILL_PROPERTY: Final = ("iothub-MessageType", "Will")
 

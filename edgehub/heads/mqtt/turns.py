@@ -13,6 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.errors import ProtocolError
+from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,6 +110,7 @@ class Turn:
         "_at",
         "_began_s",
         "_clock",
+        "_costly",
         "_not_before_s",
         "_rest",
         "_share",
@@ -126,12 +128,23 @@ class Turn:
         self._at = 0
         self._began_s = 0.0
         self._not_before_s = 0.0
+        self._costly = False
         self.is_waiting = False
 
     @property
     def has_rest(self) -> bool:
         """Whether bytes wait."""
         return self._at < len(self._rest)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others come first, whatever the client has unsettled."""
+        return self._costly or self.has_rest
+
+    def charge(self, began_s: float) -> None:
+        """Note that what is done since `began_s` costs much more than messages do."""
+        self._costly = True
+        self._began_s = began_s
 
     def add(self, data: bytes) -> None:
         """Take bytes that came in behind those that wait."""
@@ -150,6 +163,9 @@ class Turn:
                 at = self._at
                 self._at = at + _PIECE_BYTES
                 decoder.feed(self._rest[at : self._at], packets)
+                if packets and isinstance(packets[-1], Subscribe | Unsubscribe):
+                    # One piece holds filters enough.
+                    break
         except ProtocolError:
             self._rest = b""
             raise
@@ -158,14 +174,15 @@ class Turn:
         """The slice is done: decide when the next one may begin."""
         others = self._share.others()
         pause_s = 0.0
-        if self.has_rest:
+        is_over, self._costly = self.is_over, False
+        if is_over:
             now_s = self._clock.monotonic()
             pause_s = min(WAIT_MAX_S, (now_s - self._began_s) * min(others, _PAUSES_MAX))
             self._not_before_s = now_s + pause_s
         if others and ingress.bytes > self._share.bytes_max:
             ingress.wake_bytes = int(self._share.bytes_max) // 2
             self._wait(WAIT_MAX_S)
-        elif self.has_rest:
+        elif is_over:
             self._wait(pause_s)
 
     def wake(self) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
+from edgehub.heads.mqtt.local.intake import local_message
 from edgehub.heads.mqtt.message_properties import MessageProperties
 from edgehub.heads.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
 from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.topics import (
+    DIALECT,
     RETAIN_PROPERTY,
     WILL_PROPERTY,
+    bytes_of,
     parse_events_topic,
     with_property,
 )
+from edgehub.local_message import LocalMessage
 from edgehub.message import Message, message_source
 from edgehub.property_bag import BagError
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.local.rights import LocalRights
+    from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.packets import Will
     from edgehub.heads.mqtt.sign_in import Client
 
@@ -34,14 +41,27 @@ PENDING_BYTES_MAX: Final = 16 * 2**20
 _NO_PROPERTIES: Final = MessageProperties({})
 
 
-def will_message(will: Will, client: Client, *, message_bytes_max: int, level: int) -> Message:
+def will_message(
+    will: Will,
+    client: Client,
+    space: LocalSpace,
+    rights: LocalRights,
+    *,
+    message_bytes_max: int,
+    level: int,
+) -> Message | LocalMessage:
     """Build the message of a will.
 
     Raises:
-        SignInError: If its topic is not the client's own telemetry topic, or it is too large; a
-            will that could never be sent is better refused when the client connects.
+        SignInError: If its topic is neither the client's own telemetry topic nor a local one that
+            it may publish to, or it is too large; a will that could never be sent is better refused
+            when the client connects.
     """
     given = will.properties or _NO_PROPERTIES
+    if will.qos >= QOS_2 and level > LEVEL_3_1_1:
+        raise _refused("will with quality of service 2", ReasonCode.QOS_NOT_SUPPORTED)
+    if not will.topic.startswith(DIALECT):
+        return _local_will(will, client, space, rights, message_bytes_max=message_bytes_max)
     try:
         topic = parse_events_topic(will.topic.decode())
     except (UnicodeDecodeError, BagError) as error:
@@ -52,8 +72,6 @@ def will_message(will: Will, client: Client, *, message_bytes_max: int, level: i
     size = len(will.body) + topic.properties_bytes + given.properties_bytes
     if size > message_bytes_max:
         raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
-    if will.qos >= QOS_2 and level > LEVEL_3_1_1:
-        raise _refused("will with quality of service 2", ReasonCode.QOS_NOT_SUPPORTED)
     properties = {**given.properties, **topic.properties}
     properties = with_property(properties, *WILL_PROPERTY)
     if will.retain:
@@ -63,6 +81,37 @@ def will_message(will: Will, client: Client, *, message_bytes_max: int, level: i
     return Message(
         topic.device_id, topic.module_id, source, properties, system, will.body, given.expiry_ms
     )
+
+
+def _local_will(
+    will: Will, client: Client, space: LocalSpace, rights: LocalRights, *, message_bytes_max: int
+) -> LocalMessage:
+    try:
+        topic = space.topic(will.topic)
+    except UnicodeDecodeError as error:
+        raise _refused(f"will topic: {error}", ReasonCode.TOPIC_NAME_INVALID) from error
+    if topic is None:
+        reason = "will topic is neither the client's events topic nor a local one"
+        raise _refused(reason, ReasonCode.TOPIC_NAME_INVALID)
+    if not rights.may_publish(topic):
+        raise _refused("may not publish to its will topic", ReasonCode.NOT_AUTHORIZED)
+    given = will.properties
+    qos = min(will.qos, 1)
+    message = local_message(topic, will.body, given, client.id, qos, retain=will.retain)
+    if len(message.body) + len(message.properties) > message_bytes_max:
+        raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
+    if given is not None and not given.is_passable:
+        reason = "will has a property with control characters, or a response topic that is none"
+        raise _refused(reason, ReasonCode.PAYLOAD_FORMAT_INVALID)
+    return message
+
+
+def will_bytes(message: Message | LocalMessage) -> int:
+    """Count what a will holds in memory."""
+    if isinstance(message, LocalMessage):
+        return message.size + MESSAGE_OVERHEAD_BYTES
+    properties = bytes_of(message.properties) + bytes_of(message.system)
+    return len(message.body) + properties + MESSAGE_OVERHEAD_BYTES
 
 
 def _refused(reason: str, code: ReasonCode) -> SignInError:
@@ -79,21 +128,21 @@ class PendingWills:
 
     __slots__ = ("_bytes", "_clock", "_pending", "_submit")
 
-    def __init__(self, clock: Clock, submit: Callable[[Message], None]) -> None:
+    def __init__(self, clock: Clock, submit: Callable[[Message | LocalMessage], None]) -> None:
         self._clock = clock
         self._submit = submit
-        self._pending: dict[str, tuple[Message, TimerHandle]] = {}
+        self._pending: dict[str, tuple[Message | LocalMessage, TimerHandle]] = {}
         self._bytes = 0
 
-    def add(self, client_id: str, message: Message, delay_s: float) -> None:
+    def add(self, client_id: str, message: Message | LocalMessage, delay_s: float) -> None:
         """Submit a will after `delay_s`, at once if that is 0."""
-        if delay_s <= 0 or self._bytes + len(message.body) > PENDING_BYTES_MAX:
+        if delay_s <= 0 or self._bytes + will_bytes(message) > PENDING_BYTES_MAX:
             self._submit(message)
             return
         self.session_ended(client_id)
         timer = self._clock.call_later(delay_s, lambda: self.session_ended(client_id))
         self._pending[client_id] = message, timer
-        self._bytes += len(message.body)
+        self._bytes += will_bytes(message)
 
     def session_resumed(self, client_id: str) -> None:
         """The client is back: its will is void."""
@@ -110,11 +159,11 @@ class PendingWills:
         for client_id in list(self._pending):
             self.session_ended(client_id)
 
-    def _take(self, client_id: str) -> Message | None:
+    def _take(self, client_id: str) -> Message | LocalMessage | None:
         entry = self._pending.pop(client_id, None)
         if entry is None:
             return None
         message, timer = entry
         timer.cancel()
-        self._bytes -= len(message.body)
+        self._bytes -= will_bytes(message)
         return message

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreCorruptError
 from edgehub.message import NEVER_MS
 from edgehub.store import Store
+from tests.support.journal_page import OUT, check_copies, check_equation, read_folder
 from tests.support.power.records import Kind
-from tests.support.power.workload import DEAD_LETTERS_MAX, OPTIONS, token_of
+from tests.support.power.workload import DEAD_LETTERS_MAX, OPTIONS, make_journal, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +31,7 @@ class Promises:
         self._expires_ms: dict[Copy, int] = {}
         self._queues: dict[int, list[str]] = {}
         self._highest_offset = 0
+        self._offsets: dict[Copy, int] = {}
         self._waiting: set[Copy] = set()
         self._leaving: set[Copy] = set()
         self._left: set[Copy] = set()
@@ -57,8 +60,11 @@ class Promises:
         except StartupError as error:
             return [f"not to be opened: {error}"]
         try:
+            if store.damage is not None:
+                return [f"damaged: {store.damage.reason}"]
             faults = await self._check_rows(store)
             faults += await self._check_file(store)
+            faults += await self._check_journal(store, path, clock)
         except StoreCorruptError as error:
             return [f"not to be read: {error}"]
         finally:
@@ -76,7 +82,9 @@ class Promises:
                     self._queues.setdefault(int(token), []).append(name)
             case ["stored", token, offset]:
                 self._highest_offset = max(self._highest_offset, int(offset))
-                self._waiting.update((int(token), queue) for queue in self._queues[int(token)])
+                copies = [(int(token), queue) for queue in self._queues[int(token)]]
+                self._offsets.update(zip(copies, range(int(offset), 2**62), strict=False))
+                self._waiting.update(copies)
             case ["leaves", token, queue, fate]:
                 copy = (int(token), queue)
                 self._waiting.discard(copy)
@@ -129,6 +137,32 @@ class Promises:
         gone |= {copy for copy in kept if copy not in dead | found and self._lasts(copy)}
         if gone:
             faults.append(f"neither dead nor alive: {sorted(gone)[:3]}")
+        return faults
+
+    async def _check_journal(self, store: Store, path: Path, clock: ManualClock) -> list[str]:
+        """Let the journal write what is left, and look for every copy in it."""
+        journal = make_journal(store, path, clock)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(store.run())
+            await store.flush()
+            await journal.write_out(close=True)
+            running.cancel()
+        faults: list[str] = []
+        if journal.statistics().corrections:
+            faults.append("the journal and the rows disagree")
+        try:
+            lines = read_folder(path.parent / "journal")
+            told = check_copies(lines)
+            check_equation(lines)
+        except AssertionError as error:
+            return [*faults, f"the journal is wrong: {error}"]
+        silent = [copy for copy, offset in self._offsets.items() if offset not in told]
+        if silent:
+            faults.append(f"not in the journal: {len(silent)} of {len(self._offsets)}")
+        ended = {offset for offset, events in told.items() if events[-1] in OUT}
+        endless = [copy for copy in self._left if self._offsets[copy] not in ended]
+        if endless:
+            faults.append(f"without an end in the journal: {len(endless)} of {len(self._left)}")
         return faults
 
     def _lasts(self, copy: Copy) -> bool:

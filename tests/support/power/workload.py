@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgehub.clock import ManualClock
+from edgehub.journal.journal import Journal
+from edgehub.journal.lines import Origin
+from edgehub.journal.retention import Bounds
+from edgehub.journal.segments import Segments
 from edgehub.message import FailureKind
 from edgehub.store import Store, StoreOptions, database
 from tests.support.power.records import Marks
@@ -26,6 +30,7 @@ from tests.support.stores import LAB, P0, P7, UPSTREAM, a_message, a_result
 if TYPE_CHECKING:
     import sqlite3
 
+    from edgehub.clock import Clock
     from edgehub.message import EndpointId, Message, Priority, Refusal, RouteResult, Row
     from edgehub.store import Queue
 
@@ -37,6 +42,7 @@ OPTIONS = StoreOptions(
     wal_bytes_max=96 * 1024,  # a checkpoint every few groups, and a cut log after large ones
     cache_bytes_max=64 * 1024,
     dead_letter_rows_max=DEAD_LETTERS_MAX,
+    journal=True,
 )
 STEP_S = 0.06
 """Longer than results wait for their commit."""
@@ -51,6 +57,7 @@ class Workload:
         self._rng = rng
         self._clock = ManualClock()
         self._store: Store
+        self._journal: Journal
         self._messages: list[Message] = []
         self._settled = 0
 
@@ -58,6 +65,7 @@ class Workload:
         """Work through two lives of the store, an orderly stop between them."""
         for part in (steps // 2, steps - steps // 2):
             self._store = await Store.open(self._path, clock=self._clock, options=OPTIONS)
+            self._journal = make_journal(self._store, self._path, self._clock)
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(self._store.run())
                 await self._live(part)
@@ -67,7 +75,7 @@ class Workload:
     async def _live(self, steps: int) -> None:
         await self._advance(0)
         actions = [self._append] * 5 + [self._send] * 5
-        actions += [self._wait, self._flush, self._write_down]
+        actions += [self._wait, self._flush, self._write_down, self._tell]
         for _ in range(steps):
             await self._rng.choice(actions)()
         await self._breathe()
@@ -129,6 +137,10 @@ class Workload:
         await self._store.flush()
         self._marks.add("flushed")
 
+    async def _tell(self) -> None:
+        """Write the journal's lines, as its background work does."""
+        await self._journal.write_out(close=self._rng.random() < 0.3)
+
     async def _write_down(self) -> None:
         """Let a rare operation join a commit, as stored sessions do."""
         key, value = self._rng.choice(DEVICES), str(len(self._messages))
@@ -162,6 +174,19 @@ class Workload:
             self._marks.add("leaves", token, f"{queue.endpoint_id}/{queue.priority}", fate)
 
 
+def make_journal(store: Store, path: Path, clock: Clock) -> Journal:
+    """Make the journal of a store, beside its file."""
+    feed = store.journal
+    assert feed is not None
+    return Journal(
+        feed,
+        Segments(path.parent / "journal", hub_id="gw", store_id=feed.store_id),
+        Origin("gw", feed.store_id, feed.message_prefix),
+        clock=clock,
+        bounds=Bounds(keep_days=3650, bytes_max=1 << 30),
+    )
+
+
 def token_of(message: Message) -> int:
     """Read a message's token out of its body."""
     return int(message.body.split(b"|", 1)[0])
@@ -173,13 +198,13 @@ def _nothing(_connection: sqlite3.Connection) -> None:
 
 def weaken(synchronous: str) -> None:
     """Make every database opened from now on sync less than it should."""
-    configure = database._configure  # noqa: SLF001 - no setting does this, and none should
+    configure = database.configure
 
     def configure_weakly(connection: sqlite3.Connection) -> None:
         configure(connection)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
 
-    database._configure = configure_weakly  # noqa: SLF001 - likewise
+    database.configure = configure_weakly
 
 
 def main() -> None:

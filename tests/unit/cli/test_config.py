@@ -106,7 +106,7 @@ def test_schema_and_example_are_what_they_say(run):
     """One is JSON, the other TOML; neither needs a file."""
     assert json.loads(run("config", "schema")[1])["$schema"].endswith("2020-12/schema")
     assert tomllib.loads(run("config", "example")[1]) == {
-        name: {} for name in ("store", "mqtt", "http", "log")
+        name: {} for name in ("store", "clock", "journal", "mqtt", "http", "log")
     }
 
 

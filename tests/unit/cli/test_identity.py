@@ -54,7 +54,9 @@ def test_list(path):
     """The list shows rights and never hashes, as JSON and as a table."""
     run(path, "add", "dev1", "--on-behalf", "a*")
     result = run(path, "list", "--json")
-    assert json.loads(result.stdout) == [{"id": "dev1", "on_behalf": ["a*"], "disabled": False}]
+    assert json.loads(result.stdout) == [
+        {"id": "dev1", "on_behalf": ["a*"], "publish": None, "subscribe": None, "disabled": False}
+    ]
     table = run(path, "list").stdout
     assert "dev1" in table
     assert "scrypt" not in table
@@ -103,3 +105,37 @@ def test_a_link_stays_a_link(path, tmp_path):
     assert run(link, "add", "dev1").exit_code == 0
     assert link.is_symlink()
     assert "dev1" in read_identities(path)
+
+
+def test_local_rights(path):
+    """Rights in the local topic space are written, kept by a new password, and listed."""
+    run(path, "add", "a", "--publish", "te/{id}/#", "--publish", "c8y/s", "--no-subscribe")
+    run(path, "add", "b", "--subscribe", "te/+")
+    run(path, "passwd", "a", password="new")
+    entries = read_identities(path)
+    assert (entries["a"].publish, entries["a"].subscribe) == (("te/{id}/#", "c8y/s"), ())
+    assert (entries["b"].publish, entries["b"].subscribe) == (None, ("te/+",))
+    listed = json.loads(run(path, "list", "--json").stdout)
+    assert [(entry["publish"], entry["subscribe"]) for entry in listed] == [
+        (["te/{id}/#", "c8y/s"], []),
+        (None, ["te/+"]),
+    ]
+    table = run(path, "list").stdout
+    assert "none" in table
+    assert "all" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--publish", "te/#/x"), "whole last level"),
+        (("--subscribe", "te/{device}"), "stands for nothing"),
+        (("--publish", "te/#", "--no-publish"), "one or the other"),
+    ],
+)
+def test_rights_that_are_none(path, arguments, said):
+    """A wrong filter, an unknown placeholder, and all together with none are refused."""
+    result = run(path, "add", "a", *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not path.exists()

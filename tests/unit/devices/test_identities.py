@@ -246,3 +246,15 @@ def test_a_line_nested_without_end_is_a_fault(tmp_path, depth):
 def test_a_file_that_has_gone_exposes_nothing(tmp_path):
     """A file that is removed while it is taken over is no reason to stop."""
     assert loose_mode(tmp_path / "gone") is None
+
+
+def test_faults_of_local_rights(path):
+    """Rights that are no lists of filters are named, each with its line."""
+    line = {"id": "a", "password": str(PasswordHash.of(b"x")), "publish": "te/#"}
+    other = {**line, "id": "b", "publish": ["te/+x", 7], "subscribe": ["{x}"]}
+    path.write_text(json.dumps(line) + "\n" + json.dumps(other) + "\n")
+    with pytest.raises(IdentityFileError) as caught:
+        read_identities(path)
+    assert [fault.key.rsplit(":", 1)[1] for fault in caught.value.faults] == ["1", "2", "2", "2"]
+    assert "publish is not a list" in str(caught.value)
+    assert "stands for nothing" in str(caught.value)

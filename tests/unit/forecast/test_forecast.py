@@ -39,6 +39,9 @@ def _queue(endpoint: str, priority: int = DEFAULT_PRIORITY, rows: int = 0) -> Qu
         expired_total=0,
         dead_lettered_total=0,
         dropped_total=0,
+        moved_total=0,
+        purged_total=0,
+        requeued_total=0,
     )
 
 

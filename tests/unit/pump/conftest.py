@@ -11,7 +11,8 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.message import DEFAULT_PRIORITY, DeliveryRules, Priority, Row
-from edgehub.pump.pump import Pump, PumpOptions
+from edgehub.pump.options import PumpOptions
+from edgehub.pump.pump import Pump
 from tests.support.memory_queue import MemoryQueue
 
 if TYPE_CHECKING:

@@ -50,6 +50,24 @@ async def test_a_time_out_counts_an_attempt_and_pauses_the_endpoint(start: Start
     assert endpoint.received == [1, 1]
 
 
+async def test_a_row_on_trial_goes_alone_whatever_else_is_refused(start: Start) -> None:
+    """The back-off of a later row of its sender, sent before, does not end the trial."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1), a_row(2))
+    await bench.settle()
+    endpoint.settle(1, LATER)
+    await bench.clock.advance(1.3)
+    assert endpoint.received == [1, 2, 1]
+    endpoint.settle(2, LATER)
+    await bench.clock.advance(70)
+    assert endpoint.received == [1, 2, 1]
+    endpoint.settle(1)
+    await bench.settle()
+    assert endpoint.received == [1, 2, 1, 2]
+
+
 async def test_strict_order_repeats_the_later_rows_of_the_sender(start: Start) -> None:
     """Later rows in flight follow the refused one again, even if delivered; others go on."""
     endpoint = StalledEndpoint()

@@ -9,9 +9,14 @@ from edgehub.message import NEVER_MS, Message, Row
 from edgehub.store.zones import ZoneChanges, Zones
 
 
-def a_row(offset: int, *, expires_ms: int = NEVER_MS, size: int = 100) -> Row:
+def a_row(
+    offset: int, *, expires_ms: int = NEVER_MS, fresh_until_ms: int = NEVER_MS, size: int = 100
+) -> Row:
     """Build a row of which only the figures count."""
-    return Row(offset, Message("d", None, "/messages/", {}, {}, b""), 0, expires_ms, (), size)
+    message = Message("d", None, "/messages/", {}, {}, b"")
+    row = Row(offset, message, 0, expires_ms, (), size)
+    row.fresh_until_ms = fresh_until_ms
+    return row
 
 
 def zones_of(*rows: Row) -> Zones:
@@ -29,9 +34,9 @@ def test_rows_are_counted_in_their_zones() -> None:
         a_row(998, expires_ms=50), a_row(999, expires_ms=70), a_row(1000), a_row(5500, size=7)
     )
     assert list(zones) == [
-        (0, 50, 70, 0, 2, 200),
-        (1, NEVER_MS, NEVER_MS, 0, 1, 100),
-        (5, NEVER_MS, NEVER_MS, 0, 1, 7),
+        (0, 50, 70, NEVER_MS, 2, 200, NEVER_MS),
+        (1, NEVER_MS, NEVER_MS, NEVER_MS, 1, 100, NEVER_MS),
+        (5, NEVER_MS, NEVER_MS, NEVER_MS, 1, 7, NEVER_MS),
     ]
     assert (zones.depth, zones.bytes, zones.min_expires_ms, zones.span()) == (4, 307, 50, (0, 5))
 
@@ -42,7 +47,7 @@ def test_values_only_widen_until_the_zone_is_empty() -> None:
     changes = ZoneChanges()
     changes.remove_rows([1], [100])
     zones.replace(zones.values_after(changes))
-    assert list(zones) == [(0, 50, 70, 0, 1, 100)]
+    assert list(zones) == [(0, 50, 70, NEVER_MS, 1, 100, NEVER_MS)]
     changes = ZoneChanges()
     changes.remove_rows([2], [100])
     zones.replace(zones.values_after(changes))
@@ -50,30 +55,46 @@ def test_values_only_widen_until_the_zone_is_empty() -> None:
     assert (zones.depth, zones.bytes, zones.min_expires_ms) == (0, 0, NEVER_MS)
 
 
-def test_latest_end_of_freshness_is_kept() -> None:
-    """Recency widens too."""
+def test_ends_of_freshness_widen() -> None:
+    """The earliest and the latest end are kept; a row without recency never becomes stale."""
     zones = Zones()
-    for fresh_until_ms in (30, 90, 60):
+    for fresh_until_ms in (60, 30, 90):
         changes = ZoneChanges()
-        changes.add_rows([a_row(fresh_until_ms)], fresh_until_ms)
+        changes.add_rows([a_row(fresh_until_ms, fresh_until_ms=fresh_until_ms)], recency=True)
         zones.replace(zones.values_after(changes))
-    assert next(iter(zones))[3] == 90
+    assert next(iter(zones))[3::3] == (90, 30)
+    assert (zones.stale(29), zones.stale(30), zones.stale_from_ms) == ([], [0], 30)
+    changes = ZoneChanges()
+    changes.add_rows([a_row(100)])
+    zones.replace(zones.values_after(changes))
+    assert next(iter(zones))[3::3] == (NEVER_MS, 30)
+
+
+def test_reading_passes_stale_zones_and_says_so() -> None:
+    """A zone of which no row is fresh any more is not read."""
+    zones = Zones()
+    for first, fresh_until_ms in ((0, 50), (1000, 60), (2000, 90)):
+        changes = ZoneChanges()
+        changes.add_rows([a_row(first, fresh_until_ms=fresh_until_ms)], recency=True)
+        zones.replace(zones.values_after(changes))
+    assert zones.readable(0, 2000, 49, 10) == ([(0, 2000)], 2000, False)
+    assert zones.readable(0, 2000, 60, 10) == ([(2000, 2000)], 2000, True)
 
 
 def test_reading_passes_empty_and_expired_zones() -> None:
     """Ranges cover what may hold live rows, joined where they touch."""
     zones = zones_of(a_row(500), a_row(1500), a_row(2500, expires_ms=10), a_row(3500), a_row(9500))
-    ranges, end = zones.readable(600, 9500, 20, 10_000)
+    ranges, end, _ = zones.readable(600, 9500, 20, 10_000)
     assert ranges == [(600, 1999), (3000, 3999), (9000, 9500)]
     assert end == 9500
     assert zones.readable(9501, 12_000, 20, 10)[0] == [(9501, 9999)]
-    assert zones.readable(10_000, 12_000, 20, 10) == ([], 12_000)
+    assert zones.readable(10_000, 12_000, 20, 10) == ([], 12_000, False)
 
 
 def test_reading_stops_when_enough_rows_are_chosen() -> None:
     """No statement runs long: a range ends with the zone that fills it."""
     zones = zones_of(*[a_row(offset) for offset in range(6000)])
-    ranges, end = zones.readable(0, 5999, 0, 500)
+    ranges, end, _ = zones.readable(0, 5999, 0, 500)
     assert ranges == [(0, 1999)]
     assert end == 1999
 
@@ -115,7 +136,7 @@ def test_zones_equal_a_recount(steps: list[tuple[set[int], bool, int]]) -> None:
             )
             for zone in {offset // 1000 for offset in live}
         }
-        assert {values[0]: values[4:] for values in zones} == expected
+        assert {values[0]: values[4:6] for values in zones} == expected
         assert (zones.depth, zones.bytes) == (len(live), sum(live.values()))
         assert [values[0] for values in zones] == sorted(expected)
         assert list(Zones(zones)) == list(zones)

@@ -4,13 +4,16 @@ from edgehub.clock import ManualClock
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.message import Message, Refusal
-from tests.support.mqtt_listener import ScriptedRouter
+from tests.support.mqtt_listener import ScriptedRouter, a_space
 
 
 def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = None):
     """Build a context."""
-    submit = (router or ScriptedRouter()).submit
-    return ListenerContext(ListenerOptions(), clock or ManualClock(), submit, lambda: True)
+    router = router or ScriptedRouter()
+    clock = clock or ManualClock()
+    return ListenerContext(
+        ListenerOptions(), clock, router.submit, lambda: True, a_space(clock), router.refused
+    )
 
 
 async def test_topics_are_parsed_once_and_bounded():

@@ -2,10 +2,13 @@
 
 import pytest
 
+from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities
+from edgehub.heads.mqtt.local.rights import LocalRights
 from edgehub.heads.mqtt.packets import Connect, ConnectCode, Will
 from edgehub.heads.mqtt.sign_in import Client, SignInError, UserName, parse_user_name, sign_in
 from edgehub.heads.mqtt.will import will_message
+from tests.support.mqtt_listener import a_space
 
 
 @pytest.mark.parametrize(
@@ -112,9 +115,15 @@ def a_will(topic: str = "devices/dev1/messages/events/k=v", body: bytes = b"gone
 DEV1 = Client(id="dev1", identity=None, scope=None, model_id=None)
 
 
+def a_will_message(will: Will):
+    """Build its message for a client with all rights."""
+    space = a_space(ManualClock())
+    return will_message(will, DEV1, space, LocalRights(), message_bytes_max=1000, level=4)
+
+
 def test_will():
     """A will is a message of the client with a property that says so."""
-    message = will_message(a_will(), DEV1, message_bytes_max=1000, level=4)
+    message = a_will_message(a_will())
     assert message.sender == "dev1"
     assert message.properties == {"k": "v", "iothub-MessageType": "Will"}
     assert message.body == b"gone"
@@ -135,5 +144,5 @@ def test_will():
 def test_impossible_wills(will):
     """A will that could never be sent is refused at once."""
     with pytest.raises(SignInError) as refused:
-        will_message(will, DEV1, message_bytes_max=1000, level=4)
+        a_will_message(will)
     assert refused.value.code is ConnectCode.NOT_AUTHORIZED

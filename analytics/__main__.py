@@ -1,0 +1,105 @@
+"""`python -m analytics`: run the job on this machine with the Spark that is installed beside it.
+
+Owns what Spark needs here: Java, memory, number of cores. The job's own arguments are passed on
+as they are, so that both ways to run it differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analytics.args import parser
+from analytics.errors import AnalyticsError
+from analytics.java import find_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+
+MASTER: Final = "local[*]"
+MEMORY: Final = "2g"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job and give its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    launch = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    launch.add_argument("--master", default=MASTER, help=f"Spark master; {MASTER} by default")
+    launch.add_argument("--memory", default=MEMORY, help=f"heap for Java; {MEMORY} by default")
+    parser(launch).parse_args(given)
+    options, rest = launch.parse_known_args(given)
+    with tempfile.TemporaryDirectory(prefix="edgehub-report-") as scratch:
+        try:
+            environment = _environment(os.environ, Path(scratch))
+        except AnalyticsError as error:
+            print(f"analytics: {error}", file=sys.stderr)  # noqa: T201 - for people
+            return error.exit_code
+        # Through bin/spark-submit the job's messages would come out as results, on standard output.
+        settings = _settings(options.master, options.memory, scratch)
+        environment["PYSPARK_SUBMIT_ARGS"] = shlex.join([*settings, "pyspark-shell"])
+        return _run([sys.executable, "-m", "analytics.job", *rest], environment)
+
+
+def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise AnalyticsError("the report needs PySpark: pip install 'edgehub[spark]'")
+    root = str(Path(__file__).parents[1])
+    return {
+        **given,
+        "JAVA_HOME": str(find_java_home(given, scratch)),
+        "SPARK_HOME": str(Path(spec.origin).parent),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, given.get("PYTHONPATH")])),
+        # A gateway's host name often has no address, and nothing here is for other machines.
+        "SPARK_LOCAL_IP": given.get("SPARK_LOCAL_IP", "127.0.0.1"),
+    }
+
+
+def _settings(master: str, memory: str, scratch: str) -> list[str]:
+    cores = os.cpu_count() or 1
+    logging = Path(__file__).with_name("log4j2.properties").as_uri()
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -Dlog4j2.configurationFile={logging}",
+        "spark.local.dir": scratch,
+        "spark.sql.shuffle.partitions": str(max(4, 4 * cores)),
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    made = ["--master", master, "--driver-memory", memory]
+    for name, value in settings.items():
+        made += ["--conf", f"{name}={value}"]
+    return made
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own command
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            process.terminate()
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal has told the job too; it ends by itself.
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Arguments of the job: read once, validated, frozen.
+
+Owns names, defaults and limits. The date is always given, never "today": a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STEP_S: Final = 60
+"""Thresholds are at least this long: services are looked at once per minute of hub time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobArgs:
+    """What one run is asked to do.
+
+    Attributes:
+        input: Folder or Hadoop URL of the export.
+        output: Folder or Hadoop URL of the results.
+        date: UTC date of the journal.
+        exclude_hubs: Hubs whose folders are not read.
+        starved_after_s: Shortest time without service that counts, at least 60 s.
+        idle_after_s: Longest pause of a link that is up and has rows to send, at least 60 s.
+    """
+
+    input: str
+    output: str
+    date: date
+    exclude_hubs: tuple[str, ...] = ()
+    starved_after_s: int = STEP_S
+    idle_after_s: int = STEP_S
+
+    @property
+    def midnight(self) -> datetime:
+        """00:00 UTC of the date."""
+        return datetime(self.date.year, self.date.month, self.date.day, tzinfo=UTC)
+
+
+def parse_args(arguments: Sequence[str]) -> JobArgs:
+    """Read a command line; a wrong one ends the process with exit code 2 and says why."""
+    parsed = parser().parse_args(arguments)
+    return JobArgs(
+        input=parsed.input.rstrip("/") or "/",
+        output=parsed.output.rstrip("/") or "/",
+        date=parsed.date,
+        exclude_hubs=tuple(parsed.exclude_hub),
+        starved_after_s=parsed.starved_after_s,
+        idle_after_s=parsed.idle_after_s,
+    )
+
+
+def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Give the parser of the job's own arguments, and of what others add to them."""
+    made = argparse.ArgumentParser(
+        prog="analytics",
+        description="Report on one day of hub journals: expiry, starvation, counts.",
+        epilog="Exit codes: 0 done (an empty day says so), 1 failed, 2 usage, "
+        "5 the counts do not close and nothing was written.",
+        allow_abbrev=False,
+        parents=more,
+    )
+    made.add_argument("--input", type=_url, required=True, help="export of the hubs: folder or URL")
+    made.add_argument("--output", type=_url, required=True, help="results: folder or URL")
+    made.add_argument("--date", type=_date, required=True, help="UTC date, such as 2026-11-28")
+    made.add_argument(
+        "--exclude-hub", action="append", default=[], metavar="HUB", help="leave a hub out; repeat"
+    )
+    for name, meaning in (
+        ("starved", "shortest time without service that counts as a window"),
+        ("idle", "longest pause of a link that is up while rows wait"),
+    ):
+        made.add_argument(
+            f"--{name}-after-s",
+            type=_seconds,
+            default=STEP_S,
+            metavar="SECONDS",
+            help=f"{meaning}; at least and by default {STEP_S}",
+        )
+    return made
+
+
+def _url(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; give a folder or a URL")
+    return text
+
+
+def _date(text: str) -> date:
+    try:
+        parsed = date.fromisoformat(text)
+    except ValueError:
+        parsed = None
+    # Python 3.11 takes 20261128 and 2026-W48-6 too; the folders are named in one way only.
+    if parsed is None or parsed.isoformat() != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no date; write it like 2026-11-28")
+    return parsed
+
+
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < STEP_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: whole seconds, at least {STEP_S}")
+    return int(text)

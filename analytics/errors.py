@@ -1,0 +1,29 @@
+"""Errors of the report and their exit codes: one tree, each with what, where and how to mend it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AnalyticsError(Exception):
+    """Root of all errors that a person can mend.
+
+    Attributes:
+        exit_code: Exit code of a job that ends with it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class JavaMissingError(AnalyticsError):
+    """No Java that Spark can run on was found."""
+
+
+class InputError(AnalyticsError):
+    """The export cannot be read as it is."""
+
+
+class QualityError(AnalyticsError):
+    """The counts of a day do not close; nothing was written."""
+
+    exit_code: ClassVar[int] = 5

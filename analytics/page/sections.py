@@ -1,0 +1,182 @@
+"""The sections of the page; each answers one question and says so when there is nothing to tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from analytics import schemas
+from analytics.page import plots
+from analytics.page.grid import legend, section, split, table
+from analytics.page.words import (
+    CAUSE_WORDS,
+    count,
+    duration,
+    priority,
+    share,
+    size,
+    text,
+)
+from analytics.transforms.flows import SLOTS
+
+if TYPE_CHECKING:
+    from analytics.page.figures import Figures, Record
+
+COLOURS: Final = 7
+CAUSE_CLASSES: Final = {
+    "offline": "c4",
+    "behind": "c1",
+    "retry": "c5",
+    "rate": "c2",
+    "unknown": "c6",
+}
+WINDOWS_TOLD: Final = 12
+
+_ADVICE: Final = {
+    "offline": "the endpoint was not reachable. A longer time to live would keep them.",
+    "behind": "better priorities had rows to send. Give the route a better priority, or "
+    "send less above it.",
+    "retry": "they were held back after refusals. See what the endpoint refuses, and why.",
+    "rate": "their turn had come, but the link took no more. Send less, or give them more time.",
+}
+
+
+def advice(shown: Figures) -> str:
+    """Say what to look at first: the queues that lost most, and what their time was spent on."""
+    told = []
+    for row in shown.spent[:5]:
+        parts = {cause: row[f"{cause}_ms"] for cause in schemas.CAUSES}
+        cause = max(parts, key=lambda name: parts[name])
+        if not row["waited_ms"]:
+            continue
+        told.append(
+            f"<li><b>{_queue(row)}</b>: {count(row['rows'])} rows expired. For "
+            f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]}</li>"
+        )
+    if shown.totals["idle_windows"]:
+        told.append(
+            f"<li>{count(shown.totals['idle_windows'])} times a link was up, rows waited, and "
+            "nothing was sent, without a refusal. That should not happen: see the hub's log of "
+            "these times.</li>"
+        )
+    if not told:
+        return ""
+    return section("What to look at", f'<ul class="plain">{"".join(told)}</ul>')
+
+
+def worst_hubs(shown: Figures) -> str:
+    """List hubs by what they lost; a single hub needs no list."""
+    if shown.totals["hubs"] == 1:
+        return ""
+    rows = [
+        (
+            text(row["hub"]),
+            count(row["enqueued_rows"]),
+            count(row["lost_rows"]),
+            size(row["lost_bytes"]),
+            duration(row["starved_ms"]),
+            duration(row["idle_ms"]),
+            count(row["waiting_rows"]),
+            row["state"],
+        )
+        for row in shown.hubs
+    ]
+    heads = ("hub", "rows in", "lost", "bytes lost", "starved", "idle", "waiting", "day")
+    note = f"The first {len(rows)} of {count(shown.totals['hubs'])}, by rows lost."
+    return section("Worst hubs", table(heads, rows, words=(0, 7)), note)
+
+
+def waiting(shown: Figures) -> str:
+    """Show what waited over the day, and how long rows waited that were sent."""
+    series: dict[int, list[int]] = {}
+    for row in shown.waiting:
+        series.setdefault(row["priority"], [0] * SLOTS)[row["slot"]] = row["rows"]
+    ordered = sorted(series)
+    classes = {priority(key): f"c{at % COLOURS}" for at, key in enumerate(ordered)}
+    note = "Rows in the queues by priority; 0 is the best. All hubs, every ten minutes of UTC."
+    content = '<p class="soft">Nothing waited.</p>'
+    if any(any(values) for values in series.values()):
+        named = {priority(key): series[key] for key in ordered}
+        names = {f"priority {name}": style for name, style in classes.items()}
+        content = legend(names) + plots.areas(named, classes, count)
+    heads = (
+        "endpoint",
+        "priority",
+        "sent",
+        "half within",
+        "90 % within",
+        "99 % within",
+        "longest",
+        "spent",
+    )
+    rows = [
+        (
+            text(row["endpoint"]),
+            priority(row["priority"]),
+            count(row["sent"]),
+            *(duration(row[name]) for name in ("p50_ms", "p90_ms", "p99_ms", "max_ms")),
+            _spent(row),
+        )
+        for row in shown.percentiles
+    ]
+    below = (
+        "<h3>How long sent rows had waited</h3>"
+        + _spent_legend()
+        + table(heads, rows, words=(0, 7))
+    )
+    return section("Waiting", content + (below if rows else ""), note)
+
+
+def expiry(shown: Figures) -> str:
+    """Show when and why rows expired, and whose they were."""
+    if not shown.causes:
+        return section("Expired", '<p class="soft">No row expired.</p>')
+    hours: list[dict[str, int]] = [{} for _ in range(24)]
+    for row in shown.causes:
+        hours[row["hour"]][row["cause"]] = row["rows"]
+    note = "Expired rows per hour of UTC, by what took the largest part of their time."
+    picture = _spent_legend() + plots.bars(hours, CAUSE_CLASSES, count)
+    heads = ("rows", "bytes", "time spent")
+    parts = [
+        ("By queue", ("endpoint", "priority"), shown.spent),
+        ("By route", ("route", "endpoint", "priority"), shown.routes),
+        ("By device", ("hub", "device"), shown.devices),
+    ]
+    tables = "".join(
+        f"<h3>{title}</h3>"
+        + table(
+            (*keys, *heads),
+            [
+                (
+                    *(_key(name, row[name]) for name in keys),
+                    count(row["rows"]),
+                    size(row["bytes"]),
+                    _spent(row),
+                )
+                for row in records
+            ],
+            words=(*range(len(keys)), len(keys) + 2),
+        )
+        for title, keys, records in parts
+    )
+    return section("Expired", picture + tables, note)
+
+
+def _spent(row: Record) -> str:
+    parts = {CAUSE_CLASSES[cause]: row[f"{cause}_ms"] for cause in schemas.CAUSES}
+    told = ", ".join(
+        f"{CAUSE_WORDS[cause]} {share(row[f'{cause}_ms'], row['waited_ms'])}"
+        for cause in schemas.CAUSES
+    )
+    return split(parts, told)
+
+
+def _spent_legend() -> str:
+    return legend({CAUSE_WORDS[cause]: style for cause, style in CAUSE_CLASSES.items()})
+
+
+def _key(name: str, value: Any) -> str:
+    return priority(value) if name == "priority" else text(value)
+
+
+def _queue(row: Record) -> str:
+    return f"{text(row['endpoint'])}, priority {priority(row['priority'])}"

@@ -1,0 +1,188 @@
+"""From segments to judged lines: every line gets a fault or none, copies are found and dropped.
+
+Owns which lines count. May read files; writes nothing. Invariant: what was read is good, faulty, or
+a copy.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from analytics import schemas
+from analytics.errors import InputError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from analytics.args import JobArgs
+    from analytics.files import Files
+
+SEGMENTS: Final = "*.jsonl*"
+
+
+def read_lines(spark: SparkSession, files: Files, args: JobArgs) -> DataFrame | None:
+    """Read all lines of the date.
+
+    Args:
+        spark: The session.
+        files: Access to the folders.
+        args: What is asked for.
+
+    Returns:
+        Grain: a line of a segment, good or not. None without any folder for the date.
+
+    Raises:
+        InputError: The export itself is not there.
+    """
+    if not files.exists(args.input):
+        raise InputError(f"--input {args.input}: no such folder; name what the hubs export to")
+    dated = f"{args.input}/date={args.date}"
+    if not files.exists(dated):
+        return None
+    folders = [dated]
+    if args.exclude_hubs:
+        excluded = {f"hub={hub}" for hub in args.exclude_hubs}
+        found = files.glob(f"{dated}/hub=*")
+        folders = [folder for folder in found if folder.rsplit("/", 1)[-1] not in excluded]
+    if not folders:
+        return None
+    raw = (
+        spark.read.schema(schemas.LINE)
+        .option("columnNameOfCorruptRecord", schemas.CORRUPT)
+        .option("pathGlobFilter", SEGMENTS)
+        # Otherwise the names of folders would replace what the lines say.
+        .option("recursiveFileLookup", value=True)
+        .json(folders)
+    )
+    return judge(raw.select("*", F.col("_metadata.file_path").alias("file")), args.midnight)
+
+
+def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
+    """Say of every line what is wrong with it, and keep only what the questions need.
+
+    Args:
+        raw: Lines as `schemas.LINE` has them, with `file`.
+        midnight: 00:00 UTC of the date that they should belong to.
+
+    Returns:
+        Same grain; `fault` is null for a good line, `file` and `line` are set for others only.
+        `day_ms` is the time since midnight, `rows` the number of rows that the line stands for,
+        `detail` the edge, the link's state or the kind of reason.
+    """
+    midnight_ms = int(midnight.timestamp() * 1000)
+    event = F.col("event")
+    timed = raw.withColumn(
+        "day_ms", F.unix_millis(F.expr("try_cast(time AS timestamp)")) - F.lit(midnight_ms)
+    ).withColumn("fault", _fault())
+    is_faulty = F.col("fault").isNotNull()
+    default = F.lit(schemas.DEFAULT_PRIORITY)
+    return timed.select(
+        *schemas.LINE_KEY,
+        "hub_ms",
+        "day_ms",
+        "event",
+        "endpoint",
+        F.when(F.col("endpoint").isNotNull(), F.coalesce("priority", default)).alias("priority"),
+        F.when(event == "expired", F.get("routes", F.lit(0))).alias("route"),
+        F.when(event == "expired", F.col("device")).alias("device"),
+        F.when(event == "carried", F.col("rows"))
+        .when(event != "link", F.coalesce("count", F.lit(1)))
+        .otherwise(F.lit(0))
+        .alias("rows"),
+        F.coalesce("bytes", F.lit(0)).alias("bytes"),
+        "ttl_ms",
+        "waited_ms",
+        *(f"{cause}_ms" for cause in schemas.CAUSES),
+        F.coalesce("edge", "state", F.split_part("reason", F.lit(":"), F.lit(1))).alias("detail"),
+        "to_endpoint",
+        F.when(event == "moved", F.coalesce("to_priority", default)).alias("to_priority"),
+        "fault",
+        F.when(is_faulty, F.col("file")).alias("file"),
+        F.when(is_faulty, F.coalesce(schemas.CORRUPT, F.to_json(F.struct(*_told_columns())))).alias(
+            "line"
+        ),
+    )
+
+
+def _told_columns() -> list[str]:
+    return [name for name in schemas.LINE.names if name != schemas.CORRUPT]
+
+
+def _fault() -> Column:
+    """Name what is wrong with a line, the most telling fault first."""
+    day_ms, edge = F.col("day_ms"), F.col("edge")
+    is_end = (F.col("event") == "carried") & (edge == "out") & (day_ms == schemas.DAY_MS)
+    outside = (day_ms < 0) | (day_ms >= schemas.DAY_MS)
+    return (
+        F.when(F.col("v") != schemas.VERSION, F.lit("version"))
+        .when(F.col(schemas.CORRUPT).isNotNull(), F.lit("not_json"))
+        .when(_is_incomplete(), F.lit("incomplete"))
+        .when(~F.col("event").isin(*schemas.EVENTS), F.lit("event"))
+        .when(day_ms.isNull(), F.lit("time"))
+        .when(outside & ~F.coalesce(is_end, F.lit(False)), F.lit("other_date"))
+        .when(_is_out_of_range(), F.lit("value"))
+    )
+
+
+def _is_incomplete() -> Column:
+    event = F.col("event")
+    of_queue = event.isin(*schemas.ROW_EVENTS, "retried", "carried")
+    needs = {
+        "endpoint": of_queue | event.isin("link", "dead_purged"),
+        "bytes": of_queue,
+        "to_endpoint": event == "moved",
+        "edge": event == "carried",
+        "rows": event == "carried",
+        "state": event == "link",
+    }
+    always = ("v", *schemas.LINE_KEY, "time", "hub_ms", "event")
+    missing = [F.col(name).isNull() for name in always]
+    missing += [when & F.col(name).isNull() for name, when in needs.items()]
+    return reduce(or_, missing)
+
+
+def _is_out_of_range() -> Column:
+    numbers = ("commit", "seq", "hub_ms", "priority", "bytes", "count", "ttl_ms", "rows")
+    waits = ("waited_ms", "to_priority", *(f"{cause}_ms" for cause in schemas.CAUSES))
+    wrong = [F.coalesce(F.col(name) < 0, F.lit(False)) for name in (*numbers, *waits)]
+    edge, state = F.col("edge"), F.col("state")
+    wrong.append((F.col("event") == "carried") & ~edge.isin(*schemas.EDGES))
+    wrong.append((F.col("event") == "link") & ~state.isin(*schemas.LINK_STATES))
+    return F.coalesce(reduce(or_, wrong), F.lit(False))
+
+
+def good_lines(lines: DataFrame) -> DataFrame:
+    """Keep the lines without a fault."""
+    return lines.where(F.col("fault").isNull()).drop("fault", "file", "line")
+
+
+def copies(lines: DataFrame) -> DataFrame:
+    """Count the lines that repeat another one.
+
+    The places within a commit are looked at in masks of 64 bits: as exact as a count of distinct
+    keys, with a group per commit instead of one per line.
+
+    Returns:
+        One row: `copies`.
+    """
+    place = F.col("seq")
+    masks = lines.groupBy(
+        "hub", "store", "commit", F.shiftrightunsigned(place, 6).alias("block")
+    ).agg(
+        F.count(F.lit(1)).alias("lines"),
+        F.bit_or(F.expr("shiftleft(1L, CAST(seq % 64 AS INT))")).alias("mask"),
+    )
+    return masks.agg(
+        F.coalesce(F.sum(F.col("lines") - F.bit_count("mask")), F.lit(0)).alias("copies")
+    )
+
+
+def without_copies(lines: DataFrame) -> DataFrame:
+    """Keep one line of each key."""
+    return lines.dropDuplicates(list(schemas.LINE_KEY))

@@ -1,0 +1,83 @@
+"""How many rows of which queue did what, and when: the one pass that most questions share.
+
+Grain: queue, event, detail, target queue, slot of ten minutes of UTC and piece of an hour of hub
+time. Also the few lines that tell of the hub rather than of rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from analytics import schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SLOT_MS: Final = 600_000
+SLOTS: Final = schemas.DAY_MS // SLOT_MS
+PIECE_MS: Final = 3_600_000
+_MARK: Final = (
+    *schemas.QUEUE,
+    *("hub_ms", "commit", "seq", "day_ms"),
+    *("event", "detail", "rows", "bytes"),
+)
+
+
+def flows(lines: DataFrame) -> DataFrame:
+    """Sum up lines.
+
+    Returns:
+        Columns `rows`, `bytes`, `lines`, and the hub times `first_ms` and `last_ms`. The slot is
+        that of `time`; the end of the day belongs to the last one.
+    """
+    slot = F.least(F.col("day_ms"), F.lit(schemas.DAY_MS - 1)) / F.lit(SLOT_MS)
+    return lines.groupBy(
+        *schemas.QUEUE,
+        "event",
+        "detail",
+        "to_endpoint",
+        "to_priority",
+        F.floor(slot).cast("int").alias("slot"),
+        piece_of("hub_ms").alias("piece"),
+    ).agg(
+        F.sum("rows").alias("rows"),
+        F.sum("bytes").alias("bytes"),
+        F.count(F.lit(1)).alias("lines"),
+        F.min("hub_ms").alias("first_ms"),
+        F.max("hub_ms").alias("last_ms"),
+    )
+
+
+def piece_of(name: str) -> Column:
+    """Give the hour of a hub time."""
+    return F.floor(F.col(name) / F.lit(PIECE_MS)).cast("int")
+
+
+def marks(lines: DataFrame) -> DataFrame:
+    """Keep what tells of the hub: what was carried over its edges, and the state of its links."""
+    return lines.where(F.col("event").isin("carried", "link")).select(*_MARK)
+
+
+def queue_flows(summed: DataFrame) -> DataFrame:
+    """Tell flows from the queue's side: a move is `moved_out` of one and `moved_in` of the other.
+
+    Returns:
+        Grain of `flows` with `flow` instead of `event`: what the equation has, and `retried`.
+    """
+    of_row = summed.where(F.col("event").isin(*schemas.ROW_EVENTS, "retried"))
+    columns = ("flow", "slot", "piece", "rows", "bytes", "last_ms")
+    flow = F.when(F.col("event") == "moved", F.lit("moved_out")).otherwise(F.col("event"))
+    own = of_row.withColumn("flow", flow).select(*schemas.QUEUE, *columns)
+    into = (
+        of_row.where(F.col("event") == "moved")
+        .withColumn("flow", F.lit("moved_in"))
+        .select(
+            "hub",
+            F.col("to_endpoint").alias("endpoint"),
+            F.col("to_priority").alias("priority"),
+            *columns,
+        )
+    )
+    return own.unionByName(into)

@@ -1,0 +1,178 @@
+"""Each queue's day as steps: rows in, rows out, served or not, cut where nothing could be served.
+
+A queue's steps are split into pieces of an hour of hub time, so that one huge hub is spread over
+many tasks. Each piece begins with a step that carries what the earlier ones add up to; running sums
+within a piece are therefore sums since midnight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from analytics import schemas
+from analytics.transforms.balance import IN_FLOWS, OUT_FLOWS
+from analytics.transforms.flows import PIECE_MS, piece_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+PIECE: Final = (*schemas.QUEUE, "piece")
+ORDER: Final = ("hub_ms", "commit", "seq")
+
+COUNTS: Final = ("depth", "depth_bytes", "came", "came_bytes", "expired", "retried")
+"""What is added up: rows and bytes that wait, that ever came, and events of the queue."""
+
+_BASE, _CARRIED = -3, -2
+_LAST: Final = 2**62
+
+
+def steps(
+    lines: DataFrame, marks: DataFrame, summed: DataFrame, moved: DataFrame, changes: DataFrame
+) -> DataFrame:
+    """Lay out the steps of all queues.
+
+    Args:
+        lines: All lines.
+        marks: What was carried over the edges.
+        summed: Flows of lines.
+        moved: Flows of queues.
+        changes: When endpoints could be served.
+
+    Returns:
+        Grain: a step. Queue, `piece`, the place (`hub_ms`, `commit`, `seq`), `day_ms`, what it
+        adds to `COUNTS`, `served`, and `up` where the endpoint's state changes, or at the end of
+        the day.
+    """
+    carried = _carried_in(marks)
+    queues = moved.select(*schemas.QUEUE).union(carried.select(*schemas.QUEUE)).distinct()
+    cuts = _cut(changes.join(queues, on=["hub", "endpoint"], how="inner"))
+    ends = _cut(_ends(marks, summed).join(queues, on="hub", how="inner"))
+    few = carried.unionByName(cuts).unionByName(ends).withColumn("piece", piece_of("hub_ms"))
+    many = _rows(lines).unionByName(_moved_in(lines)).withColumn("piece", piece_of("hub_ms"))
+    sums = _sums(moved).unionByName(few.select(*PIECE, *COUNTS))
+    return many.unionByName(few).unionByName(_bases(sums))
+
+
+def _rows(lines: DataFrame) -> DataFrame:
+    event = F.col("event")
+    comes = event.isin(*schemas.IN_EVENTS).cast("int")
+    net = F.when(event == "retried", F.lit(0)).otherwise(comes * 2 - 1)
+    return lines.where(event.isin(*schemas.ROW_EVENTS, "retried")).select(
+        *schemas.QUEUE,
+        *ORDER,
+        "day_ms",
+        *_counts(
+            {
+                "depth": F.col("rows") * net,
+                "depth_bytes": F.col("bytes") * net,
+                "came": F.col("rows") * comes,
+                "came_bytes": F.col("bytes") * comes,
+                "expired": F.col("rows") * (event == "expired").cast("int"),
+                "retried": F.col("rows") * (event == "retried").cast("int"),
+            }
+        ),
+        (event == "sent").alias("served"),
+        F.lit(None).cast("boolean").alias("up"),
+    )
+
+
+def _moved_in(lines: DataFrame) -> DataFrame:
+    return lines.where(F.col("event") == "moved").select(
+        "hub",
+        F.col("to_endpoint").alias("endpoint"),
+        F.col("to_priority").alias("priority"),
+        *ORDER,
+        "day_ms",
+        *_arrived(),
+        F.lit(False).alias("served"),
+        F.lit(None).cast("boolean").alias("up"),
+    )
+
+
+def _carried_in(marks: DataFrame) -> DataFrame:
+    """What was carried in waits from midnight, whenever the hub wrote it down."""
+    is_in = (F.col("event") == "carried") & (F.col("detail") == "in") & (F.col("rows") > 0)
+    return marks.where(is_in).select(
+        *schemas.QUEUE,
+        (F.col("hub_ms") - F.col("day_ms")).alias("hub_ms"),
+        F.lit(_CARRIED).cast("bigint").alias("commit"),
+        "seq",
+        F.lit(0).cast("bigint").alias("day_ms"),
+        *_arrived(),
+        F.lit(False).alias("served"),
+        F.lit(None).cast("boolean").alias("up"),
+    )
+
+
+def _arrived() -> list[Column]:
+    rows, size = F.col("rows"), F.col("bytes")
+    return _counts({"depth": rows, "depth_bytes": size, "came": rows, "came_bytes": size})
+
+
+def _counts(given: Mapping[str, Column]) -> list[Column]:
+    return [given.get(name, F.lit(0)).cast("bigint").alias(name) for name in COUNTS]
+
+
+def _ends(marks: DataFrame, summed: DataFrame) -> DataFrame:
+    """Give each hub's end of the day: midnight, or its last line while the day is open."""
+    outs = (
+        marks.where((F.col("event") == "carried") & (F.col("detail") == "out"))
+        .groupBy("hub")
+        .agg(F.max(F.col("hub_ms") - F.col("day_ms") + schemas.DAY_MS).alias("midnight_ms"))
+    )
+    last = summed.groupBy("hub").agg(F.max("last_ms").alias("last_ms"))
+    return last.join(outs, on="hub", how="left").select(
+        "hub",
+        F.coalesce("midnight_ms", "last_ms").alias("hub_ms"),
+        F.lit(_LAST).cast("bigint").alias("commit"),
+        F.lit(0).cast("bigint").alias("seq"),
+        F.lit(schemas.DAY_MS).cast("bigint").alias("day_ms"),
+        F.lit(False).alias("up"),
+    )
+
+
+def _cut(events: DataFrame) -> DataFrame:
+    return events.select(
+        *schemas.QUEUE, *ORDER, "day_ms", *_counts({}), F.lit(False).alias("served"), "up"
+    )
+
+
+def _sums(moved: DataFrame) -> DataFrame:
+    """Give what each flow adds to the counts of its piece."""
+    comes = F.col("flow").isin(*IN_FLOWS).cast("int")
+    net = comes - F.col("flow").isin(*OUT_FLOWS).cast("int")
+    rows, size = F.col("rows"), F.col("bytes")
+    counts = {"depth": rows * net, "depth_bytes": size * net}
+    counts |= {"came": rows * comes, "came_bytes": size * comes}
+    counts |= {name: rows * (F.col("flow") == name).cast("int") for name in ("expired", "retried")}
+    return moved.select(*PIECE, *_counts(counts))
+
+
+def _bases(sums: DataFrame) -> DataFrame:
+    """Give each piece its first step: the sums of all earlier pieces of its queue."""
+    earlier = (
+        Window.partitionBy(*schemas.QUEUE)
+        .orderBy("piece")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    pieces = sums.groupBy(*PIECE).agg(*(F.sum(name).alias(name) for name in COUNTS))
+    return pieces.select(
+        *PIECE,
+        (F.col("piece").cast("bigint") * PIECE_MS).alias("hub_ms"),
+        F.lit(_BASE).cast("bigint").alias("commit"),
+        F.lit(0).cast("bigint").alias("seq"),
+        F.lit(0).cast("bigint").alias("day_ms"),
+        *(F.coalesce(F.sum(name).over(earlier), F.lit(0)).alias(name) for name in COUNTS),
+        F.lit(False).alias("served"),
+        F.lit(None).cast("boolean").alias("up"),
+    )
+
+
+def is_base() -> Column:
+    """Tell the first step of a piece, at which nothing happened."""
+    return F.col("commit") == _BASE

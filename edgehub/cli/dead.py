@@ -1,0 +1,191 @@
+"""`edgehub queue dead`: messages that were given up, with the reason; back they go, or away."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from edgehub.cli.consent import ask, dry_run_option, yes_option
+from edgehub.cli.daemon import call
+from edgehub.cli.tables import new_table, print_table
+from edgehub.settings import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FIGURES: Final = ("number", "priority", "body", "tries")
+_AT_ONCE: Final = 200
+"""What the daemon takes in one call."""
+_PAGE: Final = 1000
+
+
+@click.group()
+def dead() -> None:
+    """Look at dead letters: messages that the peer refused for good, or too often."""
+
+
+@dead.command("list")
+@click.option("--queue", "queue_name", help="Those of one queue; absent = of all.")
+@click.option("--limit", type=click.IntRange(1, _PAGE), default=100, help="At most (100).")
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this number.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def list_letters(
+    obj: dict[str, Any], queue_name: str | None, limit: int, after: int, as_json: bool
+) -> None:
+    """List dead letters, oldest first, a page at a time."""
+    document = call(
+        load_settings(obj["config"]).control_path,
+        "dead list",
+        queue=queue_name,
+        limit=limit,
+        after=after,
+    )
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    letters = document["dead_letters"]
+    if not letters:
+        click.echo("no dead letters" + (f" of {queue_name}" if queue_name else ""))
+        return
+    table = new_table(
+        *_FIGURES[:1], "endpoint", *_FIGURES[1:], "since", "device", "reason", "id", right=_FIGURES
+    )
+    for letter in letters:
+        table.add_row(
+            str(letter["dead_letter"]),
+            letter["endpoint"],
+            _priority(letter["priority"]),
+            f"{letter['body_bytes']} B",
+            str(letter["attempts"]),
+            letter["dead"],
+            letter["device"],
+            f"{letter['kind']}: {letter['reason']}",
+            letter["id"],
+        )
+    print_table(table)
+    if document["next"] is not None:
+        click.echo(f"more: --after {document['next']} ({document['total']} in all)", err=True)
+
+
+@dead.command()
+@click.argument("number", type=click.IntRange(1))
+@click.option("--payload", is_flag=True, help="Show the body and the values of properties.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None:
+    """Show the dead letter of a NUMBER; no body and no values unless asked for."""
+    socket = load_settings(obj["config"]).control_path
+    letter = call(socket, "dead show", dead_letter=number, payload=payload)
+    if as_json:
+        click.echo(json.dumps(letter, indent=2))
+        return
+    for name, value in letter.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        click.echo(f"{name}: {text}")
+
+
+@dead.command()
+@click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All there are.")
+@click.option("--queue", "queue_name", help="All of one queue.")
+@dry_run_option
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def requeue(
+    obj: dict[str, Any],
+    numbers: tuple[int, ...],
+    every: bool,
+    queue_name: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Put dead letters back into their queues, where they are tried anew.
+
+    Each goes to its old place; its time to live goes on where it stood when it was given up.
+    """
+    choice = (numbers, every, queue_name)
+    _release(obj, "dead requeue", choice, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@dead.command()
+@click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All there are.")
+@click.option("--queue", "queue_name", help="All of one queue.")
+@dry_run_option
+@yes_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def purge(
+    obj: dict[str, Any],
+    numbers: tuple[int, ...],
+    every: bool,
+    queue_name: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete dead letters; they are gone for good."""
+    choice = (numbers, every, queue_name)
+    _release(obj, "dead purge", choice, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _release(
+    obj: dict[str, Any],
+    command: str,
+    choice: tuple[tuple[int, ...], bool, str | None],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    numbers, every, queue_name = choice
+    if sum([bool(numbers), every, queue_name is not None]) != 1:
+        msg = "want numbers, or --queue, or --all (edgehub queue dead list shows what there is)"
+        raise click.UsageError(msg)
+    socket = load_settings(obj["config"]).control_path
+    chosen = list(numbers) or _numbers(socket, queue_name)
+    back = command == "dead requeue"
+    verb = "requeue" if back else "delete"
+    rows = len(chosen)
+    if not dry_run:
+        if chosen:
+            ask(f"{verb} {rows} dead letters?", yes=yes)
+        rows = 0
+        for start in range(0, len(chosen), _AT_ONCE):
+            part = chosen[start : start + _AT_ONCE]
+            rows += call(socket, command, dead_letters=part)["rows"]
+    missing = len(chosen) - rows
+    if as_json:
+        click.echo(json.dumps({"rows": rows, "missing": missing, "dry_run": dry_run}, indent=2))
+    else:
+        click.echo(
+            f"{'would ' if dry_run else ''}{verb}{'' if dry_run else 'd'} {rows} dead letters"
+        )
+    if missing and numbers:
+        raise MissingLettersError(f"{missing} of them were not there (any more)")
+
+
+class MissingLettersError(click.ClickException):
+    """Letters that were named are not there."""
+
+    exit_code = 1
+
+
+def _numbers(socket: Path, queue_name: str | None) -> list[int]:
+    """Give the numbers of all letters that there are now, or of those of one queue."""
+    numbers: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = call(socket, "dead list", queue=queue_name, limit=_PAGE, after=after)
+        numbers += [letter["dead_letter"] for letter in page["dead_letters"]]
+        after = page["next"]
+    return numbers
+
+
+def _priority(value: int) -> str:
+    return str(value) if value <= 9 else "default"  # noqa: PLR2004 - the last explicit one

@@ -1,0 +1,73 @@
+"""`edgehub report`: what expired and what starved on one day, as a page and as tables.
+
+Starts the report as a process of its own: it needs Java and much memory, and the daemon neither.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from edgehub.errors import EdgeHubError
+
+
+class _Date(click.DateTime):
+    """A date, or `yesterday` for timers."""
+
+    def __init__(self) -> None:
+        super().__init__(formats=["%Y-%m-%d"])
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Give the moment at which the date begins, or one of it."""
+        if value == "yesterday":
+            return datetime.now(UTC) - timedelta(days=1)
+        found = super().convert(value, param, ctx)
+        assert isinstance(found, datetime)
+        return found
+
+
+@click.command()
+@click.argument("date", type=_Date())
+@click.option(
+    "--input", "source", required=True, help="Folder or URL that `edgehub journal export` fills."
+)
+@click.option("--output", required=True, help="Folder or URL for the results.")
+@click.option("--exclude-hub", multiple=True, metavar="HUB", help="Leave a hub out; repeat.")
+@click.option(
+    "--starved-after-s",
+    type=click.IntRange(min=60),
+    help="Shortest time without service that counts; absent = 60.",
+)
+@click.option(
+    "--idle-after-s",
+    type=click.IntRange(min=60),
+    help="Longest pause of a link while rows wait; absent = 60.",
+)
+@click.option("--memory", help="Heap for Java, such as 4g; absent = 2g.")
+def report(
+    date: datetime,
+    source: str,
+    output: str,
+    exclude_hub: tuple[str, ...],
+    **given: int | str | None,
+) -> int:
+    """Report on the journals of DATE, such as 2026-11-28, or of yesterday (UTC).
+
+    Exit code 5: the counts of that day do not close, and nothing was written.
+    """
+    if importlib.util.find_spec("analytics") is None or importlib.util.find_spec("pyspark") is None:
+        raise EdgeHubError("the report needs PySpark: pip install 'edgehub[spark]'")
+    command = [sys.executable, "-m", "analytics", f"--date={date:%Y-%m-%d}"]
+    command += [f"--input={source}", f"--output={output}"]
+    command += [f"--exclude-hub={hub}" for hub in exclude_hub]
+    command += [
+        f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
+    ]
+    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own package

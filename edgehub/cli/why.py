@@ -1,0 +1,112 @@
+"""`edgehub why`: where a message is, what it waits for, and when it will leave."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from edgehub.cli.daemon import call
+from edgehub.cli.queue import drain_text, sender
+from edgehub.settings import load_settings
+
+
+@click.command()
+@click.argument("message_id", metavar="MESSAGE-ID")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
+    """Explain where a message is and why it is there.
+
+    MESSAGE-ID is the hub's, as receivers and `edgehub queue peek` see it, and is found at once; or
+    the one that the sender gave ($.mid), which is searched for among the oldest 500 000 rows. Exit
+    code 1 if nothing is known of it.
+    """
+    document = call(load_settings(obj["config"]).control_path, "why", id=message_id)
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print(document)
+    return 1 if document["state"] == "unknown" else 0
+
+
+def _print(document: dict[str, Any]) -> None:
+    click.echo(f"{document['message'] or document['asked']}: {document['state']}")
+    if not document["complete"]:
+        click.echo(f"only {document['looked_at_rows']} rows were looked at", err=True)
+    for copy in document["copies"]:
+        _print_copy(copy)
+    more = document["copies_total"] - len(document["copies"])
+    if more:
+        click.echo(f"and {more} more rows with that id")
+    for letter in document["dead_letters"]:
+        click.echo(
+            f"dead letter {letter['dead_letter']} of {letter['endpoint']} since {letter['dead']}:"
+            f" {letter['kind']}: {letter['reason']}"
+        )
+    journal = document["journal"]
+    if journal is None:
+        return
+    for event in journal["events"]:
+        click.echo(f"  {event['time']} {_event_text(event)}")
+    if not journal["complete"] and not document["copies"]:
+        click.echo("what was before that is not in the journal's segments that were looked at")
+
+
+def _print_copy(copy: dict[str, Any]) -> None:
+    click.echo(f"in {copy['queue']}: {copy['state']}, offset {copy['offset']}, from {sender(copy)}")
+    if copy["orphaned"]:
+        click.echo("  orphaned: no settings or route name its endpoint any more")
+    elif copy["endpoint_state"] is not None:
+        reason = f", {copy['endpoint_reason']}" if copy["endpoint_reason"] else ""
+        click.echo(f"  endpoint: {copy['endpoint_state']}{reason}")
+    click.echo(f"  routes: {', '.join(copy['routes'])}")
+    ttl = "never expires" if copy["ttl_s"] is None else f"{copy['ttl_s']:.0f} s"
+    left = "" if copy["ttl_s"] is None else f", expires in {copy['expires_in_s']:.0f} s"
+    click.echo(f"  time to live: {ttl} ({copy['ttl_from']}){left}")
+    click.echo(f"  waits for {copy['age_s']:.1f} s{_waited_text(copy['waited'])}")
+    if copy["attempts"]:
+        click.echo(f"  refused {copy['attempts']} times")
+    passed = copy["overtaken_by"]
+    if passed is not None and (passed["rows"] or passed["complete"]):
+        queues = ", ".join(f"{rows} of {name}" for name, rows in passed["queues"].items())
+        least = "" if passed["complete"] else "at least "
+        click.echo(
+            f"  overtaken by {least}{passed['rows']} rows" + (f": {queues}" if queues else "")
+        )
+    before = copy["before"]
+    click.echo(f"  before it in its queue: {before['rows']} rows, {before['bytes']} bytes")
+    for each in before["better"]:
+        click.echo(f"  goes first: {each['rows']} rows of {each['queue']}, {each['bytes']} bytes")
+    if copy["leaves"] is not None:
+        text = drain_text(copy["leaves"])
+        click.echo(f"  leaves in: {'not measured yet' if text == '?' else text}")
+
+
+def _waited_text(waited: dict[str, float] | None) -> str:
+    if waited is None:
+        return ""
+    names = {
+        "offline_s": "without link",
+        "behind_s": "behind better priorities",
+        "retry_s": "after refusals",
+        "rate_s": "for the link's rate",
+    }
+    parts = [f"{waited[key]:.1f} s {name}" for key, name in names.items() if waited[key] >= 0.05]  # noqa: PLR2004 - what rounds to 0.1
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _event_text(event: dict[str, Any]) -> str:
+    place = event.get("endpoint", "")
+    if "priority" in event:
+        place += f"_Pri{event['priority']}"
+    text = f"{event['event']} {place}"
+    if "to_endpoint" in event:
+        priority = f"_Pri{event['to_priority']}" if "to_priority" in event else ""
+        text += f" to {event['to_endpoint']}{priority}"
+    if "reason" in event:
+        text += f" ({event['reason']})"
+    if "waited_ms" in event:
+        text += f", waited {event['waited_ms'] / 1000:.1f} s"
+    return text

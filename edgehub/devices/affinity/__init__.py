@@ -1,0 +1,1 @@
+"""Which hub speaks for a device: the coordinator, its notices, and what a hub remembers."""

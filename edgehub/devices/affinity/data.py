@@ -1,0 +1,212 @@
+"""A data frame of a device: local checks, wait, election, handling.
+
+Acts on a `Device` inside its queue and owns nothing. Invariants: with deduplication `drop` at most
+one hub handles a counter; a hub that lost waits before it asks; no answer of the coordinator
+changes nothing; a frame whose handling failed does not count as processed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from edgehub.devices.affinity.coordinator import Ballot
+from edgehub.devices.affinity.copies import Copy
+from edgehub.devices.affinity.counters import CounterCheck, check_counter
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.outcome import Handling, Outcome, Reason, Result
+from edgehub.devices.deadline import deadline
+from edgehub.devices.faults import CoordinatorUnreachableError
+from edgehub.devices.request_queue import RequestKind
+from edgehub.devices.source import Deduplication
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from edgehub.devices.affinity.coordinator import Verdict
+    from edgehub.devices.device import Device
+    from edgehub.devices.source import StoredDevice
+
+    Handle = Callable[[Handling], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """A data frame as a head heard it.
+
+    Attributes:
+        address: DevAddr, or the id of another device.
+        f_cnt: Frame counter, 32 bits.
+        confirmed: Whether the device wants an answer.
+        station: Which station of this hub heard it.
+        key: What all copies of the frame have in common, and no other frame.
+        fits: Tells whether the frame is of a device as it is stored (its MIC).
+    """
+
+    address: str
+    f_cnt: int
+    confirmed: bool
+    station: str
+    key: str
+    fits: Callable[[StoredDevice], bool]
+
+
+async def process_data(device: Device, uplink: Uplink, handle: Handle, *, waited: bool) -> Outcome:
+    """Take a frame through the device's queue.
+
+    Args:
+        device: Loaded, and the frame fits it.
+        uplink: The frame.
+        handle: Called for an elected frame, while the device's connection is open if it is needed.
+        waited: This hub has waited as a loser for this frame already.
+
+    Raises:
+        DeviceError: It failed, by the coordinator, the source, the connection or the handling.
+    """
+    copy = device.copies.note(uplink.key, uplink.station)
+    if copy is Copy.OTHER_STATION and device.profile.deduplication is Deduplication.DROP:
+        return _refused(device, Result.DROPPED, Reason.SECOND_STATION)
+
+    async def run() -> Outcome:
+        has_waited = await device.ensure_loaded(uplink.fits) or waited
+        if device.stored is None or not uplink.fits(device.stored):
+            return _refused(device, Result.REJECTED, Reason.NO_DEVICE_BY_MIC)
+        return await _DataRun(device, uplink, handle, copy).run(waited=has_waited)
+
+    try:
+        outcome = await device.queue.run(RequestKind.DATA, run)
+    except BaseException:
+        device.copies.forget(uplink.key)
+        raise
+    return replace(outcome, repeated=copy is not Copy.FIRST)
+
+
+class _DataRun:
+    """One frame while it is its device's turn."""
+
+    __slots__ = ("_copy", "_device", "_handle", "_uplink")
+
+    def __init__(self, device: Device, uplink: Uplink, handle: Handle, copy: Copy) -> None:
+        self._device = device
+        self._uplink = uplink
+        self._handle = handle
+        self._copy = copy
+
+    async def run(self, *, waited: bool) -> Outcome:
+        """Check, elect and handle it."""
+        device = self._device
+        gateway_id = device.profile.gateway_id
+        if gateway_id not in (None, device.shared.hub_id):
+            return _refused(device, Result.REJECTED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
+        check = self._check()
+        if check is CounterCheck.INVALID:
+            return _refused(device, Result.REJECTED, Reason.INVALID_FRAME_COUNTER)
+        if check is CounterCheck.REPEATED_TOO_OFTEN:
+            return _refused(device, Result.REJECTED, Reason.CONFIRMATION_RESUBMIT_LIMIT)
+        verdict, elected_ms = await self._ask(check, waited=waited)
+        drops = device.profile.deduplication is Deduplication.DROP
+        if drops and verdict is not None and not verdict.won:
+            await self._lose(verdict)
+            return _refused(device, Result.DROPPED, Reason.DUPLICATE, elected_ms)
+        regained = device.ownership is Ownership.LOSER
+        epoch = 0 if verdict is None else verdict.epoch
+        device.connection.keep()
+        await device.shared.flags.set(device.device_id, Ownership.OWNER, epoch)
+        handling = self._handling(check, verdict)
+        saved = await self._process(check, handling, regained=regained)
+        return Outcome(
+            device_id=device.device_id,
+            result=Result.PROCESSED,
+            elected_ms=elected_ms,
+            upstream=handling.upstream,
+            duplicate=handling.duplicate,
+            answer=handling.answer,
+            saved=saved,
+        )
+
+    def _check(self) -> CounterCheck:
+        device, uplink = self._device, self._uplink
+        if self._copy is Copy.OTHER_STATION:
+            return CounterCheck.REPEATED
+        return check_counter(
+            uplink.f_cnt,
+            device.session.f_cnt_up,
+            device.profile,
+            confirmed=uplink.confirmed,
+            heard=device.heard,
+            copied=self._copy is not Copy.FIRST,
+            repeats=device.repeats,
+            is_loser=device.ownership is Ownership.LOSER,
+        )
+
+    async def _ask(self, check: CounterCheck, *, waited: bool) -> tuple[Verdict | None, int | None]:
+        device, mode = self._device, self._device.profile.deduplication
+        if device.profile.gateway_id is not None or self._copy is Copy.OTHER_STATION:
+            return None, None
+        if mode is Deduplication.NONE and not self._uplink.confirmed:
+            return None, None
+        if not waited:
+            await device.wait_as_loser()
+        shared = device.shared
+        ballot = Ballot(
+            device_id=device.device_id,
+            hub_id=shared.hub_id,
+            f_cnt=self._uplink.f_cnt,
+            generation=device.session.generation,
+            restarted=check is CounterCheck.RESTARTED,
+        )
+        try:
+            async with deadline(shared.clock, shared.rules.answer_timeout_s):
+                verdict = await shared.coordinator.elect(ballot)
+        except TimeoutError as exc:
+            raise CoordinatorUnreachableError(
+                device.device_id, f"no answer within {shared.rules.answer_timeout_s:g} s"
+            ) from exc
+        return verdict, shared.clock.boottime_ms()
+
+    async def _lose(self, verdict: Verdict) -> None:
+        device = self._device
+        if not device.shared.rules.is_sticky:
+            return
+        await device.shared.flags.set(device.device_id, Ownership.LOSER, verdict.epoch)
+        device.connection.request_close()
+
+    def _handling(self, check: CounterCheck, verdict: Verdict | None) -> Handling:
+        mode = self._device.profile.deduplication
+        is_copy = self._copy is Copy.OTHER_STATION
+        repeated = check is CounterCheck.REPEATED and not is_copy
+        lost = verdict is not None and not verdict.won
+        marked = mode is Deduplication.MARK and (lost or is_copy)
+        return Handling(
+            # A repetition asks for the answer again; with `drop` the reading is upstream already.
+            upstream=not repeated or mode is not Deduplication.DROP,
+            duplicate=marked or (repeated and mode is not Deduplication.DROP),
+            answer=not lost and not is_copy,
+        )
+
+    async def _process(self, check: CounterCheck, handling: Handling, *, regained: bool) -> bool:
+        device, f_cnt = self._device, self._uplink.f_cnt
+        session = device.session.session
+        async with device.connection.activity():
+            if regained:
+                await device.reread_as_owner()
+            if handling.upstream:
+                await device.connection.ensure_open(entitled=True)
+            await self._handle(handling)
+            if device.session.session != session:
+                return False  # another hub gave it a new session; this counter is not of that one
+            if check is CounterCheck.REPEATED:
+                device.repeats += self._copy is not Copy.OTHER_STATION
+                return False
+            if check is CounterCheck.RESTARTED:
+                device.copies.clear()
+                device.copies.note(self._uplink.key, self._uplink.station)
+            device.heard = True
+            device.repeats = 0
+            return await device.save(f_cnt, force=check is CounterCheck.RESTARTED)
+
+
+def _refused(
+    device: Device, result: Result, reason: Reason, elected_ms: int | None = None
+) -> Outcome:
+    return Outcome(device_id=device.device_id, result=result, reason=reason, elected_ms=elected_ms)

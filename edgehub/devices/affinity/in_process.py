@@ -1,0 +1,217 @@
+"""The coordinator of one process: for a hub alone, and for simulations of several.
+
+Owns the records of devices, the claims of joins and the streams of notices. Every decision is made
+without an await in between, so it is atomic. Invariants: epochs only grow, also over a forgotten
+record; a cleared counter keeps its owner; the former owner's notice stands in its stream before the
+answer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgehub.devices.affinity.coordinator import Notice, NoticeBatch, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock
+    from edgehub.devices.affinity.coordinator import Ballot, JoinClaim
+
+RECORDS_MAX: Final = 100_000
+"""Devices remembered; beyond it the one that was silent longest is forgotten."""
+
+NOTICES_MAX: Final = 10_000
+"""Notices kept per hub; a hub that comes later than that is told that it missed some."""
+
+CLAIMS_MAX: Final = 10_000
+CLAIM_S: Final = 300.0
+"""A join request repeated after so long is a new one to the coordinator; nonces catch replays."""
+
+FIRST_RESTART_COUNTER: Final = 1
+"""A device that starts again sends 0 or 1; a record up to it is not cleared a second time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What the coordinator knows of a device.
+
+    Attributes:
+        f_cnt: Highest counter seen, None = cleared.
+        owner: Hub to which the device belongs.
+        epoch: Number of the election that gave it the device.
+        generation: Number of the session of the counter.
+    """
+
+    f_cnt: int | None
+    owner: str
+    epoch: int
+    generation: int = 0
+
+
+class _Stream:
+    __slots__ = ("arrived", "count", "kept")
+
+    def __init__(self, notices_max: int) -> None:
+        self.kept: deque[Notice] = deque(maxlen=notices_max)
+        self.count = 0
+        self.arrived = asyncio.Event()
+
+
+class InProcessCoordinator:
+    """See the module; implements `Coordinator`.
+
+    Args:
+        clock: For the age of join claims.
+        incarnation: Names this coordinator's memory, so that a position of another one is known
+            for what it is.
+        records_max: Devices remembered.
+        notices_max: Notices kept per hub.
+        told: Hears of each notice, with the hub it is for.
+    """
+
+    __slots__ = (
+        "_claims",
+        "_clock",
+        "_epoch",
+        "_incarnation",
+        "_notices_max",
+        "_records",
+        "_records_max",
+        "_streams",
+        "_told",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        incarnation: str,
+        records_max: int = RECORDS_MAX,
+        notices_max: int = NOTICES_MAX,
+        told: Callable[[str, Notice], None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._incarnation = incarnation
+        self._records_max = records_max
+        self._notices_max = notices_max
+        self._told = told
+        self._epoch = 0
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._claims: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._streams: dict[str, _Stream] = {}
+
+    async def elect(self, ballot: Ballot) -> Verdict:
+        """See `Coordinator`."""
+        record = self._records.get(ballot.device_id)
+        if record is None:
+            record = self.record(
+                ballot.device_id, ballot.f_cnt, ballot.hub_id, generation=ballot.generation
+            )
+            return self._verdict(record, ballot, won=True)
+        self._records.move_to_end(ballot.device_id)
+        if ballot.generation < record.generation:
+            return self._verdict(record, ballot, won=False)
+        if ballot.generation > record.generation:
+            record.f_cnt, record.generation = None, ballot.generation
+        if ballot.restarted and (record.f_cnt or 0) > FIRST_RESTART_COUNTER:
+            record.f_cnt = None
+        if record.f_cnt is None or ballot.f_cnt > record.f_cnt:
+            record.f_cnt = ballot.f_cnt
+            self._give(record, ballot)
+            return self._verdict(record, ballot, won=True)
+        repeated = ballot.f_cnt == record.f_cnt and record.owner == ballot.hub_id
+        return self._verdict(record, ballot, won=repeated)
+
+    async def claim_join(self, claim: JoinClaim) -> bool:
+        """See `Coordinator`."""
+        now = self._clock.monotonic()
+        while self._claims and next(iter(self._claims.values())) <= now - CLAIM_S:
+            self._claims.popitem(last=False)
+        if (claim.device_id, claim.key) in self._claims:
+            return False
+        if len(self._claims) >= CLAIMS_MAX:
+            self._claims.popitem(last=False)
+        self._claims[claim.device_id, claim.key] = now
+        return True
+
+    async def finish_join(self, claim: JoinClaim, *, generation: int | None) -> None:
+        """See `Coordinator`."""
+        if generation is None:
+            self._claims.pop((claim.device_id, claim.key), None)
+        elif record := self._records.get(claim.device_id):
+            record.f_cnt, record.generation = None, generation
+
+    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+        """See `Coordinator`."""
+        stream = self._stream(hub_id)
+        read, of_this_memory = self._place(after)
+        while stream.count <= read and of_this_memory:
+            stream.arrived.clear()
+            await stream.arrived.wait()
+        dropped = stream.count - len(stream.kept)
+        skip = max(0, read - dropped)
+        return NoticeBatch(
+            notices=tuple(stream.kept)[skip:],
+            position=self.position(hub_id),
+            missed=not of_this_memory or read < dropped,
+        )
+
+    def position(self, hub_id: str) -> str:
+        """Give the newest place in a hub's stream."""
+        return f"{self._incarnation}-{self._stream(hub_id).count}"
+
+    def record(self, device_id: str, f_cnt: int | None, owner: str, *, generation: int) -> Record:
+        """Write down a device anew; nobody is told."""
+        if device_id not in self._records and len(self._records) >= self._records_max:
+            self._records.popitem(last=False)
+        self._epoch += 1
+        record = Record(f_cnt=f_cnt, owner=owner, epoch=self._epoch, generation=generation)
+        self._records[device_id] = record
+        return record
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device, as if it had never been heard."""
+        self._records.pop(device_id, None)
+
+    def known(self, device_id: str) -> Record | None:
+        """Give what is known of a device, None = nothing."""
+        return self._records.get(device_id)
+
+    def _give(self, record: Record, ballot: Ballot) -> None:
+        if record.owner == ballot.hub_id:
+            return
+        former, record.owner = record.owner, ballot.hub_id
+        self._epoch += 1
+        record.epoch = self._epoch
+        stream = self._stream(former)
+        stream.count += 1
+        notice = Notice(
+            position=f"{self._incarnation}-{stream.count}",
+            device_id=ballot.device_id,
+            epoch=record.epoch,
+            owner=record.owner,
+        )
+        stream.kept.append(notice)
+        stream.arrived.set()
+        if self._told is not None:
+            self._told(former, notice)
+
+    def _verdict(self, record: Record, ballot: Ballot, *, won: bool) -> Verdict:
+        f_cnt = ballot.f_cnt if record.f_cnt is None else record.f_cnt
+        return Verdict(won=won, owner=record.owner, epoch=record.epoch, f_cnt=f_cnt)
+
+    def _stream(self, hub_id: str) -> _Stream:
+        stream = self._streams.get(hub_id)
+        if stream is None:
+            stream = self._streams[hub_id] = _Stream(self._notices_max)
+        return stream
+
+    def _place(self, position: str) -> tuple[int, bool]:
+        incarnation, _, count = position.rpartition("-")
+        if not position:
+            return 0, True
+        return (int(count), True) if incarnation == self._incarnation else (0, False)

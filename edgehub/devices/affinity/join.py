@@ -1,0 +1,142 @@
+"""A join request of a device: one hub answers it, and the others forget the old session.
+
+Acts on a `Device` inside its queue and owns nothing. Invariants: the coordinator's counter is
+cleared only after the request's MIC was found right and its session was kept, and the device's
+owner stays; a hub that was
+refused has no flag changed, opens nothing, and loads the device before its next frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from edgehub.devices.affinity.coordinator import JoinClaim
+from edgehub.devices.affinity.copies import Copy
+from edgehub.devices.affinity.outcome import Outcome, Reason, Result
+from edgehub.devices.deadline import deadline
+from edgehub.devices.faults import CoordinatorUnreachableError
+from edgehub.devices.request_queue import RequestKind
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from edgehub.devices.device import Device
+    from edgehub.devices.source import DeviceSession, StoredDevice
+
+log = structlog.get_logger(__name__)
+
+DEV_NONCES_MAX = 64
+"""Nonces remembered per device, the oldest leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """A join request as a head heard it.
+
+    Attributes:
+        device_id: DevEUI.
+        dev_nonce: The device's number for it.
+        station: Which station of this hub heard it.
+        key: What all copies of it have in common, and no forged one: nonce and MIC.
+    """
+
+    device_id: str
+    dev_nonce: int
+    station: str
+    key: str
+
+
+Accept = Callable[["StoredDevice"], Awaitable["DeviceSession | None"]]
+"""Checks the MIC and makes a session, name and address; None = the MIC is wrong."""
+
+
+async def process_join(device: Device, request: JoinRequest, accept: Accept) -> Outcome:
+    """Take a join request through the device's queue.
+
+    Raises:
+        DeviceError: It failed, by the coordinator, the source or the connection.
+    """
+    copy = device.join_copies.note(request.key, request.station)
+    if copy is Copy.OTHER_STATION:
+        return _outcome(device, Result.DROPPED, Reason.SECOND_STATION)
+    try:
+        return await device.queue.run(RequestKind.JOIN, lambda: _join(device, request, accept))
+    except BaseException:
+        device.join_copies.forget(request.key)
+        raise
+
+
+async def _join(device: Device, request: JoinRequest, accept: Accept) -> Outcome:
+    shared = device.shared
+    claim = JoinClaim(device_id=device.device_id, hub_id=shared.hub_id, key=request.key)
+    if not await _ask(device, lambda: shared.coordinator.claim_join(claim)):
+        if device.stored is None or request.dev_nonce not in device.session.dev_nonces:
+            device.forget()  # another hub answered it
+        return _outcome(device, Result.DROPPED, Reason.DEV_NONCE_USED)
+    outcome = None
+    try:
+        outcome = await _answer(device, request, accept, claim)
+    finally:
+        if outcome is None or outcome.result is not Result.ACCEPTED:
+            await _finish(device, claim, None)
+    return outcome
+
+
+async def _answer(
+    device: Device, request: JoinRequest, accept: Accept, claim: JoinClaim
+) -> Outcome:
+    shared = device.shared
+    async with device.connection.activity():
+        device.connection.request_close()
+        await device.load()  # also where it is in memory: another hub may have answered it since
+        if device.profile.gateway_id not in (None, shared.hub_id):
+            return _outcome(device, Result.REJECTED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
+        if request.dev_nonce in device.session.dev_nonces:
+            return _outcome(device, Result.REJECTED, Reason.DEV_NONCE_USED)
+        assert device.stored is not None
+        session = await accept(device.stored)
+        if session is None:
+            return _outcome(device, Result.REJECTED, Reason.JOIN_MIC_FAILED)
+        nonces = (*device.session.dev_nonces, request.dev_nonce)[-DEV_NONCES_MAX:]
+        generation = device.session.generation + 1
+        joined = replace(session, generation=generation, f_cnt_up=0, dev_nonces=nonces)
+        if shared.source.needs_connection:
+            await device.connection.ensure_open(entitled=True)
+        await shared.source.save(device.device_id, joined)
+        device.adopt(replace(device.stored, session=joined))
+        await _finish(device, claim, generation)
+    return _outcome(device, Result.ACCEPTED)
+
+
+async def _finish(device: Device, claim: JoinClaim, generation: int | None) -> None:
+    coordinator = device.shared.coordinator
+    try:
+        await _ask(device, lambda: coordinator.finish_join(claim, generation=generation))
+    except CoordinatorUnreachableError as exc:
+        # The claim ends by itself, and the first frame of a new session clears the counter too.
+        log.warning("affinity.join_not_finished", device_id=device.device_id, reason=str(exc))
+
+
+async def _ask(device: Device, question: Callable[[], Awaitable[Any]]) -> Any:
+    shared = device.shared
+    try:
+        async with deadline(shared.clock, shared.rules.answer_timeout_s):
+            return await question()
+    except TimeoutError as exc:
+        raise CoordinatorUnreachableError(
+            device.device_id, f"no answer within {shared.rules.answer_timeout_s:g} s"
+        ) from exc
+
+
+def _outcome(device: Device, result: Result, reason: Reason | None = None) -> Outcome:
+    return Outcome(
+        device_id=device.device_id,
+        result=result,
+        reason=reason,
+        answer=result is Result.ACCEPTED,
+        saved=result is Result.ACCEPTED,
+    )

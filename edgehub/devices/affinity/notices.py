@@ -1,0 +1,83 @@
+"""The reader of a hub's notices: releases the devices that went to other hubs.
+
+Owns the reading position. May call the coordinator, the flags and the devices. Invariants: the flag
+changes before the next notice is read; a close waits for what runs, and nothing waits for the
+close; a position is kept only after what the notices up to it changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.devices.faults import CoordinatorUnreachableError
+
+if TYPE_CHECKING:
+    from edgehub.clock import Clock
+    from edgehub.devices.affinity.coordinator import Coordinator, NoticeBatch
+    from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.devices import Devices
+
+PAUSE_S_MIN: Final = 1.0
+PAUSE_S_MAX: Final = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+class NoticeReader:
+    """See the module.
+
+    Args:
+        hub_id: Whose notices.
+        coordinator: Where they are.
+        flags: What they change.
+        devices: Whose connections they close.
+        clock: For pauses while the coordinator is away.
+    """
+
+    __slots__ = ("_clock", "_coordinator", "_devices", "_flags", "_hub_id")
+
+    def __init__(
+        self,
+        hub_id: str,
+        *,
+        coordinator: Coordinator,
+        flags: Flags,
+        devices: Devices,
+        clock: Clock,
+    ) -> None:
+        self._hub_id = hub_id
+        self._coordinator = coordinator
+        self._flags = flags
+        self._devices = devices
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Read for ever; a coordinator that is away is asked again after a pause."""
+        pause_s = PAUSE_S_MIN
+        while True:
+            try:
+                batch = await self._coordinator.notices(self._hub_id, self._flags.position)
+            except CoordinatorUnreachableError as exc:
+                if pause_s == PAUSE_S_MIN:  # once per outage
+                    log.warning("affinity.notices_unreachable", reason=str(exc))
+                await self._clock.sleep(pause_s)
+                pause_s = min(PAUSE_S_MAX, 2 * pause_s)
+                continue
+            pause_s = PAUSE_S_MIN
+            await self._take(batch)
+
+    async def _take(self, batch: NoticeBatch) -> None:
+        if batch.missed:
+            owned = await self._flags.forget_elections()
+            log.warning("affinity.notices_missed", devices=len(owned))
+            for device_id in owned:
+                self._devices.release(device_id)
+        for notice in batch.notices:
+            if await self._flags.apply(notice):
+                log.info("affinity.device_lost", device_id=notice.device_id, owner=notice.owner)
+                self._devices.release(notice.device_id)
+            await self._flags.advance(notice.position)
+        if batch.position != self._flags.position:
+            await self._flags.advance(batch.position)

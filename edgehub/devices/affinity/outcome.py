@@ -1,0 +1,76 @@
+"""What became of a message or a join request of a device.
+
+Owns the words; see docs/devices.md. An operation that could not be carried out raises a
+`DeviceError` instead, which has a `reason` too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Result(StrEnum):
+    """How a frame ended."""
+
+    PROCESSED = "processed"
+    ACCEPTED = "accepted"  # a join request
+    DROPPED = "dropped"  # refused by the election, or a copy from another station
+    REJECTED = "rejected"  # refused by local checks, nobody was asked
+
+
+class Reason(StrEnum):
+    """Why it was not taken."""
+
+    DUPLICATE = "duplicate"
+    SECOND_STATION = "second_station_of_same_gateway"
+    INVALID_FRAME_COUNTER = "invalid_frame_counter"
+    CONFIRMATION_RESUBMIT_LIMIT = "confirmation_resubmit_limit"
+    BELONGS_TO_ANOTHER_GATEWAY = "belongs_to_another_gateway"
+    DEV_NONCE_USED = "dev_nonce_used"
+    JOIN_MIC_FAILED = "join_mic_failed"
+    NO_DEVICE_BY_ADDRESS = "no_device_by_address"
+    NO_DEVICE_BY_MIC = "no_device_by_mic"
+    NOT_OWNER = "not_owner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one frame at this hub.
+
+    Attributes:
+        device_id: Whose frame, None = of no device that is known here.
+        result: See `Result`.
+        reason: Why it was not taken, None = it was.
+        elected_ms: Boot time at which the coordinator's answer came, None = it was not asked.
+        upstream: Whether it was sent on.
+        duplicate: Whether it was sent on with the mark of a duplicate.
+        answer: Whether this hub may answer the device.
+        saved: Whether the device's counters were written to its source.
+        repeated: Whether this hub heard the very same frame within the last minute.
+    """
+
+    device_id: str | None
+    result: Result
+    reason: Reason | None = None
+    elected_ms: int | None = None
+    upstream: bool = False
+    duplicate: bool = False
+    answer: bool = False
+    saved: bool = False
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handling:
+    """What the head is to do with a frame that was elected.
+
+    Attributes:
+        upstream: Send it on.
+        duplicate: Mark it as a duplicate.
+        answer: Answer the device.
+    """
+
+    upstream: bool
+    duplicate: bool
+    answer: bool

@@ -1,0 +1,27 @@
+"""The figures of the affinity that an operator may change, for a whole hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityRules:
+    """How this hub behaves towards the others.
+
+    Attributes:
+        processing_delay_ms: How long a hub that lost a device waits before it asks for it again;
+            0 = off: nobody waits, and a refused hub changes nothing.
+        answer_timeout_s: How long the coordinator may take for an answer.
+        reload_pause_s: A frame that does not fit a loaded device has it read again, but not sooner
+            than so long after the last time: frames are easily forged.
+    """
+
+    processing_delay_ms: int = 400
+    answer_timeout_s: float = 10.0
+    reload_pause_s: float = 10.0
+
+    @property
+    def is_sticky(self) -> bool:
+        """Tell whether losers wait."""
+        return self.processing_delay_ms > 0

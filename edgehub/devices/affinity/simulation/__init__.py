@@ -1,0 +1,1 @@
+"""Several hubs, one coordinator and a device on a clock of their own: what would happen."""

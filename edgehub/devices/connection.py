@@ -1,0 +1,236 @@
+"""A device's own upstream connection: opened when it is needed, closed when nobody uses it.
+
+Owns when the link is opened and closed, and counts who uses it. Invariants: a close never cuts a
+running activity, it waits for the last one; what comes later does not open the connection again
+unless this hub owns the device; when the last activity ends, the connection stays open only if this
+hub owns the device and nobody asked for a close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from edgehub.devices.faults import DeviceConnectionError, DeviceNotOwnedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from edgehub.clock import Clock, TimerHandle
+
+KEEP_ALIVE_S_MIN: Final = 60
+
+log = structlog.get_logger(__name__)
+
+
+class DeviceLink(Protocol):
+    """The session behind a device's connection."""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether it is open; a link that the peer ended is not."""
+
+    async def open(self) -> None:
+        """Open it; when cancelled or failed it is closed.
+
+        Raises:
+            DeviceConnectionError: It cannot be opened now.
+        """
+
+    async def close(self) -> None:
+        """Close it; afterwards it is closed, whatever is raised.
+
+        Raises:
+            DeviceConnectionError: The peer did not hear of it.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionStatistics:
+    """A device's connection at one moment.
+
+    Attributes:
+        is_open: Whether the link is open.
+        activities: Who uses it.
+        close_requested: Whether it closes after the last of them.
+        opened: How often it was opened.
+        closed: How often it was closed by us.
+    """
+
+    is_open: bool
+    activities: int
+    close_requested: bool
+    opened: int
+    closed: int
+
+
+class DeviceConnection:
+    """See the module.
+
+    Args:
+        device_id: Whose connection.
+        link: Its session.
+        owns: Tells whether this hub owns the device now.
+        clock: For the idle time.
+        tasks: Where a close runs that nobody waits for.
+    """
+
+    __slots__ = (
+        "_activities",
+        "_clock",
+        "_close_requested",
+        "_closed",
+        "_closing",
+        "_device_id",
+        "_idle_timer",
+        "_keep_alive_s",
+        "_link",
+        "_opened",
+        "_owns",
+        "_tasks",
+        "_transition",
+    )
+
+    def __init__(
+        self,
+        device_id: str,
+        link: DeviceLink,
+        *,
+        owns: Callable[[], bool],
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._device_id = device_id
+        self._link = link
+        self._owns = owns
+        self._clock = clock
+        self._tasks = tasks
+        self._activities = 0
+        self._close_requested = False
+        self._keep_alive_s = 0
+        self._idle_timer: TimerHandle | None = None
+        self._transition = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+        self._opened = self._closed = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the link is open."""
+        return self._link.is_open
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nobody uses it and nothing is about to change."""
+        return self._activities == 0 and not self._transition.locked()
+
+    def set_keep_alive(self, seconds: int) -> None:
+        """Set after how many idle seconds it closes; 0 = never, else at least 60."""
+        assert seconds == 0 or seconds >= KEEP_ALIVE_S_MIN, seconds
+        self._keep_alive_s = seconds
+
+    @asynccontextmanager
+    async def activity(self) -> AsyncIterator[None]:
+        """Count a user of the connection, which may span several calls over it."""
+        self._activities += 1
+        try:
+            yield
+        finally:
+            self._activities -= 1
+            await self._settle()
+
+    async def ensure_open(self, *, entitled: bool = False) -> None:
+        """Open the connection unless it is open; to be called inside an activity.
+
+        Args:
+            entitled: The work may open it whoever owns the device now: a load, a join, and a
+                message that was elected here before the device was given away.
+
+        Raises:
+            DeviceNotOwnedError: It is closed, and another hub speaks for the device.
+            DeviceConnectionError: It cannot be opened.
+        """
+        assert self._activities > 0, "outside of an activity nothing would close it"
+        async with self._transition:
+            if not self._link.is_open:
+                if not entitled and not self._owns():
+                    raise DeviceNotOwnedError(
+                        self._device_id, "another hub speaks for it; the connection stays closed"
+                    )
+                await self._link.open()
+                self._opened += 1
+        self._arm_idle_timer()
+
+    def keep(self) -> None:
+        """Take back a close that has not happened yet: this hub was elected."""
+        self._close_requested = False
+
+    def request_close(self) -> None:
+        """Close it as soon as nobody uses it."""
+        if not self._link.is_open and self._activities == 0 and not self._transition.locked():
+            return
+        self._close_requested = True
+        if self._activities == 0:
+            self._start_closing()
+
+    async def settled(self) -> None:
+        """Wait for an opening or closing that is under way."""
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+        async with self._transition:
+            pass
+
+    def idle_expired(self) -> None:
+        """Close it: the keep-alive time has passed without an operation."""
+        self.request_close()
+
+    def statistics(self) -> ConnectionStatistics:
+        """Give the connection as it is now."""
+        return ConnectionStatistics(
+            is_open=self._link.is_open,
+            activities=self._activities,
+            close_requested=self._close_requested,
+            opened=self._opened,
+            closed=self._closed,
+        )
+
+    async def _settle(self) -> None:
+        if self._activities or not (self._close_requested or not self._owns()):
+            return
+        if not self._link.is_open:
+            self._close_requested = False
+            return
+        # In a task of its own, so that whoever is cancelled here does not leave it half closed.
+        await asyncio.shield(self._start_closing())
+
+    def _start_closing(self) -> asyncio.Task[None]:
+        name = f"close[{self._device_id}]"
+        self._closing = self._tasks.create_task(self._close(), name=name)
+        return self._closing
+
+    async def _close(self) -> None:
+        async with self._transition:
+            if self._activities or not (self._close_requested or not self._owns()):
+                return  # somebody uses it again and closes it at the end, or this hub was elected
+            self._close_requested = False
+            self._disarm_idle_timer()
+            if not self._link.is_open:
+                return
+            self._closed += 1
+            try:
+                await self._link.close()
+            except DeviceConnectionError as exc:
+                log.warning("device.close_failed", device_id=self._device_id, reason=str(exc))
+
+    def _arm_idle_timer(self) -> None:
+        self._disarm_idle_timer()
+        if self._keep_alive_s:
+            self._idle_timer = self._clock.call_later(self._keep_alive_s, self.idle_expired)
+
+    def _disarm_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None

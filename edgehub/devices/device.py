@@ -1,0 +1,294 @@
+"""One device at this hub: its state, its queue, its connection.
+
+Owns what is in memory of a device. May call its source, its link and the flags; the flows of data
+and joins (`affinity/`) act on it inside its queue. Invariants: there is one object per device from
+the moment its loading starts; one load runs at a time, whatever caused it; a load ends with a
+close, a refresh only where this hub does not own the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from edgehub.devices.affinity.copies import Copies
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.connection import DeviceConnection
+from edgehub.devices.faults import DeviceError, DeviceUnknownError
+from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from edgehub.clock import Clock
+    from edgehub.devices.affinity.coordinator import Coordinator
+    from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.affinity.rules import AffinityRules
+    from edgehub.devices.connection import DeviceLink
+    from edgehub.devices.source import DeviceProfile, DeviceSession, DeviceSource, StoredDevice
+
+SAVE_EVERY = 10
+"""Frames after which a counter is written; a hub that takes over may be behind by as many."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all devices of a hub share.
+
+    Attributes:
+        hub_id: Name of this hub.
+        clock: Timers and times.
+        source: Where devices are kept.
+        coordinator: Elects hubs.
+        flags: What this hub remembers of elections.
+        rules: Figures of the affinity.
+        link_of: Gives the session of a device.
+        tasks: Where closes run.
+    """
+
+    hub_id: str
+    clock: Clock
+    source: DeviceSource
+    coordinator: Coordinator
+    flags: Flags
+    rules: AffinityRules
+    link_of: Callable[[str], DeviceLink]
+    tasks: asyncio.TaskGroup
+
+
+class Device:
+    """See the module; made by `Devices`."""
+
+    __slots__ = (
+        "_loaded_s",
+        "_reloaded_s",
+        "_saved_f_cnt",
+        "_stored",
+        "connection",
+        "copies",
+        "device_id",
+        "heard",
+        "is_known",
+        "join_copies",
+        "queue",
+        "repeats",
+        "seen_s",
+        "shared",
+    )
+
+    def __init__(self, device_id: str, shared: Surroundings) -> None:
+        self.device_id = device_id
+        self.shared = shared
+        self.queue = DeviceRequestQueue(device_id, shared.clock)
+        self.connection = DeviceConnection(
+            device_id,
+            shared.link_of(device_id),
+            owns=lambda: self.ownership is Ownership.OWNER,
+            clock=shared.clock,
+            tasks=shared.tasks,
+        )
+        self.copies = Copies(shared.clock)
+        self.join_copies = Copies(shared.clock)
+        self.heard = False
+        """Whether a frame of this session was processed here."""
+        self.repeats = 0
+        """How often the last frame was answered again."""
+        self.is_known = False
+        """Whether it was loaded once, or another hub answered its join."""
+        self.seen_s = shared.clock.monotonic()
+        self._stored: StoredDevice | None = None
+        self._loaded_s = 0.0
+        self._reloaded_s = -math.inf
+        self._saved_f_cnt = 0
+
+    @property
+    def ownership(self) -> Ownership:
+        """Tell whether this hub speaks for it."""
+        return self.shared.flags.of(self.device_id)
+
+    @property
+    def stored(self) -> StoredDevice | None:
+        """What is known of it, None = it must be loaded."""
+        return self._stored
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing runs, waits or uses its connection."""
+        return self.queue.is_idle and self.connection.is_idle
+
+    @property
+    def profile(self) -> DeviceProfile:
+        """Its settings; only where it is loaded."""
+        assert self._stored is not None, self.device_id
+        return self._stored.profile
+
+    @property
+    def session(self) -> DeviceSession:
+        """Its session; only where it is loaded."""
+        assert self._stored is not None, self.device_id
+        return self._stored.session
+
+    def adopt(self, stored: StoredDevice) -> None:
+        """Take a state as the one in force."""
+        if self._stored is None or self._stored.session.session != stored.session.session:
+            self.heard = False
+            self.repeats = 0
+            self.copies.clear()
+        self._stored = stored
+        self.is_known = True
+        self._saved_f_cnt = stored.session.f_cnt_up
+        self._loaded_s = self.shared.clock.monotonic()
+        self.connection.set_keep_alive(stored.profile.keep_alive_s)
+
+    def forget(self) -> None:
+        """Load it again before its next frame: another hub gave it another session."""
+        self.is_known = True
+        self._stored = None
+
+    def loaded_age_s(self) -> float:
+        """Give the seconds since it was read."""
+        return self.shared.clock.monotonic() - self._loaded_s
+
+    async def wait_as_loser(self) -> bool:
+        """Give the owner its lead; True = this hub lost the device and has waited."""
+        rules = self.shared.rules
+        if not rules.is_sticky or self.ownership is not Ownership.LOSER:
+            return False
+        await self.shared.clock.sleep(rules.processing_delay_ms / 1000)
+        return True
+
+    async def ensure_loaded(self, fits: Callable[[StoredDevice], bool] | None = None) -> bool:
+        """Load it unless it is loaded and fits; inside its queue.
+
+        Args:
+            fits: Tells whether a frame is of its present session, None = nothing is asked.
+
+        Returns:
+            Whether this hub has waited as a loser.
+
+        Raises:
+            DeviceError: It could not be loaded.
+        """
+        if self._stored is not None and (fits is None or fits(self._stored)):
+            return False
+        if self._stored is not None:
+            now = self.shared.clock.monotonic()
+            if now - self._reloaded_s < self.shared.rules.reload_pause_s:
+                return False
+            self._reloaded_s = now
+        waited = await self.wait_as_loser()
+        await self.load()
+        return waited
+
+    async def load(self) -> None:
+        """Read it from its source, and close its connection; inside its queue.
+
+        Raises:
+            DeviceError: It could not be read.
+        """
+        async with self.connection.activity():
+            self.connection.request_close()
+            stored = await self._read()
+        known = self._stored
+        if known is not None and known.session.session == stored.session.session:
+            # What was counted here may be newer than what was written last.
+            newest = max(known.session.f_cnt_up, stored.session.f_cnt_up)
+            stored = replace(stored, session=replace(stored.session, f_cnt_up=newest))
+        self.adopt(stored)
+
+    async def refresh(self) -> bool:
+        """Read settings anew, False = nothing was read, as another hub owns the device.
+
+        Raises:
+            DeviceError: It could not be read; what is known stays in force.
+        """
+        return await self.queue.run(RequestKind.REFRESH, self._refresh)
+
+    async def downlink(self, send: Callable[[], Awaitable[None]]) -> bool:
+        """Send a message to the device between its own, False = another hub speaks for it.
+
+        Raises:
+            DeviceError: It could not be sent.
+        """
+
+        async def run() -> bool:
+            if self.ownership is not Ownership.OWNER:
+                return False
+            await self.ensure_loaded()
+            async with self.connection.activity():
+                await self.connection.ensure_open()
+                await send()
+            return True
+
+        return await self.queue.run(RequestKind.DOWNLINK, run)
+
+    async def close(self) -> None:
+        """Close its connection: as soon as nothing uses it, and at the latest in its turn."""
+        self.connection.request_close()
+
+        await self.queue.run(RequestKind.CLOSE, self.connection.settled)
+
+    async def reread_as_owner(self) -> None:
+        """Read it on regained ownership, as another hub changed it meanwhile; inside its queue.
+
+        A source that cannot be read does not cost the message: what is known is used once more.
+        """
+        try:
+            stored = await self._read()
+        except DeviceError as exc:
+            log.warning("device.reread_failed", device_id=self.device_id, reason=exc.reason)
+            return
+        self.adopt(stored)
+
+    async def save(self, f_cnt: int, *, force: bool) -> bool:
+        """Count a processed frame, and write the counter now and then; inside its queue.
+
+        Returns:
+            Whether it was written.
+        """
+        stored = self._stored
+        assert stored is not None
+        self._stored = stored = replace(stored, session=replace(stored.session, f_cnt_up=f_cnt))
+        if self.ownership is not Ownership.OWNER:
+            return False  # the new owner writes
+        if not force and f_cnt - self._saved_f_cnt < SAVE_EVERY:
+            return False
+        try:
+            if self.shared.source.needs_connection:
+                await self.connection.ensure_open()
+            await self.shared.source.save(self.device_id, stored.session)
+        except DeviceError as exc:
+            log.warning("device.save_failed", device_id=self.device_id, reason=exc.reason)
+            return False
+        self._saved_f_cnt = f_cnt
+        return True
+
+    async def _refresh(self) -> bool:
+        if self._stored is None or self.ownership is Ownership.LOSER:
+            return False
+        if self.ownership is Ownership.UNKNOWN:
+            await self.load()
+            return True
+        known = self._stored.session
+        async with self.connection.activity():
+            stored = await self._read()
+        if stored.session.session == known.session and self.ownership is Ownership.OWNER:
+            # The owner's counters are newer than what it wrote last.
+            stored = replace(stored, session=replace(stored.session, f_cnt_up=known.f_cnt_up))
+        self.adopt(stored)
+        return True
+
+    async def _read(self) -> StoredDevice:
+        source = self.shared.source
+        if source.needs_connection:
+            await self.connection.ensure_open(entitled=True)
+        stored = await source.load(self.device_id)
+        if stored.profile.device_id != self.device_id:
+            raise DeviceUnknownError(self.device_id, f"{stored.profile.device_id} was read instead")
+        return stored

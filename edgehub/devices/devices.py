@@ -1,0 +1,304 @@
+"""All devices of a hub that are in memory, and the way of a frame to its device.
+
+Owns the objects: one per device id, from the moment its loading starts. Invariants: at most
+`devices_max` are in memory, and only idle ones leave; what leaves has its connection closed; a
+device that nobody can load takes no place; frames of one address reach the queues of
+their devices in the order in which they came, also while devices are loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgehub.devices.affinity.data import process_data
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.join import process_join
+from edgehub.devices.affinity.outcome import Outcome, Reason, Result
+from edgehub.devices.device import Device
+from edgehub.devices.faults import DeviceError, TooManyDevicesError
+from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.devices.affinity.data import Handle, Uplink
+    from edgehub.devices.affinity.join import Accept, JoinRequest
+    from edgehub.devices.device import Surroundings
+    from edgehub.devices.source import StoredDevice
+
+DEVICES_MAX: Final = 10_000
+LOOK_S: Final = 600.0
+REFRESH_S: Final = 2 * 86_400.0
+UNSEEN_S: Final = 10 * 86_400.0
+REPETITION: Final = "repetition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesStatistics:
+    """The devices of a hub at one moment.
+
+    Attributes:
+        devices: In memory.
+        busy: With an operation that runs.
+        waiting: Operations that wait for their turn.
+        open_connections: Devices whose own connection is open.
+        searches: Addresses whose device is being looked for.
+        frames: Data frames by what became of them: reason of a refusal or failure, else result;
+            quiet repetitions by a device of what it sent a moment ago are counted apart.
+    """
+
+    devices: int
+    busy: int
+    waiting: int
+    open_connections: int
+    searches: int
+    frames: dict[str, int]
+
+
+class _Gate:
+    """Where frames of one address wait for the search for their device.
+
+    One search that failed fails all frames that waited for it: a source that is away would
+    otherwise be waited for once per frame.
+    """
+
+    __slots__ = ("arrived", "error", "failed", "queue")
+
+    def __init__(self, address: str, clock: Clock) -> None:
+        self.queue = DeviceRequestQueue(address, clock)
+        self.arrived = 0
+        self.failed = 0
+        self.error: DeviceError | None = None
+
+
+class Devices:
+    """See the module.
+
+    Args:
+        shared: What all devices share.
+        devices_max: How many may be in memory.
+    """
+
+    __slots__ = ("_devices", "_devices_max", "_frames", "_gates", "_shared")
+
+    def __init__(self, shared: Surroundings, *, devices_max: int = DEVICES_MAX) -> None:
+        self._shared = shared
+        self._devices_max = devices_max
+        self._devices: OrderedDict[str, Device] = OrderedDict()
+        self._gates: dict[str, _Gate] = {}
+        self._frames: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def statistics(self) -> DevicesStatistics:
+        """Give what is in memory now."""
+        queues = [device.queue.statistics() for device in self._devices.values()]
+        return DevicesStatistics(
+            devices=len(queues),
+            busy=sum(queue.running is not None for queue in queues),
+            waiting=sum(len(queue.waiting) for queue in queues),
+            open_connections=sum(device.connection.is_open for device in self._devices.values()),
+            searches=len(self._gates),
+            frames=dict(self._frames),
+        )
+
+    def known(self, device_id: str) -> Device | None:
+        """Give a device that is in memory, None = it is not."""
+        return self._devices.get(device_id)
+
+    async def adopt(self, stored: StoredDevice) -> Device:
+        """Take in a device whose state is known already, as after a restart with a warm cache.
+
+        Raises:
+            TooManyDevicesError: All that are in memory have something to do.
+        """
+        device = await self._device(stored.profile.device_id)
+        device.adopt(stored)
+        return device
+
+    async def data(self, uplink: Uplink, handle: Handle) -> Outcome:
+        """Take a data frame to its device, loading all that share its address if need be.
+
+        Raises:
+            DeviceError: It failed; see `process_data`.
+        """
+        try:
+            outcome = await self._data(uplink, handle)
+        except DeviceError as exc:
+            self._frames[exc.reason] += 1
+            raise
+        is_repetition = outcome.repeated and outcome.result is Result.REJECTED
+        self._frames[REPETITION if is_repetition else outcome.reason or outcome.result] += 1
+        return outcome
+
+    async def join(self, request: JoinRequest, accept: Accept) -> Outcome:
+        """Take a join request to its device.
+
+        Raises:
+            DeviceError: It failed; see `process_join`.
+        """
+        device = await self._device(request.device_id)
+        try:
+            return await process_join(device, request, accept)
+        finally:
+            self._drop_if_unknown(device)
+
+    async def downlink(self, device_id: str, send: Callable[[], Awaitable[None]]) -> bool:
+        """Send a message to a device; False = another hub speaks for it, nothing is loaded.
+
+        Raises:
+            DeviceError: It could not be sent.
+        """
+        if self._shared.flags.of(device_id) is not Ownership.OWNER:
+            return False
+        device = await self._device(device_id)
+        try:
+            return await device.downlink(send)
+        finally:
+            self._drop_if_unknown(device)
+
+    async def refresh(self, device_id: str) -> bool:
+        """Read a device in memory anew, False = it is not there, or belongs to another hub.
+
+        Raises:
+            DeviceError: It could not be read.
+        """
+        device = self._devices.get(device_id)
+        return device is not None and await device.refresh()
+
+    async def close(self, device_id: str) -> None:
+        """Give a device away as another hub or an operator asks; nothing is loaded for it.
+
+        Raises:
+            DeviceQueueFullError: The close will happen, but there is no turn to wait for it.
+        """
+        await self._shared.flags.set(device_id, Ownership.LOSER)
+        if device := self._devices.get(device_id):
+            await device.close()
+
+    def release(self, device_id: str) -> None:
+        """Close a device's connection as soon as nothing uses it; waits for nothing."""
+        if device := self._devices.get(device_id):
+            device.connection.request_close()
+
+    async def run(self) -> None:
+        """Refresh what is old and let go of what is silent, for ever."""
+        while True:
+            await self._shared.clock.sleep(LOOK_S)
+            await self.look_after()
+
+    async def look_after(self) -> None:
+        """Refresh devices that were read long ago, remove those that were not heard for long."""
+        now = self._shared.clock.monotonic()
+        for device in list(self._devices.values()):
+            if now - device.seen_s >= UNSEEN_S and device.is_idle:
+                await self._remove(device)
+            elif device.stored is not None and device.loaded_age_s() >= REFRESH_S:
+                try:
+                    await device.refresh()
+                except DeviceError:
+                    continue  # what is known stays in force, and it is tried again at the next look
+
+    async def _data(self, uplink: Uplink, handle: Handle) -> Outcome:
+        address = uplink.address
+        gate = self._gates.get(address)
+        if gate is None:
+            gate = self._gates[address] = _Gate(address, self._shared.clock)
+        gate.arrived += 1
+        number = gate.arrived
+        try:
+            found = await gate.queue.run(RequestKind.LOAD, lambda: self._find(uplink, gate, number))
+        finally:
+            if gate.queue.is_idle:
+                self._gates.pop(address, None)
+        if isinstance(found, Reason):
+            return Outcome(device_id=None, result=Result.REJECTED, reason=found)
+        device, waited = found
+        # Nothing else has run since the gate let it go, so it is next in the device's queue.
+        return await process_data(device, uplink, handle, waited=waited)
+
+    async def _device(self, device_id: str) -> Device:
+        while device_id not in self._devices and len(self._devices) >= self._devices_max:
+            await self._make_room(device_id)
+        device = self._devices.get(device_id)
+        if device is None:
+            device = self._devices[device_id] = Device(device_id, self._shared)
+        device.seen_s = self._shared.clock.monotonic()
+        self._devices.move_to_end(device_id)
+        return device
+
+    async def _make_room(self, device_id: str) -> None:
+        for device in list(self._devices.values()):
+            if device.is_idle and await self._remove(device):
+                return
+        raise TooManyDevicesError(device_id, f"all {len(self._devices)} devices in memory are busy")
+
+    async def _remove(self, device: Device) -> bool:
+        # It keeps its place until its connection is closed, so that no other object opens a second.
+        if device.connection.is_open:
+            await device.close()
+        if not device.is_idle or device.connection.is_open:
+            return False
+        self._devices.pop(device.device_id, None)
+        return True
+
+    def _drop_if_unknown(self, device: Device) -> None:
+        # It could not be loaded; one that somebody waits for keeps its place.
+        if not device.is_known and device.is_idle and not device.connection.is_open:
+            self._devices.pop(device.device_id, None)
+
+    async def _find(self, uplink: Uplink, gate: _Gate, number: int) -> tuple[Device, bool] | Reason:
+        """Find the device of a frame; and whether this hub has waited as a loser for it."""
+        if gate.error is not None and number <= gate.failed:
+            raise gate.error
+        ids = await self._shared.source.devices_at(uplink.address)
+        if not ids:
+            return Reason.NO_DEVICE_BY_ADDRESS
+        if device := self._fitting(ids, uplink):
+            return device, False
+        try:
+            waited = await self._load(ids, uplink)
+        except DeviceError as exc:
+            gate.error, gate.failed = exc, gate.arrived
+            raise
+        if device := self._fitting(ids, uplink):
+            return device, device.device_id in waited
+        return Reason.NO_DEVICE_BY_MIC
+
+    def _fitting(self, ids: Sequence[str], uplink: Uplink) -> Device | None:
+        for device_id in ids:
+            device = self._devices.get(device_id)
+            if device is not None and device.stored is not None and uplink.fits(device.stored):
+                device.seen_s = self._shared.clock.monotonic()
+                self._devices.move_to_end(device_id)
+                return device
+        return None
+
+    async def _load(self, ids: Sequence[str], uplink: Uplink) -> set[str]:
+        """Load all devices of an address side by side; gives those that this hub waited for."""
+        devices = [await self._device(device_id) for device_id in ids]
+        waited: set[str] = set()
+        errors: list[DeviceError] = []
+
+        async def load(device: Device) -> None:
+            try:
+                if await device.queue.run(
+                    RequestKind.LOAD, lambda: device.ensure_loaded(uplink.fits)
+                ):
+                    waited.add(device.device_id)
+            except DeviceError as exc:
+                errors.append(exc)
+            finally:
+                self._drop_if_unknown(device)
+
+        async with asyncio.TaskGroup() as tasks:
+            for device in devices:
+                tasks.create_task(load(device), name=f"load[{device.device_id}]")
+        if errors and self._fitting(ids, uplink) is None:
+            raise errors[0]  # the frame may be that device's
+        return waited

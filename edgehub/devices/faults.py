@@ -1,0 +1,65 @@
+"""What can go wrong with an operation of a device.
+
+Owns the errors; `reason` is a word of a closed set, fit for counters and for answers.
+"""
+
+from __future__ import annotations
+
+from edgehub.errors import EdgeHubError
+
+
+class DeviceError(EdgeHubError):
+    """An operation of a device failed.
+
+    Attributes:
+        device_id: Whose operation.
+        reason: One word for it.
+    """
+
+    reason = "error"
+
+    def __init__(self, device_id: str, text: str) -> None:
+        super().__init__(f"device {device_id}: {text}")
+        self.device_id = device_id
+
+
+class DeviceQueueFullError(DeviceError):
+    """Too many operations wait for the device; try again when some are done."""
+
+    reason = "queue_full"
+
+
+class TooManyDevicesError(DeviceError):
+    """No place for one more device: all those in memory have something to do."""
+
+    reason = "too_many_devices"
+
+
+class DeviceUnknownError(DeviceError):
+    """The source of devices does not know it."""
+
+    reason = "unknown_device"
+
+
+class DeviceSourceError(DeviceError):
+    """Where devices are kept cannot be read or written now."""
+
+    reason = "source_unreachable"
+
+
+class DeviceConnectionError(DeviceError):
+    """The device's own upstream connection cannot be opened."""
+
+    reason = "connection_failed"
+
+
+class DeviceNotOwnedError(DeviceError):
+    """The connection is closed and stays closed: another hub speaks for the device."""
+
+    reason = "not_owner"
+
+
+class CoordinatorUnreachableError(DeviceError):
+    """The coordinator gave no answer; that says nothing about who owns the device."""
+
+    reason = "coordinator_unreachable"

@@ -1,0 +1,119 @@
+"""What is kept of a device, and the contract of where it is kept.
+
+Owns the shapes. A source is the registry, or the device's twin upstream; only the latter needs the
+device's connection to be read and written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from edgehub.devices.connection import KEEP_ALIVE_S_MIN
+from edgehub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Deduplication(StrEnum):
+    """What becomes of the copies of a message that several hubs hear."""
+
+    DROP = "drop"  # one hub sends it, the others drop theirs
+    MARK = "mark"  # all send it, the later ones say that they are duplicates
+    NONE = "none"  # all send it
+
+
+class Activation(StrEnum):
+    """How a device got its session."""
+
+    OTAA = "otaa"
+    ABP = "abp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """What an operator says about a device.
+
+    Attributes:
+        device_id: DevEUI, or the id of another device.
+        deduplication: See `Deduplication`.
+        gateway_id: The only hub that may speak for it, None = whoever is elected.
+        keep_alive_s: Idle seconds until its connection closes; 0 = never, else at least 60.
+        activation: See `Activation`.
+        relaxed_counters: An ABP device may start again with frame counter 0 or 1.
+    """
+
+    device_id: str
+    deduplication: Deduplication = Deduplication.DROP
+    gateway_id: str | None = None
+    keep_alive_s: int = 0
+    activation: Activation = Activation.OTAA
+    relaxed_counters: bool = True
+
+    def __post_init__(self) -> None:
+        if self.keep_alive_s and self.keep_alive_s < KEEP_ALIVE_S_MIN:
+            raise ConfigError(
+                "keep_alive_s",
+                f"{self.keep_alive_s} is between 0 and {KEEP_ALIVE_S_MIN}",
+                f"0 = never close an idle connection, else at least {KEEP_ALIVE_S_MIN} seconds",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSession:
+    """What changes while a device lives.
+
+    Attributes:
+        session: Names the keys in use; another one with every join.
+        generation: How many joins there were; with every one the counter begins anew.
+        address: DevAddr in use, "" = it has none; its frames are found by it.
+        f_cnt_up: Last frame counter that was processed, 32 bits.
+        dev_nonces: Nonces of earlier joins, the newest last.
+    """
+
+    session: str = ""
+    generation: int = 0
+    address: str = ""
+    f_cnt_up: int = 0
+    dev_nonces: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDevice:
+    """A device as its source keeps it."""
+
+    profile: DeviceProfile
+    session: DeviceSession = field(default_factory=DeviceSession)
+
+
+class DeviceSource(Protocol):
+    """Where keys, session, counters and settings of devices live."""
+
+    @property
+    def needs_connection(self) -> bool:
+        """Tell whether `load` and `save` go over the device's own connection."""
+
+    async def devices_at(self, address: str) -> Sequence[str]:
+        """Give the ids of all devices with a DevAddr (or of the one device with that id).
+
+        Raises:
+            DeviceSourceError: It cannot be read now.
+        """
+
+    async def load(self, device_id: str) -> StoredDevice:
+        """Read a device.
+
+        Raises:
+            DeviceUnknownError: There is none.
+            DeviceSourceError: It cannot be read now.
+        """
+
+    async def save(self, device_id: str, session: DeviceSession) -> None:
+        """Keep the new state of a device.
+
+        Raises:
+            DeviceUnknownError: There is none.
+            DeviceSourceError: It cannot be written now.
+        """

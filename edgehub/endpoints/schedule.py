@@ -1,0 +1,54 @@
+"""When a link may be used: cron expressions in UTC.
+
+Pure; the wall clock comes in as an argument, in milliseconds since 1970. Nothing here measures how
+long something lasts, so that a stepped clock can only choose another window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from cronsim import CronSim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """The windows of one endpoint.
+
+    Attributes:
+        open_at: Cron expressions in UTC, checked before.
+        open_for_s: How long each window lasts.
+        urgent_priority: Rows of this priority or better open the link at any time, None = no row
+            does.
+    """
+
+    open_at: Sequence[str]
+    open_for_s: int
+    urgent_priority: int | None
+
+
+def last_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
+    """Give the latest start of a window that is not after `now_ms`, None = there was none."""
+    # The search backward begins before its argument, so it is given the next minute.
+    begin = _utc(now_ms).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    starts = [next(CronSim(each, begin, reverse=True), None) for each in open_at]
+    return max((_ms(start) for start in starts if start is not None), default=None)
+
+
+def next_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
+    """Give the first start of a window after `now_ms`, None = none within 50 years."""
+    starts = [next(CronSim(each, _utc(now_ms)), None) for each in open_at]
+    return min((_ms(start) for start in starts if start is not None), default=None)
+
+
+def _utc(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,230 @@
+"""An endpoint that is connected in its windows only, or while an urgent row waits.
+
+Owns when the link of another endpoint is open; that one owns the link. Invariants: outside of its
+windows nothing is connected; a window lasts as long as is set, on elapsed time, whatever happens to
+the wall clock meanwhile; rows in flight at its end have a few seconds to settle.
+
+While the wall clock is not trusted the link stays open: a schedule means nothing then, and a
+gateway without a battery for its clock would collect until its rows expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from edgehub.endpoints.schedule import last_start_ms, next_start_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.endpoints.endpoint import Endpoint, EndpointListener, Settle
+    from edgehub.endpoints.schedule import ScheduleOptions
+    from edgehub.message import EndpointId, Priority, Row, SendResult
+
+LOOK_S: Final = 60.0
+"""The wall clock may step, and become trusted, at any time; nothing tells."""
+
+URGENT_LINGER_S: Final = 10.0
+"""After the last urgent row the link stays for so long: alarms come in groups."""
+
+CLOSE_GRACE_S: Final = 5.0
+"""Rows in flight at the end of a window may settle for so long."""
+
+CLOSED: Final = "closed"
+_REASON: Final = "outside of its windows"
+
+log = structlog.get_logger(__name__)
+
+
+class Prioritised(Protocol):
+    """A queue as far as it matters here."""
+
+    @property
+    def priority(self) -> Priority:
+        """0 is the best."""
+
+
+class ScheduledEndpoint:
+    """See the module; implements `Endpoint` around another one.
+
+    Args:
+        inner: The endpoint that is opened and closed.
+        options: See `ScheduleOptions`.
+        clock: Timers, and the wall clock for the schedule alone.
+        trusted: Tells whether the wall clock is right.
+        urgent_waits: Tells whether a row of a priority or a better one waits.
+    """
+
+    def __init__(
+        self,
+        inner: Endpoint,
+        options: ScheduleOptions,
+        *,
+        clock: Clock,
+        trusted: Callable[[], bool],
+        urgent_waits: Callable[[int], bool],
+    ) -> None:
+        self.id: EndpointId = inner.id
+        self._inner = inner
+        self._options = options
+        self._clock = clock
+        self._trusted = trusted
+        self._urgent_waits = urgent_waits
+        self._listener: EndpointListener | None = None
+        self._is_open = False
+        self._passes = False
+        self._open_until = -math.inf
+        self._served_ms: int | None = None
+        self._in_flight = 0
+        self._settle_to: Settle | None = None
+        self._settled = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._timer: TimerHandle | None = None
+
+    @property
+    def state(self) -> str:
+        """See `Endpoint`; `closed` outside of the windows."""
+        return self._inner.state if self._is_open else CLOSED
+
+    @property
+    def retry_in_s(self) -> float | None:
+        """See `Endpoint`; while closed the time to the next window."""
+        if self._is_open:
+            return self._inner.retry_in_s
+        return self._next_window_s()
+
+    @property
+    def row_bytes_max(self) -> int | None:
+        """See `Endpoint`."""
+        return self._inner.row_bytes_max
+
+    def wire_bytes(self, row: Row) -> int:
+        """See `Endpoint`."""
+        return self._inner.wire_bytes(row)
+
+    def unsent_bytes(self) -> int:
+        """See `Endpoint`."""
+        return self._inner.unsent_bytes()
+
+    def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
+        """See `Endpoint`."""
+        self._settle_to = settle
+        self._in_flight += len(rows)
+        self._inner.send_batch(rows, self._settle)
+
+    def retry_now(self) -> None:
+        """See `Endpoint`; a window that is closed stays so."""
+        self._inner.retry_now()
+
+    def retry_within(self, seconds: float) -> None:
+        """See `Endpoint`."""
+        self._inner.retry_within(seconds)
+
+    async def close(self) -> None:
+        """See `Endpoint`."""
+        await self._inner.close()
+
+    def rows_ready(self, queue: Prioritised) -> None:
+        """Take note that a queue of this endpoint has new rows; urgent ones open the link."""
+        urgent = self._options.urgent_priority
+        if urgent is not None and queue.priority <= urgent:
+            self._wake.set()
+
+    async def run(self, listener: EndpointListener) -> None:
+        """See `Endpoint`."""
+        self._listener = listener
+        try:
+            while True:
+                await self._until(is_open=True)
+                log.info("endpoint.window_opened", endpoint_id=self.id)
+                async with asyncio.TaskGroup() as group:
+                    self._is_open = self._passes = True
+                    inner = group.create_task(self._inner.run(self), name=f"window[{self.id}]")
+                    await self._until(is_open=False)
+                    await self._end_window()
+                    inner.cancel()
+                self._is_open = False
+                log.info("endpoint.window_closed", endpoint_id=self.id)
+        finally:
+            self._is_open = self._passes = False
+            self._stop_timer()
+
+    # What the inner endpoint tells; nothing of it counts once the window is over.
+
+    def link_up(self, *, rows_max: int | None) -> None:
+        """See `EndpointListener`."""
+        if self._passes and self._listener is not None:
+            self._listener.link_up(rows_max=rows_max)
+
+    def link_down(self, reason: str, *, parked: bool) -> None:
+        """See `EndpointListener`."""
+        if self._passes and self._listener is not None:
+            self._listener.link_down(reason, parked=parked)
+
+    async def _end_window(self) -> None:
+        # Nothing more is chosen from here on; what was handed over may still be confirmed.
+        self.link_down(_REASON, parked=False)
+        self._passes = False
+        deadline = self._clock.monotonic() + CLOSE_GRACE_S
+        timer = self._clock.call_later(CLOSE_GRACE_S, self._settled.set)
+        try:
+            while self._in_flight and self._clock.monotonic() < deadline:
+                self._settled.clear()
+                await self._settled.wait()
+        finally:
+            timer.cancel()
+
+    async def _until(self, *, is_open: bool) -> None:
+        while True:
+            self._wake.clear()
+            now = self._clock.monotonic()
+            self._look(now)
+            if (now < self._open_until) is is_open:
+                self._stop_timer()
+                return
+            self._wait_from(now)
+            await self._wake.wait()
+
+    def _look(self, now: float) -> None:
+        options, wall_ms = self._options, self._clock.wall_ms()
+        start_ms = last_start_ms(options.open_at, wall_ms)
+        if start_ms is not None and start_ms != self._served_ms:
+            rest_s = (start_ms - wall_ms) / 1000 + options.open_for_s
+            if rest_s > 0:
+                # A clock that steps back into a window that was served does not open it again.
+                self._served_ms = start_ms
+                self._open_until = max(self._open_until, now + rest_s)
+        if options.urgent_priority is not None and self._urgent_waits(options.urgent_priority):
+            self._open_until = max(self._open_until, now + URGENT_LINGER_S)
+        if not self._trusted():
+            self._open_until = max(self._open_until, now + LOOK_S)
+
+    def _wait_from(self, now: float) -> None:
+        self._stop_timer()
+        wait_s = LOOK_S
+        if now < self._open_until:
+            wait_s = min(wait_s, self._open_until - now)
+        else:
+            wait_s = min(wait_s, self._next_window_s() or LOOK_S)
+        self._timer = self._clock.call_later(wait_s, self._wake.set)
+
+    def _next_window_s(self) -> float | None:
+        wall_ms = self._clock.wall_ms()
+        start_ms = next_start_ms(self._options.open_at, wall_ms)
+        return None if start_ms is None else (start_ms - wall_ms) / 1000
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _settle(self, row: Row, result: SendResult) -> None:
+        self._in_flight -= 1
+        self._settled.set()
+        assert self._settle_to is not None
+        self._settle_to(row, result)

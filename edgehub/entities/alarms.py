@@ -1,0 +1,181 @@
+"""Alarms: conversion, the journal of live ones, and their comparison after a start.
+
+Owns the journal, a retained copy of every live alarm below `c8y-internal/alarms/` and a row of the
+mapper's state, and the alarms seen while the comparison is due. After the start live alarms are
+gathered for a while; then what is in the journal and not live is cleared, what is new or different
+is sent, and what is equal is left alone. Invariant: one bad alarm stops no other. Rules:
+docs/entities.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.entities import smartrest
+from edgehub.entities.documents import optional_text, read_object, write_json
+from edgehub.entities.effects import OutputName
+from edgehub.entities.faults import MappingError
+from edgehub.entities.timestamps import write_time
+from edgehub.store.entity_tables import Table
+
+if TYPE_CHECKING:
+    from edgehub.entities.effects import Instant
+    from edgehub.entities.entity import Entity
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.outlet import Outlet
+    from edgehub.entities.topics import EntityTopic
+
+DEFAULT_TYPE: Final = "ThinEdgeAlarm"
+DEFAULT_SEVERITY: Final = "minor"
+CLEAR: Final = "306"
+ALARMS_MAX: Final = 10_000
+"""Live alarms that the journal takes; those beyond are sent, but not compared after a start."""
+
+JOURNAL: Final = "c8y-internal/alarms/"
+LIVE_KEY: Final = "alarm/"
+SEEN_KEY: Final = "alarm-seen/"
+_CODES: Final = {"critical": "301", "major": "302", "minor": "303", "warning": "304"}
+_OWN: Final = frozenset({"type", "severity", "text", "time", "externalSource"})
+
+
+class Alarms:
+    """Alarms of all entities."""
+
+    __slots__ = ("_live", "_outlet", "_seen", "_until_ms", "_window_ms")
+
+    def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
+        self._outlet = outlet
+        self._live = _below(LIVE_KEY, stored)
+        self._seen: dict[str, tuple[bytes, int]] = {}
+        for topic, value in _below(SEEN_KEY, stored).items():
+            wall_ms, _, payload = value.partition(b" ")
+            if wall_ms.isdigit():
+                self._seen[topic] = (payload, int(wall_ms))
+            else:
+                outlet.drop_stored(Table.STATE, (SEEN_KEY + topic,))
+        self._window_ms = options.alarm_sync_ms
+        self._until_ms: int | None = None
+
+    def start(self, now: Instant) -> None:
+        """Begin to gather live alarms."""
+        self._until_ms = now.hub_ms + self._window_ms if self._window_ms else None
+
+    @property
+    def gathers_until_ms(self) -> int | None:
+        """Hub time at which the comparison is due, None = it is over."""
+        return self._until_ms
+
+    def handle(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
+        """Take an alarm of a registered entity.
+
+        Raises:
+            MappingError: It cannot be converted.
+        """
+        if self._until_ms is None:
+            self.convert(topic, entity, payload, now.wall_ms)
+            return
+        if len(self._seen) >= ALARMS_MAX and topic.text not in self._seen:
+            raise MappingError(f"more than {ALARMS_MAX} alarms came right after the start")
+        self._seen.pop(topic.text, None)
+        self._seen[topic.text] = (payload, now.wall_ms)
+        self._keep(SEEN_KEY, topic.text, b"%d %b" % (now.wall_ms, payload))
+
+    def handle_journal(self, topic: str, payload: bytes) -> None:
+        """Take a copy from the journal; they only count while live alarms are gathered."""
+        alarm = topic[len(JOURNAL) :]
+        if self._until_ms is None or self._live.get(alarm, b"") == payload:
+            return
+        if payload and len(self._live) < ALARMS_MAX:
+            self._live[alarm] = payload
+            self._keep(LIVE_KEY, alarm, payload)
+
+    def compare(self) -> list[tuple[str, bytes, int | None]]:
+        """End the gathering.
+
+        Returns:
+            Topics, payloads and UTC of arrival of the alarms that were missed; first the clearings,
+            which have no payload and no time.
+        """
+        self._until_ms = None
+        seen, self._seen = self._seen, {}
+        missed: list[tuple[str, bytes, int | None]] = [
+            (topic, b"", None) for topic in self._live if topic not in seen
+        ]
+        for topic, (payload, wall_ms) in seen.items():
+            self._keep(SEEN_KEY, topic, None)
+            if self._live.get(topic, b"") != payload:
+                missed.append((topic, payload, wall_ms))
+        return missed
+
+    def convert(self, topic: EntityTopic, entity: Entity, payload: bytes, now_ms: int) -> None:
+        """Send an alarm, or its clearing, and note it in the journal.
+
+        Raises:
+            MappingError: It cannot be converted.
+        """
+        if payload:
+            cloud_topic, row = self._raised(topic.name, entity, read_object(payload), now_ms)
+        else:
+            cloud_topic = entity.topic
+            row = smartrest.line(CLEAR, topic.name or DEFAULT_TYPE)
+        if not self._outlet.row(OutputName.ALARMS, cloud_topic, row, entity):
+            return
+        self._note(topic.text, payload)
+
+    def forget(self, entity: Entity, root: str) -> list[str]:
+        """Forget the alarms of an entity that goes.
+
+        Returns:
+            Their topics.
+        """
+        prefix = f"{root}/{entity.topic_id}/a/"
+        gone = [topic for topic in self._live if topic.startswith(prefix)]
+        for topic in gone:
+            self._note(topic, b"")
+        for topic in [topic for topic in self._seen if topic.startswith(prefix)]:
+            del self._seen[topic]
+            self._keep(SEEN_KEY, topic, None)
+        return gone
+
+    def _raised(
+        self, type_name: str, entity: Entity, alarm: dict[str, Any], now_ms: int
+    ) -> tuple[str, bytes]:
+        own_type = alarm.get("type")
+        type_ = own_type if own_type and isinstance(own_type, str) else type_name or DEFAULT_TYPE
+        severity = optional_text(alarm, "severity")
+        if severity not in _CODES:
+            severity = DEFAULT_SEVERITY
+        text = optional_text(alarm, "text")
+        text = type_ if text is None else text
+        time = write_time(alarm.get("time"), now_ms)
+        extras = {key: value for key, value in alarm.items() if key not in _OWN}
+        if not extras:
+            return entity.topic, smartrest.line(_CODES[severity], type_, text, time)
+        document = {
+            "type": type_,
+            "severity": severity.upper(),
+            "text": text,
+            "time": time,
+            **extras,
+        }
+        if entity.source is not None:
+            document["externalSource"] = entity.source
+        return self._outlet.cloud.alarms, write_json(document)
+
+    def _note(self, topic: str, payload: bytes) -> None:
+        if payload and len(self._live) >= ALARMS_MAX and topic not in self._live:
+            return
+        self._outlet.publish(f"{JOURNAL}{topic}", payload, retain=True)
+        if payload:
+            self._live[topic] = payload
+            self._keep(LIVE_KEY, topic, payload)
+        elif self._live.pop(topic, None) is not None:
+            self._keep(LIVE_KEY, topic, None)
+
+    def _keep(self, prefix: str, topic: str, payload: bytes | None) -> None:
+        value = None if payload is None else (payload,)
+        self._outlet.change(Table.STATE, (prefix + topic,), value)
+
+
+def _below(prefix: str, stored: dict[str, bytes]) -> dict[str, bytes]:
+    return {key[len(prefix) :]: value for key, value in stored.items() if key.startswith(prefix)}

@@ -1,0 +1,129 @@
+"""Operations that entities declare, as the cloud knows them.
+
+Owns the list of each entity; it outlives a restart, so that what is declared again is not sent
+again. Rules: docs/entities.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.entities import smartrest
+from edgehub.entities.documents import read_object, read_stored
+from edgehub.entities.effects import OutputName
+from edgehub.entities.faults import MappingError
+from edgehub.store.entity_tables import Table
+
+if TYPE_CHECKING:
+    from edgehub.entities.entity import Entity
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.outlet import Outlet
+
+CLOUD_OPERATIONS: Final = {
+    "restart": "c8y_Restart",
+    "software_update": "c8y_SoftwareUpdate",
+    "log_upload": "c8y_LogfileRequest",
+    "config_snapshot": "c8y_UploadConfigFile",
+    "config_update": "c8y_DownloadConfigFile",
+    "firmware_update": "c8y_Firmware",
+    "device_profile": "c8y_DeviceProfile",
+}
+"""Name at the cloud by local name."""
+
+SOFTWARE_LIST: Final = "software_list"
+SOFTWARE_UPDATE: Final = "software_update"
+DECLARE: Final = "114"
+STATE_KEY: Final = "operations/"
+_TYPES_CODE: Final = {"log_upload": "118", "config_snapshot": "119", "config_update": "119"}
+
+
+class Capabilities:
+    """What each entity can do."""
+
+    __slots__ = ("_declared", "_options", "_outlet")
+
+    def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
+        self._options = options
+        self._outlet = outlet
+        self._declared: dict[str, set[str]] = {}
+        for key, value in stored.items():
+            external_id = key[len(STATE_KEY) :]
+            if not key.startswith(STATE_KEY):
+                continue
+            declared = read_stored(value, set)
+            if options.clean_start and external_id != options.device_id:
+                self._store(external_id, None)
+            elif declared is None:
+                outlet.drop_stored(Table.STATE, (key,))
+            else:
+                self._declared[external_id] = declared
+
+    def declare(self, entity: Entity, operation: str, payload: bytes) -> bool:
+        """Take the declaration of one operation.
+
+        Returns:
+            Whether it is one that the cloud is told of.
+
+        Raises:
+            MappingError: The declaration cannot be read.
+        """
+        if not payload or operation in self._options.disabled_operations:
+            return False  # what was declared stays declared, as in the original
+        if operation == SOFTWARE_LIST:
+            self._declare_software_types(entity, payload)
+            return True
+        cloud_name = CLOUD_OPERATIONS.get(operation)
+        if cloud_name is None:
+            return False
+        code = _TYPES_CODE.get(operation)
+        types = [] if code is None else sorted(_types(payload))
+        declared = self._declared.setdefault(entity.external_id, set())
+        if cloud_name not in declared:
+            declared.add(cloud_name)
+            self._store(entity.external_id, declared)
+            self.send(entity)
+        if code is not None:
+            line = smartrest.line(code, *(types or [""]))
+            self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+        return True
+
+    def send(self, entity: Entity) -> None:
+        """Tell the cloud everything that an entity can do."""
+        names = sorted(self._declared.get(entity.external_id, ()))
+        line = smartrest.line(DECLARE, *names)
+        self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+
+    def has(self, entity: Entity) -> bool:
+        """Say whether an entity has declared anything."""
+        return bool(self._declared.get(entity.external_id))
+
+    def forget(self, entity: Entity) -> list[str]:
+        """Forget an entity that goes.
+
+        Returns:
+            Local names of what it had declared.
+        """
+        declared = self._declared.pop(entity.external_id, None)
+        if declared is None:
+            return []
+        self._store(entity.external_id, None)
+        return [local for local, cloud in CLOUD_OPERATIONS.items() if cloud in declared]
+
+    def _declare_software_types(self, entity: Entity, payload: bytes) -> None:
+        if self._options.software_types:
+            self._outlet.twin(entity, "c8y_SupportedSoftwareTypes", _types(payload))
+
+    def _store(self, external_id: str, declared: set[str] | None) -> None:
+        value = None if declared is None else (orjson.dumps(sorted(declared)),)
+        self._outlet.change(Table.STATE, (STATE_KEY + external_id,), value)
+
+
+def _types(payload: bytes) -> list[str]:
+    types: Any = read_object(payload).get("types")
+    if types is None:
+        raise MappingError("`types` is missing: a list of texts")
+    if not isinstance(types, list) or not all(isinstance(name, str) for name in types):
+        raise MappingError("`types` must be a list of texts")
+    return types

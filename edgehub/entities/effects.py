@@ -1,0 +1,113 @@
+"""What the mapper answers a message with: rows for the cloud, local messages, changes of state.
+
+Owns no state and calls nothing. The mapper does no I/O; whoever calls it carries these out, rows
+and changes in one transaction. Plain slotted classes, as several are built per message.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from edgehub.store.entity_tables import Table
+
+
+class Instant(NamedTuple):
+    """A moment in both times of the hub.
+
+    Attributes:
+        hub_ms: Hub time in milliseconds; never steps. Limits of age count in it.
+        wall_ms: UTC in milliseconds since 1970; what a message without a time is stamped with.
+    """
+
+    hub_ms: int
+    wall_ms: int
+
+
+class OutputName(StrEnum):
+    """Outputs of the module `c8y-mapper`, which routes can tell apart."""
+
+    INVENTORY = "inventory"
+    MEASUREMENTS = "measurements"
+    EVENTS = "events"
+    ALARMS = "alarms"
+    TWIN = "twin"
+    HEALTH = "health"
+    OPERATIONS = "operations"
+
+
+class Output:
+    """A row for the cloud.
+
+    Attributes:
+        output: Which output of the mapper it leaves by.
+        topic: Topic at the cloud, with the local prefix.
+        payload: Payload bytes.
+        device: External id of the entity it is about.
+        creates: Topic id of the entity that it creates, None = it creates none. It has no time to
+            live and is never displaced.
+        needs: Topic id of the entity whose creating row must be confirmed first, as long as that
+            row waits for the same endpoint; None = none.
+    """
+
+    __slots__ = ("creates", "device", "needs", "output", "payload", "topic")
+
+    def __init__(
+        self,
+        output: OutputName,
+        topic: str,
+        payload: bytes,
+        device: str,
+        *,
+        creates: str | None,
+        needs: str | None,
+    ) -> None:
+        self.output = output
+        self.topic = topic
+        self.payload = payload
+        self.device = device
+        self.creates = creates
+        self.needs = needs
+
+
+class Publish:
+    """A message for clients of the local topic space.
+
+    Attributes:
+        topic: Topic name.
+        payload: Payload bytes; empty and retained clears the topic.
+        retain: Whether it stays as the topic's last value.
+    """
+
+    __slots__ = ("payload", "retain", "topic")
+
+    def __init__(self, topic: str, payload: bytes, *, retain: bool) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.retain = retain
+
+
+class Change:
+    """One row of a table of the store to write, or to delete.
+
+    Attributes:
+        table: Which table.
+        key: Its key columns.
+        value: The columns behind them, None = delete the row.
+    """
+
+    __slots__ = ("key", "table", "value")
+
+    def __init__(
+        self,
+        table: Table,
+        key: tuple[str | int, ...],
+        value: tuple[str | int | bytes, ...] | None,
+    ) -> None:
+        self.table = table
+        self.key = key
+        self.value = value
+
+
+Effect = Output | Publish | Change

@@ -1,0 +1,419 @@
+"""The mapper: one message in, in order, and out what it causes.
+
+Owns the order in which its parts see messages and time. It does no I/O and knows no timer: whoever
+runs it hands in messages and moments, carries out the effects, rows and changes of one message in
+one transaction, and acknowledges the message after that commit. Messages that the mapper publishes
+itself need not be handed back; it does no harm.
+
+Invariants: the creation of an entity leaves before anything else about it, parents before children;
+a message that cannot be used becomes an error and stops no other; what is acknowledged is in the
+tables. Rules: docs/entities.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.entities import smartrest
+from edgehub.entities.alarms import JOURNAL, Alarms
+from edgehub.entities.availability import Heartbeats
+from edgehub.entities.capabilities import SOFTWARE_UPDATE, Capabilities
+from edgehub.entities.cloud_operations import CloudOperations
+from edgehub.entities.commands import Commands
+from edgehub.entities.documents import canonical, read_json
+from edgehub.entities.effects import OutputName
+from edgehub.entities.entity import EntityType
+from edgehub.entities.events import Event
+from edgehub.entities.faults import MappingError
+from edgehub.entities.health import UP, is_own_bridge, read_status
+from edgehub.entities.measurements import convert_measurement
+from edgehub.entities.outlet import Outlet
+from edgehub.entities.pending import Pending
+from edgehub.entities.registrar import CREATE_SERVICE, Registrar
+from edgehub.entities.registry import Registry
+from edgehub.entities.topics import (
+    AUTO_REGISTERING,
+    STATE,
+    TELEMETRY,
+    Channel,
+    TopicScheme,
+    default_name,
+)
+from edgehub.entities.twins import cloud_key
+from edgehub.entities.units import UnitTable
+from edgehub.topic_filter import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.entities.effects import Effect, Instant
+    from edgehub.entities.entity import Entity
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.pending import Debt
+    from edgehub.entities.topics import EntityTopic
+    from edgehub.store.entity_tables import EntityContents
+
+    Converter = Callable[[EntityTopic, Entity, bytes, Instant], None]
+
+GET_OPERATIONS: Final = "500"
+SYNC: Final = "sync"
+CLEARED_MAX: Final = 1000
+"""Topics that the hub has cleared itself, remembered until a broker hands that back."""
+_ALWAYS_TAKEN: Final = frozenset({Channel.CAPABILITY, Channel.COMMAND, Channel.SIGNAL})
+_HELD: Final = TELEMETRY | STATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapperStatistics:
+    """What the mapper did since its start, and what it holds.
+
+    Attributes:
+        handled_total: Messages taken.
+        ignored_total: Messages on topics that are not its own, or that say nothing to it.
+        errors_total: Errors told to clients.
+        outputs_total: Rows by output.
+        entities: Registered entities, the main device among them.
+        held: Messages held for unregistered entities.
+        held_bytes: Their bytes.
+        evicted_total: Held messages given up for want of room.
+        expired_total: Held messages given up because they waited too long.
+        dropped_total: Rows of the tables that belonged to nothing or could not be read.
+        advice: What an operator should change, by topic id.
+    """
+
+    handled_total: int
+    ignored_total: int
+    errors_total: int
+    outputs_total: dict[OutputName, int]
+    entities: int
+    held: int
+    held_bytes: int
+    evicted_total: int
+    expired_total: int
+    dropped_total: int
+    advice: dict[str, str]
+
+
+class Mapper:
+    """Entities and conversion for one cloud connection.
+
+    Args:
+        options: What can be set.
+        stored: What the tables hold; read before the first message.
+    """
+
+    def __init__(self, options: MapperOptions, stored: EntityContents) -> None:
+        state = dict(stored.state)
+        self._options = options
+        self._scheme = TopicScheme(options.topic_root)
+        self._outlet = Outlet(options)
+        self._registry = Registry(options, self._outlet, stored)
+        self._pending = Pending(options, self._outlet, self._scheme, stored.pending)
+        self._units = UnitTable(options, self._outlet, state)
+        self._alarms = Alarms(options, self._outlet, state)
+        self._capabilities = Capabilities(options, self._outlet, state)
+        self._commands = Commands(
+            options, self._outlet, self._scheme, state, set_twin=self._set_twin
+        )
+        self._cloud_operations = CloudOperations(
+            options, self._outlet, self._registry, self._commands
+        )
+        self._heartbeats = Heartbeats(options, self._outlet, self._registry, state)
+        self._registrar = Registrar(
+            options,
+            self._registry,
+            self._pending,
+            self._outlet,
+            self._scheme,
+            registered=self._watch_new,
+            release=self._release,
+        )
+        self._own_service = f"tedge-mapper-{options.cloud_prefix}"
+        self._cleared: dict[str, None] = {}
+        self._handled_total = 0
+        self._ignored_total = 0
+        self._converters: dict[Channel, Converter] = {
+            Channel.MEASUREMENT: self._measurement,
+            Channel.MEASUREMENT_META: self._measurement_meta,
+            Channel.EVENT: self._event,
+            Channel.ALARM: self._alarms.handle,
+            Channel.TWIN: self._twin,
+            Channel.HEALTH: self._health,
+            Channel.CAPABILITY: self._capability,
+            Channel.COMMAND: self._commands.handle,
+        }
+
+    def start(self, now: Instant) -> list[Effect]:
+        """Begin: tell the cloud what the main device can do, and ask for its operations.
+
+        What is retained on the local topics and in the alarms' journal is to be handed in next, as
+        a broker does after a subscription.
+        """
+        self._alarms.start(now)
+        self._capabilities.send(self._registry.main)
+        self._ask_for_operations()
+        for entity in list(self._registry.all()):
+            is_main = entity.type is EntityType.MAIN
+            self._heartbeats.watch(entity, now, announce=is_main)
+        self._registrar.resume(now)
+        return self._outlet.take()
+
+    def handle(self, topic: str, payload: bytes, now: Instant, *, client: str = "") -> list[Effect]:
+        """Take one message.
+
+        Args:
+            topic: Its topic.
+            payload: Its payload.
+            now: When it came.
+            client: Who sent it, as far as known; what is held of one client is bounded.
+        """
+        self._handled_total += 1
+        parsed = self._scheme.parse(topic)
+        if parsed is None:
+            self._handle_other(topic, payload, now)
+        elif self._is_taken(parsed):
+            try:
+                self._handle_entity(parsed, payload, client, now)
+            except MappingError as error:
+                self._outlet.error(topic, str(error))
+        else:
+            self._ignored_total += 1
+        return self._outlet.take()
+
+    def tick(self, now: Instant) -> list[Effect]:
+        """Do what is due: compare alarms, send heartbeats, end what waited too long."""
+        gathers_until_ms = self._alarms.gathers_until_ms
+        if gathers_until_ms is not None and gathers_until_ms <= now.hub_ms:
+            self._compare_alarms(now)
+        self._heartbeats.beat(now)
+        self._pending.expire(now)
+        self._commands.sweep(now)
+        return self._outlet.take()
+
+    def next_due_ms(self) -> int | None:
+        """Give the hub time at which `tick` has something to do, None = nothing is due."""
+        due = [
+            self._alarms.gathers_until_ms,
+            self._heartbeats.next_due_ms(),
+            self._pending.next_due_ms(),
+            self._commands.next_due_ms(),
+        ]
+        return min((time for time in due if time is not None), default=None)
+
+    def creation_refused(self, topic_id: str) -> list[Effect]:
+        """Note that the create line of an entity became a dead letter: it is not announced.
+
+        Its next registration message announces it again.
+        """
+        self._registrar.creation_refused(topic_id)
+        return self._outlet.take()
+
+    def debts(self) -> list[Debt]:
+        """List who sends without being registered, the largest debt first."""
+        return self._pending.debts()
+
+    def statistics(self) -> MapperStatistics:
+        """Give a snapshot."""
+        outlet = self._outlet
+        return MapperStatistics(
+            handled_total=self._handled_total,
+            ignored_total=self._ignored_total + self._cloud_operations.ignored_total,
+            errors_total=outlet.errors_total,
+            outputs_total={name: outlet.outputs_total[name] for name in OutputName},
+            entities=len(self._registry),
+            held=len(self._pending),
+            held_bytes=self._pending.bytes,
+            evicted_total=self._pending.evicted_total,
+            expired_total=self._pending.expired_total,
+            dropped_total=outlet.dropped_total,
+            advice=dict(self._registrar.advice),
+        )
+
+    def _is_taken(self, topic: EntityTopic) -> bool:
+        filters = self._options.topics
+        return (
+            not filters
+            or topic.channel in _ALWAYS_TAKEN
+            or any(matches(wanted, topic.text) for wanted in filters)
+        )
+
+    def _handle_other(self, topic: str, payload: bytes, now: Instant) -> None:
+        if topic == self._outlet.cloud.notifications:
+            self._cloud_operations.handle(topic, payload, now)
+        elif topic.startswith(JOURNAL):
+            self._alarms.handle_journal(topic, payload)
+        else:
+            self._ignored_total += 1
+
+    def _handle_entity(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
+        channel = topic.channel
+        if channel is Channel.REGISTRATION:
+            self._handle_registration(topic, payload, client, now)
+            return
+        if channel is Channel.SIGNAL:
+            self._handle_signal(topic)
+            return
+        if channel is Channel.HEALTH:
+            is_up = read_status(topic.topic_id, payload) == UP
+            self._heartbeats.note_health(topic.topic_id, is_up=is_up)
+        entity = self._registry.get(topic.topic_id)
+        is_first_sign = entity is None and payload and channel in AUTO_REGISTERING
+        if is_first_sign and self._options.auto_register:
+            entity = self._register_automatically(topic, now)
+        if entity is not None:
+            self._convert(topic, entity, payload, now)
+        elif channel in _HELD:
+            self._hold(topic, payload, client, now)
+        else:
+            self._ignored_total += 1
+
+    def _hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
+        if not payload and topic.text in self._cleared:
+            del self._cleared[topic.text]  # the hub's own clearing, handed back by a broker
+        else:
+            self._pending.hold(topic, payload, client, now)
+
+    def _handle_registration(
+        self, topic: EntityTopic, payload: bytes, client: str, now: Instant
+    ) -> None:
+        if payload:
+            self._registrar.register(topic, payload, client, now)
+            return
+        gone = self._registrar.deregister(topic)
+        for entity in gone:
+            self._forget(entity, is_target=entity is gone[-1])
+
+    def _handle_signal(self, topic: EntityTopic) -> None:
+        name = default_name(topic.topic_id)
+        is_own = name is not None and name.service == self._own_service
+        if is_own and topic.name == SYNC:
+            self._declare_all()
+        else:
+            self._ignored_total += 1
+
+    def _register_automatically(self, topic: EntityTopic, now: Instant) -> Entity | None:
+        try:
+            self._registrar.register_automatically(topic.topic_id, now)
+        except MappingError as error:
+            self._outlet.error(topic.text, str(error))
+        return self._registry.get(topic.topic_id)
+
+    def _convert(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
+        converter = self._converters.get(topic.channel)
+        if converter is not None:
+            converter(topic, entity, payload, now)
+        else:
+            self._ignored_total += 1
+
+    def _watch_new(self, entity: Entity, now: Instant) -> None:
+        self._heartbeats.watch(entity, now, announce=True)
+
+    def _release(self, entity: Entity) -> None:
+        """Convert what was held for an entity, each message with the time of its arrival."""
+        for held in self._pending.take(entity.topic_id):
+            try:
+                self._convert(held.topic, entity, held.payload, held.at)
+            except MappingError as error:
+                self._outlet.error(held.topic.text, str(error))
+
+    def _measurement(
+        self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant
+    ) -> None:
+        units = self._units.get(entity.topic_id, topic.name)
+        row = convert_measurement(entity, topic.name, payload, units, now.wall_ms)
+        self._outlet.row(OutputName.MEASUREMENTS, self._outlet.cloud.measurements, row, entity)
+
+    def _measurement_meta(
+        self, topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant
+    ) -> None:
+        self._units.set(entity.topic_id, topic.name, payload)
+
+    def _event(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
+        event = Event(entity, topic.name, payload, now.wall_ms)
+        cloud = self._outlet.cloud
+        if event.fits_a_line:
+            cloud_topic, row = cloud.own_lines, event.line()
+        else:
+            cloud_topic, row = cloud.events, event.document()
+        if self._outlet.fits(cloud_topic, row):
+            self._outlet.row(OutputName.EVENTS, cloud_topic, row, entity)
+        else:
+            # Too large for MQTT: a local client may post it over HTTP, as the original does.
+            http_topic = f"{cloud.http_events}/{entity.external_id}"
+            self._outlet.publish(http_topic, event.document(), retain=False)
+
+    def _twin(self, topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
+        if not topic.name or topic.name.startswith("@"):
+            raise MappingError(f"`{topic.name}` cannot be the key of a twin value")
+        self._set_twin(entity, topic.name, read_json(payload) if payload else None)
+
+    def _set_twin(self, entity: Entity, key: str, value: Any) -> None:
+        stored = None if value is None else canonical(value)
+        if self._registry.set_twin(entity, key, stored):
+            self._outlet.twin(entity, cloud_key(entity, key), value)
+
+    def _health(self, topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
+        if entity.type is not EntityType.SERVICE:
+            self._ignored_total += 1
+            return
+        status = read_status(topic.topic_id, payload)
+        type_ = entity.cloud_type(self._options.service_type)
+        line = smartrest.line(CREATE_SERVICE, entity.external_id, type_, entity.name, status)
+        parent = self._registry.parent(entity)
+        self._outlet.row(OutputName.HEALTH, parent.topic, line, entity)
+        if status == UP and is_own_bridge(topic.topic_id, self._options.cloud_prefix):
+            self._ask_for_operations()
+
+    def _capability(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
+        is_known = self._capabilities.declare(entity, topic.name, payload)
+        if is_known and topic.name == SOFTWARE_UPDATE:
+            self._commands.request_software_list(entity, now)
+
+    def _ask_for_operations(self) -> None:
+        main = self._registry.main
+        line = smartrest.line(GET_OPERATIONS)
+        self._outlet.row(OutputName.OPERATIONS, main.topic, line, main)
+
+    def _declare_all(self) -> None:
+        for entity in self._registry.all():
+            if entity.type is EntityType.MAIN or self._capabilities.has(entity):
+                self._capabilities.send(entity)
+
+    def _compare_alarms(self, now: Instant) -> None:
+        for text, payload, wall_ms in self._alarms.compare():
+            topic = self._scheme.parse(text)
+            if topic is None or (not payload and self._pending.holds(topic)):
+                continue
+            arrived = now if wall_ms is None else now._replace(wall_ms=wall_ms)
+            entity = self._registry.get(topic.topic_id)
+            try:
+                if entity is None:
+                    self._pending.hold(topic, payload, "", arrived)
+                else:
+                    self._alarms.convert(topic, entity, payload, arrived.wall_ms)
+            except MappingError as error:
+                self._outlet.error(text, str(error))
+
+    def _forget(self, entity: Entity, *, is_target: bool) -> None:
+        """Forget what belongs to an entity that is gone, and clear what is retained of it."""
+        topic_id = entity.topic_id
+        topics = [self._scheme.topic(topic_id, "twin", key) for key in entity.twin]
+        topics += [
+            self._scheme.topic(topic_id, "m", name, "meta") for name in self._units.forget(topic_id)
+        ]
+        topics += [
+            self._scheme.topic(topic_id, "cmd", name) for name in self._capabilities.forget(entity)
+        ]
+        topics += self._commands.forget(entity)
+        topics += self._alarms.forget(entity, self._options.topic_root)
+        if entity.type is EntityType.SERVICE:
+            topics.append(self._scheme.topic(topic_id, "status", "health"))
+        self._heartbeats.forget(entity)
+        for topic in topics:
+            self._outlet.publish(topic, b"", retain=True)
+            self._cleared[topic] = None
+        while len(self._cleared) > CLEARED_MAX:
+            del self._cleared[next(iter(self._cleared))]
+        if not is_target:
+            self._outlet.publish(self._scheme.topic(topic_id), b"", retain=True)

@@ -1,0 +1,158 @@
+"""The mapper's way out: collects effects, checks the size of every row once, counts.
+
+Owns the effects of the message in hand and the cloud's topics. Invariant: nothing leaves that the
+cloud's broker would refuse by size; what is too large becomes an error instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.entities.documents import write_json
+from edgehub.entities.effects import Change, Output, OutputName, Publish
+from edgehub.entities.entity import EntityType
+
+if TYPE_CHECKING:
+    from edgehub.entities.effects import Effect
+    from edgehub.entities.entity import Entity
+    from edgehub.entities.options import MapperOptions
+    from edgehub.store.entity_tables import Table
+
+PACKET_OVERHEAD_BYTES: Final = 9
+"""Fixed header with the longest length, length of the topic, packet id."""
+
+ERROR_CHARACTERS_MAX: Final = 1000
+"""An error may quote what a client sent."""
+
+
+class CloudTopics:
+    """Topics at the cloud, below the local prefix."""
+
+    __slots__ = (
+        "alarms",
+        "events",
+        "http_events",
+        "inventory",
+        "measurements",
+        "notifications",
+        "own_lines",
+    )
+
+    def __init__(self, prefix: str) -> None:
+        self.own_lines = f"{prefix}/s/us"
+        self.measurements = f"{prefix}/measurement/measurements/create"
+        self.events = f"{prefix}/event/events/create"
+        self.http_events = f"{prefix}/http/events/create"
+        self.alarms = f"{prefix}/alarm/alarms/create"
+        self.inventory = f"{prefix}/inventory/managedObjects/update"
+        self.notifications = f"{prefix}/devicecontrol/notifications"
+
+    def lines_of(self, external_id: str) -> str:
+        """Give the topic of the SmartREST lines of an entity that is not the main device."""
+        return f"{self.own_lines}/{external_id}"
+
+
+class Outlet:
+    """Where every part of the mapper puts what it has to say."""
+
+    __slots__ = (
+        "_effects",
+        "_errors_topic",
+        "_packet_bytes_max",
+        "cloud",
+        "dropped_total",
+        "errors_total",
+        "outputs_total",
+    )
+
+    def __init__(self, options: MapperOptions) -> None:
+        self.cloud = CloudTopics(options.cloud_prefix)
+        self.outputs_total: Counter[OutputName] = Counter()
+        self.errors_total = 0
+        self.dropped_total = 0
+        self._effects: list[Effect] = []
+        self._errors_topic = f"{options.topic_root}/errors"
+        self._packet_bytes_max = options.packet_bytes_max
+
+    def take(self) -> list[Effect]:
+        """Hand over what was collected, in its order."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def fits(self, topic: str, payload: bytes) -> bool:
+        """Say whether the cloud's broker takes such a packet."""
+        size = PACKET_OVERHEAD_BYTES + len(topic.encode("utf-8", "replace")) + len(payload)
+        return size <= self._packet_bytes_max
+
+    def row(self, output: OutputName, topic: str, payload: bytes, entity: Entity) -> bool:
+        """Send a row about an entity that is registered; an error if it is too large.
+
+        Returns:
+            Whether it was sent.
+        """
+        needs = None if entity.type is EntityType.MAIN else entity.topic_id
+        return self._send(output, topic, payload, entity, creates=None, needs=needs)
+
+    def creation(self, topic: str, payload: bytes, entity: Entity, parent: Entity) -> bool:
+        """Send the row that creates an entity below its parent; an error if it is too large.
+
+        Returns:
+            Whether it was sent.
+        """
+        needs = None if parent.type is EntityType.MAIN else parent.topic_id
+        return self._send(
+            OutputName.INVENTORY, topic, payload, entity, creates=entity.topic_id, needs=needs
+        )
+
+    def twin(self, entity: Entity, key: str, value: Any) -> None:
+        """Send one fragment of the inventory; `key` as the cloud calls it, None clears it."""
+        topic = f"{self.cloud.inventory}/{entity.external_id}"
+        self.row(OutputName.TWIN, topic, write_json({key: value}), entity)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
+        """Publish a local message."""
+        self._effects.append(Publish(topic, payload, retain=retain))
+
+    def error(self, about: str, reason: str) -> None:
+        """Tell clients what is wrong with a message; `about` is its topic."""
+        self.errors_total += 1
+        text = f"{about}: {reason}"[:ERROR_CHARACTERS_MAX].encode("utf-8", "replace")
+        self._effects.append(Publish(self._errors_topic, text, retain=False))
+
+    def change(
+        self,
+        table: Table,
+        key: tuple[str | int, ...],
+        value: tuple[str | int | bytes, ...] | None,
+    ) -> None:
+        """Write a row of a table, or delete it with None."""
+        self._effects.append(Change(table, key, value))
+
+    def drop_stored(self, table: Table, key: tuple[str | int, ...]) -> None:
+        """Delete a row that belongs to nothing, or cannot be read, and count it."""
+        self.dropped_total += 1
+        self.change(table, key, None)
+
+    def _send(
+        self,
+        output: OutputName,
+        topic: str,
+        payload: bytes,
+        entity: Entity,
+        *,
+        creates: str | None,
+        needs: str | None,
+    ) -> bool:
+        if not self.fits(topic, payload):
+            self.error(
+                topic,
+                f"a message of {len(payload)} bytes about {entity.external_id} is larger than the"
+                f" cloud takes, {self._packet_bytes_max} bytes with its topic; it is dropped",
+            )
+            return False
+        self.outputs_total[output] += 1
+        self._effects.append(
+            Output(output, topic, payload, entity.external_id, creates=creates, needs=needs)
+        )
+        return True

@@ -1,0 +1,395 @@
+"""What is held for entities that are not registered: bounded, on disk, and limited in time.
+
+Owns held messages and the order of their arrival. Telemetry is bounded per entity or in all, oldest
+out; of other messages the newest of each topic stays; everything together is bounded by number, by
+bytes and by bytes per client. Where a bound over all is met, the client that holds most gives up
+its oldest telemetry first. Invariant: what is held has a row in the table `pending`, nothing else
+has. Rules: docs/entities.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgehub.entities.effects import Instant
+from edgehub.entities.options import CacheScope
+from edgehub.entities.topics import TELEMETRY, Channel
+from edgehub.store.entity_tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.outlet import Outlet
+    from edgehub.entities.topics import EntityTopic, TopicScheme
+    from edgehub.store.entity_tables import PendingRow
+
+HELD_BYTES: Final = 128
+"""What a held message counts beside its topic and payload."""
+
+
+class Held:
+    """One held message.
+
+    Attributes:
+        seq: Place in the order of arrival.
+        topic: Its topic.
+        payload: Its payload.
+        client: Who sent it.
+        at: When it came.
+        size: Bytes that it counts.
+    """
+
+    __slots__ = ("at", "client", "payload", "seq", "size", "topic")
+
+    def __init__(
+        self, seq: int, topic: EntityTopic, payload: bytes, client: str, at: Instant
+    ) -> None:
+        self.seq = seq
+        self.topic = topic
+        self.payload = payload
+        self.client = client
+        self.at = at
+        self.size = HELD_BYTES + len(topic.text) + len(payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debt:
+    """What one entity owes by not being registered.
+
+    Attributes:
+        topic_id: The entity.
+        waits_for: Topic id of the missing parent, None = its registration is missing.
+        clients: Who sends for it.
+        messages: Messages held.
+        bytes: Bytes held.
+        oldest_ms: Hub time at which the oldest of them came.
+        evicted: Messages given up so far for want of room.
+    """
+
+    topic_id: str
+    waits_for: str | None
+    clients: tuple[str, ...]
+    messages: int
+    bytes: int
+    oldest_ms: int
+    evicted: int
+
+
+class _Entry:
+    __slots__ = ("evicted", "parent", "registration", "reported", "state", "telemetry")
+
+    def __init__(self) -> None:
+        self.registration: Held | None = None
+        self.parent: str | None = None
+        self.state: dict[str, Held] = {}
+        self.telemetry: OrderedDict[int, Held] = OrderedDict()
+        self.evicted = 0
+        self.reported = False
+
+    def held(self) -> list[Held]:
+        own = [] if self.registration is None else [self.registration]
+        return [*own, *self.state.values(), *self.telemetry.values()]
+
+
+class _Share:
+    """What one client holds."""
+
+    __slots__ = ("bytes", "other", "telemetry")
+
+    def __init__(self) -> None:
+        self.telemetry: OrderedDict[int, Held] = OrderedDict()
+        self.other: OrderedDict[int, Held] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.telemetry) + len(self.other)
+
+    def oldest(self) -> Held:
+        held = self.telemetry or self.other
+        return next(iter(held.values()))
+
+
+class Pending:
+    """Held messages of all unregistered entities."""
+
+    __slots__ = (
+        "_all",
+        "_entries",
+        "_loaded_alarms",
+        "_next_seq",
+        "_options",
+        "_outlet",
+        "_shares",
+        "_telemetry",
+        "_waiting",
+        "bytes",
+        "evicted_total",
+        "expired_total",
+    )
+
+    def __init__(
+        self,
+        options: MapperOptions,
+        outlet: Outlet,
+        scheme: TopicScheme,
+        stored: Iterable[PendingRow],
+    ) -> None:
+        self._options = options
+        self._outlet = outlet
+        self._entries: dict[str, _Entry] = {}
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._shares: dict[str, _Share] = {}
+        self._all: OrderedDict[int, Held] = OrderedDict()
+        self._telemetry: OrderedDict[int, Held] = OrderedDict()
+        self._loaded_alarms: dict[str, bytes] = {}
+        self._next_seq = 1
+        self.bytes = 0
+        self.evicted_total = 0
+        self.expired_total = 0
+        for row in stored:
+            self._load(scheme, row)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
+        """Hold a message of an entity that is not registered."""
+        if topic.channel in TELEMETRY:
+            self._hold_telemetry(topic, payload, client, now)
+            return
+        entry = self._entries.get(topic.topic_id)
+        if entry is not None and topic.text in entry.state:
+            self._drop(entry.state[topic.text])
+        # An empty message clears its topic; only that of a status says something by itself.
+        clears = not payload and topic.channel is not Channel.HEALTH
+        if not clears and self._make_room(topic, payload, client):
+            self._add(self._new(topic, payload, client, now))
+
+    def wait(
+        self, topic: EntityTopic, payload: bytes, client: str, now: Instant, *, parent: str
+    ) -> None:
+        """Hold a registration until its parent is there; the newest of an entity counts."""
+        topic_id = topic.topic_id
+        keeps_place = self.waits_for(topic_id) == parent
+        self.drop_registration(topic_id, keeps_place=keeps_place)
+        if self._make_room(topic, payload, client):
+            self._add(self._new(topic, payload, client, now))
+            self.name_parent(topic_id, parent)
+
+    def waits_for(self, topic_id: str) -> str | None:
+        """Give the missing parent of an entity whose registration is held, None = none is."""
+        entry = self._entries.get(topic_id)
+        return None if entry is None else entry.parent
+
+    def loaded_registrations(self) -> list[Held]:
+        """Give the held registrations that came from the tables; their parents are not known."""
+        loaded = [
+            entry.registration
+            for entry in self._entries.values()
+            if entry.registration is not None and entry.parent is None
+        ]
+        return sorted(loaded, key=lambda held: held.seq)
+
+    def name_parent(self, topic_id: str, parent: str) -> None:
+        """Say for whom a registration from the tables waits."""
+        self._entries[topic_id].parent = parent
+        self._waiting.setdefault(parent, {})[topic_id] = None
+
+    def drop_registration(self, topic_id: str, *, keeps_place: bool = False) -> None:
+        """Forget a held registration; what else is held for the entity stays."""
+        entry = self._entries.get(topic_id)
+        if entry is not None and entry.registration is not None:
+            self._drop(entry.registration, keeps_place=keeps_place)
+
+    def holds(self, topic: EntityTopic) -> bool:
+        """Say whether a telemetry message of that topic is held."""
+        entry = self._entries.get(topic.topic_id)
+        return entry is not None and any(
+            held.topic.text == topic.text for held in entry.telemetry.values()
+        )
+
+    def take(self, topic_id: str) -> list[Held]:
+        """Hand over what is held for an entity: newest states by arrival, then telemetry."""
+        entry = self._entries.get(topic_id)
+        if entry is None:
+            return []
+        state = sorted(entry.state.values(), key=lambda held: held.seq)
+        taken = [*state, *entry.telemetry.values()]
+        for held in taken:
+            self._drop(held)
+        return taken
+
+    def take_children(self, topic_id: str) -> list[Held]:
+        """Hand over the registrations that wait for an entity, in the order in which they came."""
+        children = []
+        for child in list(self._waiting.get(topic_id, ())):
+            registration = self._entries[child].registration
+            assert registration is not None, child
+            children.append(registration)
+            self._drop(registration)
+        return children
+
+    def expire(self, now: Instant) -> None:
+        """Give up what has waited too long; one error per entity."""
+        limit_ms = now.hub_ms - self._options.pending_ttl_ms
+        while self._all:
+            held = next(iter(self._all.values()))
+            if held.at.hub_ms > limit_ms:
+                return
+            topic_id = held.topic.topic_id
+            entry = self._entries[topic_id]
+            if not entry.reported:
+                entry.reported = True
+                self._outlet.error(
+                    held.topic.text,
+                    f"{topic_id} was not registered within"
+                    f" {self._options.pending_ttl_ms // 1000} s; what it sent before is dropped",
+                )
+            self.expired_total += 1
+            self._drop(held)
+
+    def next_due_ms(self) -> int | None:
+        """Give the hub time at which something has waited too long, None = nothing waits."""
+        if not self._all:
+            return None
+        return next(iter(self._all.values())).at.hub_ms + self._options.pending_ttl_ms
+
+    def debts(self) -> list[Debt]:
+        """List the registration debt, the largest first."""
+        debts = []
+        for topic_id, entry in self._entries.items():
+            held = entry.held()
+            debts.append(
+                Debt(
+                    topic_id=topic_id,
+                    waits_for=entry.parent,
+                    clients=tuple(sorted({message.client for message in held})),
+                    messages=len(held),
+                    bytes=sum([message.size for message in held]),
+                    oldest_ms=min([message.at.hub_ms for message in held]),
+                    evicted=entry.evicted,
+                )
+            )
+        return sorted(debts, key=lambda debt: debt.bytes, reverse=True)
+
+    def _hold_telemetry(
+        self, topic: EntityTopic, payload: bytes, client: str, now: Instant
+    ) -> None:
+        known = self._loaded_alarms.pop(topic.text, None) if self._loaded_alarms else None
+        if known is not None and known == payload:
+            return  # held since before the restart; the broker has only delivered it again
+        ring: OrderedDict[int, Held] | None = self._telemetry
+        if self._options.telemetry_cache_scope is CacheScope.ENTITY:
+            entry = self._entries.get(topic.topic_id)
+            ring = None if entry is None else entry.telemetry
+        if ring and len(ring) >= self._options.telemetry_cache_size:
+            self._evict(next(iter(ring.values())))
+        if not self._options.telemetry_cache_size:
+            self.evicted_total += 1
+        elif self._make_room(topic, payload, client):
+            self._add(self._new(topic, payload, client, now))
+
+    def _new(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> Held:
+        held = Held(self._next_seq, topic, payload, client, now)
+        self._next_seq += 1
+        self._outlet.change(
+            Table.PENDING, (held.seq,), (topic.text, payload, client, now.hub_ms, now.wall_ms)
+        )
+        return held
+
+    def _make_room(self, topic: EntityTopic, payload: bytes, client: str) -> bool:
+        options = self._options
+        size = HELD_BYTES + len(topic.text) + len(payload)
+        if size > options.client_bytes_max:
+            self.evicted_total += 1
+            self._outlet.error(
+                topic.text, f"{topic.topic_id} is not registered and {size} bytes cannot be held"
+            )
+            return False
+        share = self._shares.get(client)
+        while share is not None and len(share) and share.bytes + size > options.client_bytes_max:
+            self._evict(share.oldest())
+        while self._all and len(self._all) >= options.pending_messages_max:
+            self._evict(max(self._shares.values(), key=len).oldest())
+        while self._all and self.bytes + size > options.pending_bytes_max:
+            self._evict(max(self._shares.values(), key=lambda share: share.bytes).oldest())
+        return True
+
+    def _evict(self, held: Held) -> None:
+        entry = self._entries[held.topic.topic_id]
+        entry.evicted += 1
+        self.evicted_total += 1
+        if held is entry.registration:
+            self._outlet.error(
+                held.topic.text,
+                f"the registration waits for {entry.parent} and had to make room; send it again"
+                " once the parent is registered",
+            )
+        self._drop(held)
+
+    def _add(self, held: Held) -> None:
+        topic = held.topic
+        entry = self._entries.get(topic.topic_id)
+        if entry is None:
+            entry = self._entries[topic.topic_id] = _Entry()
+        share = self._shares.get(held.client)
+        if share is None:
+            share = self._shares[held.client] = _Share()
+        if topic.channel in TELEMETRY:
+            entry.telemetry[held.seq] = share.telemetry[held.seq] = held
+            self._telemetry[held.seq] = held
+        else:
+            share.other[held.seq] = held
+            if topic.channel is Channel.REGISTRATION:
+                entry.registration = held
+            else:
+                entry.state[topic.text] = held
+        self._all[held.seq] = held
+        share.bytes += held.size
+        self.bytes += held.size
+
+    def _drop(self, held: Held, *, keeps_place: bool = False) -> None:
+        topic = held.topic
+        entry = self._entries[topic.topic_id]
+        share = self._shares[held.client]
+        if topic.channel in TELEMETRY:
+            del entry.telemetry[held.seq], share.telemetry[held.seq], self._telemetry[held.seq]
+        else:
+            del share.other[held.seq]
+            if held is entry.registration:
+                self._leave_parent(topic.topic_id, entry, keeps_place=keeps_place)
+            else:
+                del entry.state[topic.text]
+        del self._all[held.seq]
+        share.bytes -= held.size
+        self.bytes -= held.size
+        if not len(share):
+            del self._shares[held.client]
+        if entry.registration is None and not entry.state and not entry.telemetry:
+            del self._entries[topic.topic_id]
+        self._outlet.change(Table.PENDING, (held.seq,), None)
+
+    def _leave_parent(self, topic_id: str, entry: _Entry, *, keeps_place: bool) -> None:
+        parent, entry.parent, entry.registration = entry.parent, None, None
+        assert parent is not None, topic_id
+        if keeps_place:
+            return
+        siblings = self._waiting[parent]
+        del siblings[topic_id]
+        if not siblings:
+            del self._waiting[parent]
+
+    def _load(self, scheme: TopicScheme, row: PendingRow) -> None:
+        topic = scheme.parse(row.topic)
+        if topic is None:
+            # The root of the topics was changed since; nothing can be registered below the old one.
+            self._outlet.change(Table.PENDING, (row.seq,), None)
+            return
+        at = Instant(row.hub_ms, row.wall_ms)
+        self._add(Held(row.seq, topic, row.payload, row.client_id, at))
+        self._next_seq = max(self._next_seq, row.seq + 1)
+        if topic.channel is Channel.ALARM:
+            self._loaded_alarms[topic.text] = row.payload

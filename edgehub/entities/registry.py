@@ -1,0 +1,242 @@
+"""The registry: who exists, below whom, and under which id the cloud knows it.
+
+Owns entities, the index by external id, the children of each, and the twin values; every change
+becomes a change of the tables. Invariants: the main device exists always; the parent of every
+entity exists; no two entities have one external id. Rules: docs/entities.md.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.entities.documents import canonical, read_stored
+from edgehub.entities.entity import Entity, EntityType
+from edgehub.entities.faults import MappingError
+from edgehub.store.entity_tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.outlet import Outlet
+    from edgehub.store.entity_tables import EntityContents
+
+ENTITY_BYTES: Final = 512
+"""What an entity counts against the bound of memory beside its texts."""
+
+
+class Registry:
+    """All registered entities."""
+
+    __slots__ = (
+        "_by_external_id",
+        "_bytes",
+        "_children",
+        "_entities",
+        "_options",
+        "_outlet",
+        "main",
+    )
+
+    def __init__(self, options: MapperOptions, outlet: Outlet, stored: EntityContents) -> None:
+        self._options = options
+        self._outlet = outlet
+        self._entities: dict[str, Entity] = {}
+        self._by_external_id: dict[str, Entity] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self._bytes = 0
+        self.main = Entity(
+            options.main_topic_id,
+            EntityType.MAIN,
+            options.device_id,
+            None,
+            topic=outlet.cloud.own_lines,
+        )
+        self._insert(self.main)
+        if options.clean_start:
+            self._forget(stored)
+        else:
+            self._load(stored)
+
+    def __len__(self) -> int:
+        return len(self._entities)
+
+    def get(self, topic_id: str) -> Entity | None:
+        """Find an entity, None = it is not registered."""
+        return self._entities.get(topic_id)
+
+    def by_external_id(self, external_id: str) -> Entity | None:
+        """Find an entity by its id at the cloud."""
+        return self._by_external_id.get(external_id)
+
+    def all(self) -> Iterable[Entity]:
+        """Give all entities, the main device first."""
+        return self._entities.values()
+
+    def parent(self, entity: Entity) -> Entity:
+        """Give the parent of an entity that is not the main device."""
+        assert entity.parent is not None, entity.topic_id
+        return self._entities[entity.parent]
+
+    def with_descendants(self, entity: Entity) -> list[Entity]:
+        """List an entity and all below it, each before its own children."""
+        found = [entity]
+        for above in found:
+            found.extend(self._entities[topic_id] for topic_id in self._children[above.topic_id])
+        return found
+
+    def external_id_of(self, topic_id: str) -> str:
+        """Derive the external id of an entity that names none."""
+        return f"{self._options.device_id}:{topic_id.rstrip('/').replace('/', ':')}"
+
+    def check_free(self, external_id: str) -> None:
+        """Make sure that one more entity may come, under that id.
+
+        Raises:
+            MappingError: The id belongs to another entity, or there are too many.
+        """
+        other = self._by_external_id.get(external_id)
+        if other is not None:
+            raise MappingError(
+                f"the external id `{external_id}` belongs to {other.topic_id}; give another `@id`"
+            )
+        if len(self._entities) > self._options.entities_max:
+            raise MappingError(
+                f"{self._options.entities_max} entities are registered already; deregister some,"
+                " or raise entities_max"
+            )
+        self._check_bytes(ENTITY_BYTES)
+
+    def add(self, entity: Entity) -> None:
+        """Register an entity whose parent exists and whose id is free."""
+        self._insert(entity)
+        self.store(entity)
+
+    def move(self, entity: Entity, parent: str) -> None:
+        """Put an entity below another parent, which exists and is not below it."""
+        assert entity.parent is not None
+        del self._children[entity.parent][entity.topic_id]
+        self._children[parent][entity.topic_id] = None
+        entity.parent = parent
+
+    def remove(self, entity: Entity) -> None:
+        """Forget an entity that has no children any more."""
+        assert not self._children[entity.topic_id], entity.topic_id
+        assert entity.parent is not None
+        del self._children[entity.topic_id]
+        del self._children[entity.parent][entity.topic_id]
+        del self._entities[entity.topic_id]
+        if self._by_external_id.get(entity.external_id) is entity:
+            del self._by_external_id[entity.external_id]
+        self._bytes -= ENTITY_BYTES + sum(map(_twin_bytes, entity.twin.items()))
+        self._outlet.change(Table.ENTITY, (entity.topic_id,), None)
+        for key in entity.twin:
+            self._outlet.change(Table.TWIN, (entity.topic_id, key), None)
+
+    def set_twin(self, entity: Entity, key: str, value: bytes | None) -> bool:
+        """Note a twin value in canonical JSON, None = it is cleared.
+
+        Returns:
+            Whether that is a change.
+
+        Raises:
+            MappingError: There is no room for it.
+        """
+        known = entity.twin.get(key)
+        if known == value:
+            return False
+        grown = (0 if value is None else _twin_bytes((key, value))) - (
+            0 if known is None else _twin_bytes((key, known))
+        )
+        if grown > 0:
+            self._check_bytes(grown)
+        self._bytes += grown
+        if value is None:
+            del entity.twin[key]
+        else:
+            entity.twin[key] = value
+        self._outlet.change(Table.TWIN, (entity.topic_id, key), None if value is None else (value,))
+        return True
+
+    def store(self, entity: Entity) -> None:
+        """Write an entity's row."""
+        document: dict[str, Any] = {
+            "type": entity.type,
+            "id": entity.external_id,
+            "parent": entity.parent,
+            "health": entity.health,
+            "auto": entity.auto,
+            "announced": entity.announced,
+            "inline": {key: value.decode() for key, value in entity.inline.items()},
+        }
+        self._outlet.change(Table.ENTITY, (entity.topic_id,), (orjson.dumps(document),))
+
+    def _check_bytes(self, more: int) -> None:
+        if self._bytes + more > self._options.state_bytes_max:
+            raise MappingError(
+                f"entities and their twins hold {self._bytes} of at most"
+                f" {self._options.state_bytes_max} bytes; deregister entities or clear twin values"
+            )
+
+    def _insert(self, entity: Entity) -> None:
+        self._entities[entity.topic_id] = entity
+        # The main device may have been given the id of another one since; it comes first.
+        self._by_external_id.setdefault(entity.external_id, entity)
+        self._children.setdefault(entity.topic_id, {})
+        if entity.parent is not None:
+            self._children.setdefault(entity.parent, {})[entity.topic_id] = None
+        self._bytes += ENTITY_BYTES
+
+    def _load(self, stored: EntityContents) -> None:
+        for topic_id, text in stored.entities:
+            if read_stored(text, partial(self._load_entity, topic_id)) is None:
+                self._outlet.drop_stored(Table.ENTITY, (topic_id,))
+        for topic_id, key, value in stored.twins:
+            owner = self._entities.get(topic_id)
+            if owner is None or read_stored(value, canonical) != value:
+                self._outlet.drop_stored(Table.TWIN, (topic_id, key))
+            else:
+                owner.twin[key] = value
+                self._bytes += _twin_bytes((key, value))
+        self._adopt_orphans()
+
+    def _load_entity(self, topic_id: str, document: dict[str, Any]) -> Entity:
+        inline = {key: text.encode() for key, text in document["inline"].items()}
+        health, announced, auto = document["health"], document["announced"], document["auto"]
+        entity = self.main
+        if topic_id != self.main.topic_id:
+            entity = Entity(
+                topic_id,
+                EntityType(document["type"]),
+                str(document["id"]),
+                str(document["parent"]),
+                topic=self._outlet.cloud.lines_of(document["id"]),
+                auto=auto,
+            )
+            self._insert(entity)
+        entity.health = health
+        entity.announced = announced
+        entity.inline = inline
+        return entity
+
+    def _adopt_orphans(self) -> None:
+        # Another topic id was named for the main device since, or the file was damaged.
+        for parent in [topic_id for topic_id in self._children if topic_id not in self._entities]:
+            for topic_id in self._children.pop(parent):
+                entity = self._entities[topic_id]
+                entity.parent = self.main.topic_id
+                self._children[self.main.topic_id][topic_id] = None
+                self.store(entity)
+
+    def _forget(self, stored: EntityContents) -> None:
+        for topic_id, _ in stored.entities:
+            self._outlet.change(Table.ENTITY, (topic_id,), None)
+        for topic_id, key, _ in stored.twins:
+            self._outlet.change(Table.TWIN, (topic_id, key), None)
+
+
+def _twin_bytes(item: tuple[str, bytes]) -> int:
+    return len(item[0]) + len(item[1])

@@ -1,0 +1,199 @@
+"""The form of a replay: what one may write, and what it becomes.
+
+Owns names and defaults of a replay's configuration and the reading of its messages; they are those
+of the case files. Every mistake is told with its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from edgehub.entities.capabilities import CLOUD_OPERATIONS
+from edgehub.entities.faults import MappingError
+from edgehub.entities.options import Availability, CacheScope, MapperOptions
+from edgehub.topic_filter import filter_fault
+
+DEFAULT_OBSERVE: Final = ("c8y/#",)
+_MS_PER_S: Final = 1000
+_SCOPES: Final = tuple(str(scope) for scope in CacheScope)
+_PLAIN: Final = {
+    "topic_root": ("topic_root", str),
+    "device_topic_id": ("main_topic_id", str),
+    "c8y_prefix": ("cloud_prefix", str),
+    "auto_register": ("auto_register", bool),
+    "clean_start": ("clean_start", bool),
+    "telemetry_cache_size": ("telemetry_cache_size", int),
+    "service_type": ("service_type", str),
+    "use_operation_id": ("use_operation_id", bool),
+    "child_device_marker": ("child_device_marker", bool),
+    "max_payload_size": ("packet_bytes_max", int),
+    "alarm_sync_ms": ("alarm_sync_ms", int),
+    "file_transfer_base": ("file_transfer_base", str),
+    "proxy_url": ("proxy_url", str),
+}
+"""Option and type by key of the configuration."""
+
+
+class ReplayFormError(MappingError):
+    """A replay cannot be read; the text says why and where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayInput:
+    """One message of a replay, or one control of it.
+
+    Attributes:
+        topic: Topic, or `$ctl/...`.
+        payload: Payload bytes.
+        retain: Whether the broker keeps it.
+        at_ms: Time since the start of the daemon.
+        client: Who sends it.
+    """
+
+    topic: str
+    payload: bytes
+    retain: bool
+    at_ms: int
+    client: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A whole replay.
+
+    Attributes:
+        options: Of the mapper.
+        observe: Topic filters of what is shown.
+        shows_start: Whether what the mapper says at its start is shown.
+        inputs: In the order of time.
+    """
+
+    options: MapperOptions
+    observe: tuple[str, ...]
+    shows_start: bool
+    inputs: tuple[ReplayInput, ...]
+
+
+def read_replay(form: Any) -> Replay:
+    """Read a replay.
+
+    Args:
+        form: A JSON object with `config` and `input`; other members are for its reader.
+
+    Raises:
+        ReplayFormError: Something is missing or of the wrong type.
+    """
+    if not isinstance(form, dict):
+        raise ReplayFormError("the line must be a JSON object")
+    config = form.get("config", {})
+    inputs = form.get("input")
+    if not isinstance(config, dict):
+        raise ReplayFormError("`config` must be an object")
+    if not isinstance(inputs, list):
+        raise ReplayFormError("`input` must be a list of messages")
+    startup = config.get("startup", "drop")
+    if startup not in ("drop", "compare"):
+        raise ReplayFormError("`config.startup` must be drop or compare")
+    return Replay(
+        options=_options(config),
+        observe=_filters(config, "observe") or DEFAULT_OBSERVE,
+        shows_start=startup == "compare",
+        inputs=tuple(_inputs(inputs)),
+    )
+
+
+def _options(config: dict[str, Any]) -> MapperOptions:
+    values: dict[str, Any] = {"device_id": _member(config, "device_id", str, "edgehub")}
+    for key, (option, type_) in _PLAIN.items():
+        if config.get(key) is not None:
+            values[option] = _member(config, key, type_, None)
+    values.setdefault("alarm_sync_ms", 0)
+    scope = config.get("telemetry_cache_scope", CacheScope.GLOBAL)
+    if scope not in _SCOPES:
+        raise ReplayFormError(f"`config.telemetry_cache_scope` must be {' or '.join(_SCOPES)}")
+    ttl_s = _member(config, "pending_ttl_s", int, 24 * 3600)
+    software = _section(config, "software_management")
+    return MapperOptions(
+        **values,
+        telemetry_cache_scope=CacheScope(scope),
+        pending_ttl_ms=ttl_s * _MS_PER_S,
+        topics=_filters(config, "topics"),
+        availability=_availability(config),
+        advanced_software_list=software.get("api", "legacy") == "advanced",
+        software_types=bool(software.get("with_types", False)),
+        disabled_operations=_disabled(config),
+        tenant_host=_host(_member(config, "c8y_url", str, "")),
+    )
+
+
+def _host(text: str) -> str:
+    return text.partition("://")[2].partition("/")[0] if "://" in text else text.partition("/")[0]
+
+
+def _availability(config: dict[str, Any]) -> Availability:
+    if not isinstance(config.get("availability"), dict):
+        return Availability(enable=False)
+    section = config["availability"]
+    return Availability(
+        enable=bool(section.get("enable", True)),
+        interval_s=_member(section, "interval_s", int, 3600),
+    )
+
+
+def _disabled(config: dict[str, Any]) -> frozenset[str]:
+    section = _section(config, "capabilities")
+    off = {name for name, is_on in section.items() if not is_on}
+    return frozenset(off) & (CLOUD_OPERATIONS.keys() | {"software_list"})
+
+
+def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
+    section = config.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _filters(config: dict[str, Any], key: str) -> tuple[str, ...]:
+    filters = config.get(key)
+    if filters is None or isinstance(filters, str):
+        return ()  # "the default subscription"
+    if not isinstance(filters, list) or not all(isinstance(text, str) for text in filters):
+        raise ReplayFormError(f"`config.{key}` must be a list of topic filters")
+    for text in filters:
+        if fault := filter_fault(text):
+            raise ReplayFormError(f"`config.{key}`: {fault}")
+    return tuple(filters)
+
+
+def _inputs(inputs: list[Any]) -> list[ReplayInput]:
+    messages: list[ReplayInput] = []
+    at_ms = 0
+    for number, form in enumerate(inputs):
+        if not isinstance(form, dict):
+            raise ReplayFormError(f"`input[{number}]` must be an object")
+        at_ms = max(at_ms, _member(form, "at_ms", int, at_ms))
+        messages.append(
+            ReplayInput(
+                topic=_member(form, "topic", str, None),
+                payload=_payload(form.get("payload", "")),
+                retain=_member(form, "retain", bool, False),
+                at_ms=at_ms,
+                client=_member(form, "client", str, ""),
+            )
+        )
+    return messages
+
+
+def _payload(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+
+
+def _member(form: dict[str, Any], key: str, type_: type, default: Any) -> Any:
+    value = form.get(key, default)
+    if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
+        raise ReplayFormError(f"`{key}` must be a {_WORDS[type_]}")
+    return value
+
+
+_WORDS: Final = {str: "text", int: "whole number", bool: "true or false"}

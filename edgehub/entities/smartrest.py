@@ -1,0 +1,34 @@
+"""SmartREST lines of the cloud: fields in CSV, quoted by one rule.
+
+Pure. Rules: docs/entities.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+REASON_BYTES_MAX: Final = 500
+_SPECIAL: Final = re.compile(r'[",\r\n]')
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def line(*fields: str) -> bytes:
+    """Write one line; a field is quoted when it holds a comma, a quote, CR or LF."""
+    return ",".join([field(text) for text in fields]).encode("utf-8", "replace")
+
+
+def field(text: str) -> str:
+    """Write one field."""
+    return quoted(text) if _SPECIAL.search(text) else text
+
+
+def quoted(text: str) -> str:
+    """Write one field between quotes; inner quotes are doubled."""
+    return '"' + text.replace('"', '""') + '"'
+
+
+def reason(text: str) -> str:
+    """Make a reason of failure fit for a field: no control characters, at most 500 bytes."""
+    plain = _CONTROL.sub("", text).encode("utf-8", "replace")
+    return plain[:REASON_BYTES_MAX].decode("utf-8", "ignore")

@@ -1,0 +1,90 @@
+"""Units that devices announce per entity and measurement type.
+
+Owns them; they outlive a restart. Rules: docs/entities.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgehub.entities.documents import read_stored
+from edgehub.entities.faults import MappingError
+from edgehub.entities.measurements import read_units, units_of
+from edgehub.store.entity_tables import Table
+
+if TYPE_CHECKING:
+    from edgehub.entities.measurements import Units
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.outlet import Outlet
+
+STATE_KEY: Final = "units/"
+TYPES_MAX: Final = 10_000
+UNITS_BYTES_MAX: Final = 16 * 1024
+"""Largest announcement that is kept."""
+
+
+class UnitTable:
+    """Units by entity and measurement type."""
+
+    __slots__ = ("_count", "_outlet", "_units")
+
+    def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
+        self._outlet = outlet
+        self._units: dict[str, dict[str, Units]] = {}
+        self._count = 0
+        for key, payload in stored.items():
+            if not key.startswith(STATE_KEY):
+                continue
+            if options.clean_start:
+                outlet.change(Table.STATE, (key,), None)
+                continue
+            topic_id, _, type_name = key[len(STATE_KEY) :].partition("|")
+            units = read_stored(payload, units_of)
+            if not units:
+                outlet.drop_stored(Table.STATE, (key,))
+                continue
+            self._units.setdefault(topic_id, {})[type_name] = units
+            self._count += 1
+
+    def get(self, topic_id: str, type_name: str) -> Units | None:
+        """Give the units of a measurement type of an entity, None = it has none."""
+        types = self._units.get(topic_id)
+        return None if types is None else types.get(type_name)
+
+    def set(self, topic_id: str, type_name: str, payload: bytes) -> None:
+        """Take an announcement; an empty one drops the units.
+
+        Raises:
+            MappingError: It cannot be read, or there is no room for it.
+        """
+        units = read_units(payload)
+        types = self._units.setdefault(topic_id, {})
+        known = type_name in types
+        if units:
+            if len(payload) > UNITS_BYTES_MAX or (self._count >= TYPES_MAX and not known):
+                raise MappingError("there is no room for these units")
+            types[type_name] = units
+            self._count += not known
+            self._store(topic_id, type_name, payload)
+        elif known:
+            del types[type_name]
+            self._count -= 1
+            self._store(topic_id, type_name, None)
+        if not types:
+            del self._units[topic_id]
+
+    def forget(self, topic_id: str) -> list[str]:
+        """Forget the units of an entity that goes.
+
+        Returns:
+            The measurement types that had some.
+        """
+        names = list(self._units.pop(topic_id, {}))
+        self._count -= len(names)
+        for name in names:
+            self._store(topic_id, name, None)
+        return names
+
+    def _store(self, topic_id: str, type_name: str, payload: bytes | None) -> None:
+        key = f"{STATE_KEY}{topic_id}|{type_name}"
+        self._outlet.change(Table.STATE, (key,), None if payload is None else (payload,))

@@ -1,0 +1,1 @@
+"""The local topic space: local clients, and parts of the hub, talk to each other by topics."""

@@ -1,0 +1,164 @@
+"""One connected client in the local topic space: its rights, its session, and the way to it.
+
+Owns nothing beyond the connection; the session stays when it ends. Invariant: a connection that
+holds as much as it may is sent nothing more, and the session goes on once there is room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from edgehub.heads.mqtt.local.frames import frame
+from edgehub.heads.mqtt.local.options import WINDOW
+from edgehub.heads.mqtt.reasons import ReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.heads.mqtt.deliveries import Deliveries
+    from edgehub.heads.mqtt.local.rights import LocalRights
+    from edgehub.heads.mqtt.local.session import LocalSession
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.local_message import LocalMessage
+
+
+class Wire(Protocol):
+    """The connection's own side."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads what it is sent."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes with the next flush."""
+
+
+class LocalClient:
+    """See the module.
+
+    Args:
+        space: The space.
+        session: The client's session in it.
+        rights: What the client may do there.
+        connection: Where bytes go.
+        deliveries: Gives packet ids and hears of PUBACKs.
+
+    Attributes:
+        rights: See above.
+    """
+
+    __slots__ = ("_connection", "_deliveries", "_granted", "_session", "_space", "rights")
+
+    def __init__(
+        self,
+        space: LocalSpace,
+        session: LocalSession,
+        rights: LocalRights,
+        connection: Wire,
+        deliveries: Deliveries,
+    ) -> None:
+        self._space = space
+        self._session = session
+        self.rights = rights
+        self._connection = connection
+        self._deliveries = deliveries
+        self._granted: set[str] = set()
+
+    # What the subscriber asks.
+
+    def refusal(self, topic_filter: str) -> ReasonCode | None:
+        """Say why the client may not subscribe to a filter; None = it may."""
+        if topic_filter in self._granted:
+            # Rights do not change while a connection lasts.
+            return None
+        if not self._space.can_match(topic_filter):
+            return ReasonCode.TOPIC_FILTER_INVALID
+        if not self.rights.may_subscribe(topic_filter):
+            return ReasonCode.NOT_AUTHORIZED
+        if topic_filter not in self._session.filters and not self._space.has_room(topic_filter):
+            return ReasonCode.QUOTA_EXCEEDED
+        return None
+
+    def subscribe(self, topic_filter: str, options: int) -> None:
+        """Begin a subscription, or change its options."""
+        self._granted.add(topic_filter)
+        self._session.subscribe(topic_filter, options)
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """End a subscription."""
+        self._granted.discard(topic_filter)
+        self._session.unsubscribe(topic_filter)
+
+    def replay(self, topic_filter: str, options: int) -> None:
+        """Send the retained messages that a filter takes."""
+        self._session.replay(topic_filter, options)
+
+    # Life cycle.
+
+    def attach(self) -> None:
+        """Send what waits, and what comes from now on."""
+        self._deliveries.reserve(self._session.packet_ids())
+        self._deliveries.freed = self._session.pump
+        self._session.attach(self, self.rights)
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self._session.detach(self)
+
+    def pump(self) -> None:
+        """There may be room again."""
+        self._session.pump()
+
+    # The way to the client; see `session.Link`.
+
+    @property
+    def is_writable(self) -> bool:
+        """See `session.Link`."""
+        return self._connection.is_writable
+
+    @property
+    def has_room(self) -> bool:
+        """See `session.Link`."""
+        return self._deliveries.has_room(WINDOW) and self._connection.is_writable
+
+    def write(self, message: LocalMessage, *, retain: bool) -> bool:
+        """See `session.Link`."""
+        data = self._frame(message, 0, retain=retain, again=False)
+        if not self._deliveries.fits(data):
+            return False
+        self._connection.write(data)
+        return True
+
+    def send(
+        self,
+        message: LocalMessage,
+        confirmed: Callable[[], None],
+        *,
+        retain: bool,
+        packet_id: int,
+        again: bool,
+    ) -> int:
+        """See `session.Link`."""
+        deliveries = self._deliveries
+        packet_id = packet_id or deliveries.free_id()
+        data = self._frame(message, packet_id, retain=retain, again=again)
+        if not deliveries.fits(data):
+            deliveries.release(packet_id)
+            return 0
+        deliveries.hold(packet_id, confirmed)
+        self._connection.write(data)
+        return packet_id
+
+    def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, again: bool) -> bytes:
+        left_ms = None
+        if message.expires_ms is not None:
+            left_ms = max(0, message.expires_ms - self._space.now_ms())
+        return frame(
+            message,
+            qos=1 if packet_id else 0,
+            packet_id=packet_id,
+            retain=retain,
+            again=again,
+            left_ms=left_ms,
+            with_properties=self._deliveries.with_properties,
+        )

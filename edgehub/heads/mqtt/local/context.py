@@ -1,0 +1,73 @@
+"""What the sessions of one local topic space share: its bounds, counts and tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from edgehub.heads.mqtt.local.statistics import LocalCounters
+
+if TYPE_CHECKING:
+    from edgehub.clock import Clock
+    from edgehub.heads.mqtt.local.filter_tree import FilterTree
+    from edgehub.heads.mqtt.local.options import LocalOptions
+    from edgehub.heads.mqtt.local.retained import RetainedMessages
+    from edgehub.heads.mqtt.local.session import LocalSession
+    from edgehub.heads.mqtt.log_limit import LogLimit
+    from edgehub.local_message import LocalMessage, Settle
+    from edgehub.store.local_space import LocalContents
+
+
+class LocalStore(Protocol):
+    """Retained and queued messages on disk; see `edgehub.store.local_space`."""
+
+    def now_ms(self) -> int:
+        """Give hub time."""
+
+    async def load(self) -> LocalContents:
+        """Give what is stored."""
+
+    def is_changing(self, topic: str) -> bool:
+        """Say whether the last message of a topic is not durable yet."""
+
+    def keep(self, message: LocalMessage, settle: Settle) -> None:
+        """Store a message as the last of its topic; an empty one clears the topic."""
+
+    def enqueue(
+        self, client_id: str, message: LocalMessage, settle: Settle, *, retain: bool, sent: bool
+    ) -> None:
+        """Store a message for a session."""
+
+    def mark_sent(self, client_id: str, message: LocalMessage) -> None:
+        """Note that a stored message is on its way to its client."""
+
+    def dequeue(self, client_id: str, message: LocalMessage) -> None:
+        """Remove a message from a session."""
+
+    def hasten(self) -> None:
+        """Have what has changed committed without delay."""
+
+    async def flush(self) -> None:
+        """Wait until all is durable."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LocalContext:
+    """Shared by the sessions of one space.
+
+    Attributes:
+        queued: Messages that wait for clients or their PUBACK.
+        queued_bytes: Their bytes; a message counts for each client that it waits for.
+        subscription_bytes: What the subscriptions take in memory.
+    """
+
+    options: LocalOptions
+    clock: Clock
+    store: LocalStore
+    tree: FilterTree[LocalSession]
+    retained: RetainedMessages
+    log: LogLimit
+    counters: LocalCounters = field(default_factory=LocalCounters)
+    queued: int = 0
+    queued_bytes: int = 0
+    subscription_bytes: int = 0

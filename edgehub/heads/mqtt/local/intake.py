@@ -1,0 +1,111 @@
+"""From a PUBLISH on a topic outside the dialect to a message of the local topic space.
+
+Owns the checks: topic, right, size, room. Invariant: what comes out may be published.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.heads.mqtt.packets import RETAIN, Publish5
+from edgehub.heads.mqtt.statistics import DropReason
+from edgehub.local_message import LocalMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.heads.mqtt.local.rights import LocalRights
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.message_properties import MessageProperties
+    from edgehub.heads.mqtt.packets import Publish
+
+
+class LocalIntake:
+    """Checks what one client publishes locally.
+
+    Args:
+        space: Where it is to go.
+        client_id: Who publishes.
+        rights: What the client may do.
+        message_bytes_max: Largest payload with properties.
+    """
+
+    __slots__ = ("_client_id", "_max", "_rights", "_space")
+
+    def __init__(
+        self, space: LocalSpace, client_id: str, rights: LocalRights, *, message_bytes_max: int
+    ) -> None:
+        self._space = space
+        self._client_id = client_id
+        self._rights = rights
+        self._max = message_bytes_max
+
+    def take(self, packet: Publish, drop: Callable[[DropReason], None]) -> LocalMessage | None:
+        """Give the message of a PUBLISH; None = `drop` was told why there is none."""
+        reason: DropReason | None = None
+        message = None
+        try:
+            topic = self._space.topic(packet.topic)
+        except UnicodeDecodeError:
+            reason = DropReason.TOPIC_NOT_UTF8
+        else:
+            if topic is None:
+                reason = DropReason.TOPIC_NOT_ALLOWED
+            elif not self._rights.may_publish(topic):
+                reason = DropReason.NOT_AUTHORIZED
+            elif packet.body is None:
+                reason = DropReason.TOO_LARGE
+            else:
+                given = packet.properties if isinstance(packet, Publish5) else None
+                retain = bool(packet.flags & RETAIN)
+                message = local_message(
+                    topic, packet.body, given, self._client_id, packet.qos, retain=retain
+                )
+                reason = self._fault(message, given)
+        if reason is not None:
+            drop(reason)
+            return None
+        return message
+
+    def _fault(self, message: LocalMessage, given: MessageProperties | None) -> DropReason | None:
+        if len(message.body) + len(message.properties) > self._max:
+            return DropReason.TOO_LARGE
+        if given is not None and given.is_text and not is_utf8(message.body):
+            return DropReason.BODY_NOT_UTF8
+        if given is not None and not given.is_passable:
+            return DropReason.PROPERTY_UNFIT
+        if message.retain and not self._space.may_retain(message):
+            return DropReason.RETAINED_FULL
+        return None
+
+
+def local_message(
+    topic: str,
+    body: bytes,
+    given: MessageProperties | None,
+    publisher: str,
+    qos: int,
+    *,
+    retain: bool,
+) -> LocalMessage:
+    """Build a message of the space from what a client sent."""
+    if given is None:
+        return LocalMessage(topic, body, publisher=publisher, qos=qos, retain=retain)
+    return LocalMessage(
+        topic,
+        body,
+        publisher=publisher,
+        qos=qos,
+        retain=retain,
+        properties=given.passed_on,
+        expiry_ms=given.expiry_ms,
+    )
+
+
+def is_utf8(body: bytes) -> bool:
+    """Say whether a payload is text."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""The last message of each topic that was published to be kept.
+
+Owns the messages in memory; the table on disk follows. Invariant: count and bytes of what clients
+published stay within their bounds; what the hub itself says is bounded by who says it and counts
+apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
+from edgehub.topic_filter import WILDCARDS, takes_levels
+
+if TYPE_CHECKING:
+    from edgehub.heads.mqtt.local.options import LocalOptions
+    from edgehub.local_message import LocalMessage
+
+
+class RetainedMessages:
+    """Retained messages by topic.
+
+    Args:
+        options: Their bounds.
+
+    Attributes:
+        bytes: What those of clients count.
+    """
+
+    __slots__ = ("_by_topic", "_expiring", "_options", "_own", "bytes")
+
+    def __init__(self, options: LocalOptions) -> None:
+        self._options = options
+        self._by_topic: dict[str, LocalMessage] = {}
+        self._own: dict[str, LocalMessage] = {}
+        self._expiring = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_topic)
+
+    def get(self, topic: str) -> LocalMessage | None:
+        """Give the last message of a topic, expired or not."""
+        return self._by_topic.get(topic) or self._own.get(topic)
+
+    def has_room(self, message: LocalMessage) -> bool:
+        """Say whether a message may take its place."""
+        before = self._by_topic.get(message.topic)
+        if not message.body:
+            return True
+        options = self._options
+        if before is None and len(self._by_topic) >= options.retained_max:
+            return False
+        added = _size(message) - (0 if before is None else _size(before))
+        return self.bytes + added <= options.retained_bytes_max
+
+    def put(self, message: LocalMessage) -> bool:
+        """Keep a message in place of the one before; an empty one clears the topic.
+
+        Returns:
+            Whether anything changed: a clear of an empty topic does not.
+        """
+        before = self._by_topic.pop(message.topic, None)
+        if before is not None:
+            self.bytes -= _size(before)
+            self._expiring -= before.expires_ms is not None
+        if not message.body:
+            return before is not None
+        self._by_topic[message.topic] = message
+        self.bytes += _size(message)
+        self._expiring += message.expires_ms is not None
+        return True
+
+    def put_own(self, message: LocalMessage) -> None:
+        """Keep a message of the hub itself."""
+        self._own[message.topic] = message
+
+    def forget_own(self, topic: str) -> None:
+        """Let a message of the hub itself go."""
+        self._own.pop(topic, None)
+
+    def topics(self) -> list[str]:
+        """List the topics of this moment."""
+        return [*self._by_topic, *self._own]
+
+    def expired(self, now_ms: int) -> list[str]:
+        """List the topics whose message is over."""
+        if not self._expiring:
+            return []
+        return [
+            topic
+            for topic, message in self._by_topic.items()
+            if message.expires_ms is not None and message.expires_ms <= now_ms
+        ]
+
+
+class RetainedSearch:
+    """A walk over the topics that one filter takes, some at a time.
+
+    Args:
+        topic_filter: The filter.
+        retained: What to walk over; what is published meanwhile is delivered anyway.
+    """
+
+    __slots__ = ("_at", "_levels", "_literal", "_topics")
+
+    def __init__(self, topic_filter: str, retained: RetainedMessages) -> None:
+        self._levels = topic_filter.split("/")
+        self._at = 0
+        wild = next((n for n, level in enumerate(self._levels) if level in WILDCARDS), None)
+        # Most topics differ in what stands before the first wildcard, which is cheap to compare.
+        self._literal = "/".join(self._levels[:wild])
+        self._topics = [topic_filter] if wild is None else retained.topics()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self._at >= len(self._topics)
+
+    def next(self, steps: int) -> tuple[str | None, int]:
+        """Look at up to `steps` topics; gives the first that fits, and how many were looked at."""
+        literal, levels = self._literal, self._levels
+        begin = self._at
+        for at in range(begin, min(begin + steps, len(self._topics))):
+            topic = self._topics[at]
+            if topic.startswith(literal) and takes_levels(levels, topic.split("/")):
+                self._at = at + 1
+                return topic, self._at - begin
+        self._at = min(begin + steps, len(self._topics))
+        return None, self._at - begin
+
+
+def _size(message: LocalMessage) -> int:
+    return message.size + MESSAGE_BYTES

@@ -1,0 +1,59 @@
+"""What a client may do in the local topic space.
+
+Pure. Invariant: a client without an identity, or whose identity says nothing of the space, may do
+everything there that clients may do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgehub.devices.identity_file import OWN_ID
+from edgehub.topic_filter import covers, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from edgehub.devices.identity_file import Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRights:
+    """Filters of topics, None = all of the space.
+
+    Attributes:
+        publish: Topics that it may publish to.
+        subscribe: Topics that it may be sent.
+    """
+
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+
+    def may_publish(self, topic: str) -> bool:
+        """Say whether a message of the client on this topic is taken."""
+        return self.publish is None or any(matches(each, topic) for each in self.publish)
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        """Say whether the client may have all that a filter takes."""
+        return self.subscribe is None or any(covers(each, topic_filter) for each in self.subscribe)
+
+    def may_read(self, topic: str) -> bool:
+        """Say whether the client may be sent a message on this topic."""
+        return self.subscribe is None or any(matches(each, topic) for each in self.subscribe)
+
+
+def rights_of(client_id: str, identity: Identity | None) -> LocalRights:
+    """Give the rights of a signed-in client."""
+    if identity is None:
+        return LocalRights()
+    return LocalRights(
+        publish=_filled(identity.publish, client_id),
+        subscribe=_filled(identity.subscribe, client_id),
+    )
+
+
+def _filled(filters: Iterable[str] | None, client_id: str) -> tuple[str, ...] | None:
+    if filters is None:
+        return None
+    return tuple(each.replace(OWN_ID, client_id) for each in filters)

@@ -1,0 +1,78 @@
+"""Routes that listen to the local topic space: what their filters take becomes a message for them.
+
+Owns the inner subscription of the routes. Invariant: the publisher is acknowledged only after the
+rows that the routes cause are durable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgehub.devices.ids import split_sender
+from edgehub.heads.mqtt.message_properties import read_message_properties
+from edgehub.heads.mqtt.statistics import DropReason
+from edgehub.heads.mqtt.topics import RETAIN_PROPERTY, with_property
+from edgehub.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from edgehub.heads.head import Submit
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.statistics import Counters
+    from edgehub.local_message import LocalMessage, Settle
+    from edgehub.property_bag import Properties
+
+SOURCE: Final = "/mqtt/"
+
+
+class RouteFeed:
+    """Hands local messages to the router.
+
+    Args:
+        space: Where they are published.
+        submit: The router, for messages that nobody need want.
+        takes_qos0: Whether messages of QoS 0 are to be stored at present.
+        counters: Of the listener, for those that are not.
+    """
+
+    __slots__ = ("_counters", "_space", "_submit", "_subscription", "_takes_qos0")
+
+    def __init__(
+        self,
+        space: LocalSpace,
+        submit: Submit,
+        takes_qos0: Callable[[], bool],
+        counters: Counters,
+    ) -> None:
+        self._space = space
+        self._submit = submit
+        self._takes_qos0 = takes_qos0
+        self._counters = counters
+        self._subscription = space.subscribe_inner((), self._deliver)
+
+    def follow(self, filters: Iterable[str]) -> None:
+        """Listen to the filters of the routes in force."""
+        self._subscription.follow(filters)
+
+    def _deliver(self, message: LocalMessage, settle: Settle, token: int) -> None:
+        if not message.qos and not self._takes_qos0():
+            self._counters.dropped[DropReason.QOS0_OFFLINE] += 1
+            settle(token, None)
+            return
+        self._submit(self._routed(message), settle, token)
+
+    def _routed(self, message: LocalMessage) -> Message:
+        device_id, module_id = split_sender(message.publisher) or (message.publisher, None)
+        properties: Properties = {}
+        system: Properties = {}
+        if message.properties:
+            given = read_message_properties(message.properties)
+            properties, system = given.properties, given.system
+        if message.retain:
+            properties = with_property(properties, RETAIN_PROPERTY, "true")
+        expiry_ms = None
+        if message.expires_ms is not None:
+            expiry_ms = max(0, message.expires_ms - self._space.now_ms())
+        source = SOURCE + message.topic
+        return Message(device_id, module_id, source, properties, system, message.body, expiry_ms)

@@ -1,0 +1,339 @@
+"""The local topic space: what is published there, and who gets it.
+
+Owns the sessions' local sides, the retained messages and the subscribers inside the hub. Calls the
+table on disk and nothing else. Invariants: a publish is settled once everything it must survive is
+durable and every inner subscriber has settled it; the messages of one publisher reach a subscriber
+in their order; a subscriber gets one copy of a message, however many of its filters take it, with
+the best quality of service among them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgehub.heads.mqtt.fields import is_plain
+from edgehub.heads.mqtt.local.context import LocalContext
+from edgehub.heads.mqtt.local.filter_tree import FilterTree
+from edgehub.heads.mqtt.local.options import (
+    ALWAYS_LOCAL,
+    FILTER_BYTES_MAX,
+    HUB_TOPICS,
+    LEVELS_MAX,
+    SUBSCRIPTION_BYTES_MAX,
+)
+from edgehub.heads.mqtt.local.presence import Presence
+from edgehub.heads.mqtt.local.retained import RetainedMessages
+from edgehub.heads.mqtt.local.session import LocalSession, filter_cost
+from edgehub.heads.mqtt.local.statistics import LocalStatistics
+from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.heads.mqtt.log_limit import LogLimit
+from edgehub.heads.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
+from edgehub.local_message import LocalMessage
+from edgehub.topic_filter import bytes_in, filter_fault, is_topic, matches, overlaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.local.context import LocalStore
+    from edgehub.heads.mqtt.local.options import LocalOptions
+    from edgehub.local_message import Deliver, Settle
+    from edgehub.message import Refusal
+
+SWEEP_S: Final = 30.0
+"""What expired is let go of within this time."""
+
+_TOPICS_MAX: Final = 4096
+_TOPIC_BYTES_MAX: Final = 1024
+
+
+class InnerSubscription:
+    """A subscriber inside the hub.
+
+    Args:
+        tree: Where its filters are.
+        deliver: Gets the messages.
+    """
+
+    __slots__ = ("_filters", "_tree", "deliver")
+
+    def __init__(self, tree: FilterTree[InnerSubscription], deliver: Deliver) -> None:
+        self._tree = tree
+        self._filters: tuple[str, ...] = ()
+        self.deliver = deliver
+
+    def follow(self, filters: Iterable[str]) -> None:
+        """Listen to these filters from now on, and to no others."""
+        wanted = tuple(filters)
+        for topic_filter in self._filters:
+            if topic_filter not in wanted:
+                self._tree.remove(topic_filter, self)
+        for topic_filter in wanted:
+            self._tree.add(topic_filter, self)
+        self._filters = wanted
+
+
+class LocalSpace:
+    """One hub's local topic space.
+
+    Args:
+        options: Its topics and bounds.
+        store: Its tables.
+        clock: For timers.
+        hub_id: Publishes the hub's own messages.
+    """
+
+    def __init__(
+        self, options: LocalOptions, store: LocalStore, clock: Clock, *, hub_id: str
+    ) -> None:
+        self.hub_id = hub_id
+        self._filters = (*ALWAYS_LOCAL, *options.topics)
+        self._readable = (*self._filters, f"{HUB_TOPICS}#")
+        self._topics: dict[bytes, str] = {}
+        self._context = LocalContext(
+            options=options,
+            clock=clock,
+            store=store,
+            tree=FilterTree(),
+            retained=RetainedMessages(options),
+            log=LogLimit(clock),
+        )
+        self._inner: FilterTree[InnerSubscription] = FilterTree()
+        self._sessions: dict[str, LocalSession] = {}
+        self._presence = Presence(self)
+        self._timer: TimerHandle | None = None
+
+    # Life cycle.
+
+    async def load(self, sessions: Mapping[str, Mapping[str, int]]) -> None:
+        """Take up what the disk holds.
+
+        Args:
+            sessions: Subscriptions of the stored sessions by client id, those of the dialect among
+                them.
+        """
+        context = self._context
+        contents = await context.store.load()
+        for message in contents.retained:
+            context.retained.put(message)
+        for client_id, subscriptions in sessions.items():
+            session = self._sessions[client_id] = LocalSession(client_id, context)
+            session.durable = True
+            for topic_filter, options in subscriptions.items():
+                if self.can_match(topic_filter):
+                    session.subscribe(topic_filter, options)
+            session.restore(contents.queued.pop(client_id, ()))
+            self._presence.restore(client_id)
+        # Of sessions that were about to begin or to end when the hub was killed.
+        for client_id, queued in contents.queued.items():
+            for each in queued:
+                context.store.dequeue(client_id, each.message)
+
+    def start(self) -> None:
+        """Let go of what expires, from here on."""
+        self._timer = self._context.clock.call_later(SWEEP_S, self._sweep)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def flush(self) -> None:
+        """Wait until what clients confirmed has left the disk."""
+        await self._context.store.flush()
+
+    # Questions.
+
+    def now_ms(self) -> int:
+        """Give hub time, which message expiry counts in."""
+        return self._context.store.now_ms()
+
+    def topic(self, raw: bytes) -> str | None:
+        """Read a topic that clients may publish to; None = it is not one of the space.
+
+        Raises:
+            UnicodeDecodeError: If it is not UTF-8.
+        """
+        topic = self._topics.get(raw)
+        if topic is not None:
+            return topic
+        topic = raw.decode()
+        if not is_topic(topic) or not is_plain(topic) or topic.count("/") >= LEVELS_MAX:
+            return None
+        if not any(matches(each, topic) for each in self._filters):
+            return None
+        if len(raw) <= _TOPIC_BYTES_MAX:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            self._topics[raw] = topic
+        return topic
+
+    def can_match(self, topic_filter: str) -> bool:
+        """Say whether a filter is valid and takes some topic of the space."""
+        if bytes_in(topic_filter) > FILTER_BYTES_MAX or topic_filter.count("/") >= LEVELS_MAX:
+            return False
+        if filter_fault(topic_filter):
+            return False
+        return any(overlaps(each, topic_filter) for each in self._readable)
+
+    def has_room(self, topic_filter: str) -> bool:
+        """Say whether another subscription fits into the bound of all of them."""
+        used = self._context.subscription_bytes
+        return used + filter_cost(topic_filter) <= SUBSCRIPTION_BYTES_MAX
+
+    def may_retain(self, message: LocalMessage) -> bool:
+        """Say whether a message may be kept as the last of its topic."""
+        return self._context.retained.has_room(message)
+
+    # Messages.
+
+    def publish(self, message: LocalMessage, settle: Settle, token: int) -> None:
+        """Publish a message, of a client or of a part of the hub.
+
+        A retained one for which there is no room (see `may_retain`) is delivered and not kept.
+
+        Args:
+            message: Its topic is one of the space, or of the hub's own.
+            settle: `settle(token, None)` once all that it must survive is durable.
+            token: The caller's, handed back.
+        """
+        context = self._context
+        context.counters.published_total += 1
+        if message.expiry_ms is not None:
+            message.expires_ms = context.store.now_ms() + message.expiry_ms
+        inner = self._inner.match(message.topic) if self._inner.count else ()
+        receivers = self._receivers(message)
+        if not (message.retain or inner or receivers):
+            settle(token, None)
+            return
+        ticket = Ticket(settle, token)
+        if message.retain:
+            self._retain(message, ticket)
+        for subscription in {each: None for found in inner for each in found}:
+            subscription.deliver(message, ticket.hold(), 0)
+        for session, options in receivers.items():
+            session.offer(message, options, ticket)
+        ticket.done(0, None)
+
+    def announce(self, topic: str, body: bytes) -> None:
+        """Publish a message of the hub itself, retained in memory."""
+        self.publish(self.remember(topic, body), _nobody, 0)
+
+    def remember(self, topic: str, body: bytes) -> LocalMessage:
+        """Keep a message of the hub itself for those who subscribe later."""
+        message = LocalMessage(topic, body, publisher=self.hub_id, qos=1, retain=True)
+        self._context.retained.put_own(message)
+        return message
+
+    def forget(self, topic: str) -> None:
+        """Let a message of the hub itself go."""
+        self._context.retained.forget_own(topic)
+
+    def subscribe_inner(self, filters: Iterable[str], deliver: Deliver) -> InnerSubscription:
+        """Let a part of the hub listen.
+
+        Args:
+            filters: What it listens to; may be changed by `InnerSubscription.follow`.
+            deliver: Gets each message once, however many filters take it.
+        """
+        subscription = InnerSubscription(self._inner, deliver)
+        subscription.follow(filters)
+        return subscription
+
+    # Sessions; see `edgehub.heads.mqtt.sessions`.
+
+    def begin(self, client_id: str, *, clean: bool, durable: bool) -> LocalSession:
+        """Give the local side of a client's session as it connects.
+
+        Args:
+            client_id: The signed-in client.
+            clean: Whether what an earlier session left is dropped.
+            durable: Whether the session outlives the connection.
+        """
+        if clean:
+            self._end(client_id)
+        session = self._sessions.get(client_id)
+        if session is None:
+            session = self._sessions[client_id] = LocalSession(client_id, self._context)
+        if not durable:
+            session.keep_in_memory()
+        session.durable = durable
+        self._presence.connected(client_id)
+        return session
+
+    def left(self, client_id: str) -> None:
+        """The client is not connected any more."""
+        self._presence.left(client_id)
+
+    def ended(self, client_id: str) -> None:
+        """The session of a client that is away is over."""
+        self._end(client_id)
+        self._presence.ended(client_id)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of messages that are retained or wait for clients, about as many as on disk."""
+        return self._context.retained.bytes + self._context.queued_bytes
+
+    def statistics(self) -> LocalStatistics:
+        """Give the counts of this moment."""
+        context = self._context
+        return LocalStatistics(
+            subscriptions=context.tree.count,
+            subscription_bytes=context.subscription_bytes,
+            retained=len(context.retained),
+            retained_bytes=context.retained.bytes,
+            queued=context.queued,
+            queued_bytes=context.queued_bytes,
+            queues=sum(1 for session in self._sessions.values() if len(session)),
+            published_total=context.counters.published_total,
+            delivered_total=context.counters.delivered_total,
+            dropped={reason.value: count for reason, count in context.counters.dropped.items()},
+        )
+
+    # Parts.
+
+    def _end(self, client_id: str) -> None:
+        session = self._sessions.pop(client_id, None)
+        if session is not None:
+            session.end()
+
+    def _receivers(self, message: LocalMessage) -> dict[LocalSession, int]:
+        receivers: dict[LocalSession, int] = {}
+        for found in self._context.tree.match(message.topic):
+            for session, options in found.items():
+                if options & NO_LOCAL and session.client_id == message.publisher:
+                    continue
+                known = receivers.get(session)
+                receivers[session] = options if known is None else _best(known, options)
+        return receivers
+
+    def _retain(self, message: LocalMessage, ticket: Ticket) -> None:
+        context = self._context
+        if message.topic.startswith(HUB_TOPICS):
+            return
+        if not context.retained.has_room(message):
+            return
+        # Who clears what somebody else has just cleared waits for the disk as well.
+        if context.retained.put(message) or context.store.is_changing(message.topic):
+            context.store.keep(message, ticket.hold())
+
+    def _sweep(self) -> None:
+        context = self._context
+        now_ms = context.store.now_ms()
+        for topic in context.retained.expired(now_ms):
+            cleared = LocalMessage(topic, b"", publisher=self.hub_id, retain=True)
+            context.retained.put(cleared)
+            context.store.keep(cleared, _nobody)
+        for session in self._sessions.values():
+            session.drop_expired(now_ms)
+        self.start()
+
+
+def _best(one: int, other: int) -> int:
+    return max(one & QOS, other & QOS) | (one | other) & RETAIN_AS_PUBLISHED
+
+
+def _nobody(_token: int, _refusal: Refusal | None) -> None:
+    """Stand in for a publisher that waits for nothing."""

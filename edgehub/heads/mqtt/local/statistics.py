@@ -1,0 +1,62 @@
+"""What the local topic space counts and shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class LocalDrop(StrEnum):
+    """Why a subscriber did not get a message, or the space did not keep it."""
+
+    QUEUE_FULL = "queue_full"  # QoS 1: too much waits for this client
+    QUEUES_FULL = "queues_full"  # QoS 1: too much waits for all clients
+    SLOW_READER = "slow_reader"  # QoS 0: the client does not read
+    EXPIRED = "expired"  # its message expiry interval was over
+    PACKET_TOO_LARGE = "packet_too_large"  # larger than the client takes
+    NO_RIGHT = "no_right"  # waited for a client that may not read it any more
+    SESSION_ENDED = "session_ended"  # QoS 1: waited for a session that ended
+
+
+class LocalCounters:
+    """Totals since the start."""
+
+    __slots__ = ("delivered_total", "dropped", "published_total")
+
+    def __init__(self) -> None:
+        self.published_total = 0
+        self.delivered_total = 0
+        self.dropped = dict.fromkeys(LocalDrop, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalStatistics:
+    """A snapshot of the local topic space.
+
+    Attributes:
+        subscriptions: Subscriptions of clients, connected or away.
+        subscription_bytes: What they take in memory.
+        retained: Retained messages.
+        retained_bytes: What they count against their bound.
+        queued: Messages that wait for clients, or for their PUBACK.
+        queued_bytes: What they count against their bound.
+        queues: Sessions for which something waits.
+        published_total: Messages published into the space.
+        delivered_total: Copies that clients confirmed, or got with QoS 0.
+        dropped: Copies that were not delivered, by reason.
+    """
+
+    subscriptions: int
+    subscription_bytes: int
+    retained: int
+    retained_bytes: int
+    queued: int
+    queued_bytes: int
+    queues: int
+    published_total: int
+    delivered_total: int
+    dropped: Mapping[str, int]

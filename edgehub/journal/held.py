@@ -1,0 +1,249 @@
+"""Held segments: what happened under a clock that was not trusted, until its date is known.
+
+Owns, for each of them, two files in the folder of the date `unknown`: lines with the times that the
+machine believed, for those who ask meanwhile, and the events themselves, to be told again with
+right times once these are known. If they never are, the lines become a segment as they stand.
+Plain blocking code, called on a worker thread, but for what only looks. Invariants: the account
+before the first event stands in front of the events, so that telling them again needs nothing
+else; what lies behind a stored length does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.durable_files import make_folder
+from edgehub.journal.segments import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from edgehub.journal.segments import Segments
+
+EVENTS: Final = ".events"
+READ_BYTES_MAX: Final = 64 * 1024
+_RECORD: Final = struct.Struct(">QI")
+"""Number of the commit and length of its events; number 0 is the account."""
+
+
+class HeldSegment:
+    """One held segment.
+
+    Attributes:
+        lines: As the machine believed.
+        hub_ms: Hub time of the last commit in it.
+        length: Bytes of events that are on stable storage.
+        told: Bytes of them that have been told again.
+    """
+
+    __slots__ = ("account", "hub_ms", "length", "lines", "told")
+
+    def __init__(self, lines: Segment, hub_ms: int, account: list[Any]) -> None:
+        self.lines = lines
+        self.hub_ms = hub_ms
+        self.account = account
+        """Stands before the events; written with the first of them."""
+        self.length = 0
+        self.told = 0
+
+    @property
+    def size(self) -> int:
+        """Size of both files."""
+        return self.lines.length + self.length
+
+    def document(self) -> list[Any]:
+        """Give what JSON can hold, for `Held.resume`."""
+        return [self.lines.document(), self.hub_ms, self.length, self.told]
+
+
+class Held:
+    """All held segments, oldest first.
+
+    Args:
+        segments: The journal's folder.
+    """
+
+    __slots__ = ("_growing", "_segments", "entries", "retelling")
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._growing: HeldSegment | None = None
+        self.entries: list[HeldSegment] = []
+        self.retelling = False
+        """Their events are being told again."""
+
+    @property
+    def size(self) -> int:
+        """Size of all files."""
+        return sum([entry.size for entry in self.entries])
+
+    def growing(self, hour: int, bytes_max: int) -> HeldSegment | None:
+        """Give the segment that takes the events of an hour of hub time, None = begin one."""
+        entry = self._growing
+        if entry is None or entry.lines.hour != hour or entry.size >= bytes_max:
+            return None
+        return entry
+
+    def begin(self, hour: int, commit: int, hub_ms: int, account: list[Any]) -> HeldSegment:
+        """Begin a segment with some commit; `account` is as it was before."""
+        self._growing = HeldSegment(self._segments.begin(None, hour, commit), hub_ms, account)
+        self.entries.append(self._growing)
+        return self._growing
+
+    def append(
+        self, entry: HeldSegment, texts: Sequence[str], events: Sequence[tuple[int, bytes]]
+    ) -> None:
+        """Write lines and events behind the others and wait until they are on stable storage.
+
+        Raises:
+            OSError: Nothing counts as written; all have to be resumed.
+        """
+        file = self._events_file(entry)
+        records = [] if entry.length else [_record(0, zlib.compress(orjson.dumps(entry.account)))]
+        if not entry.length:
+            entry.told = len(records[0])
+            make_folder(file.parent, mode=0o700)
+        content = b"".join([*records, *(_record(number, blob) for number, blob in events)])
+        with file.open("r+b" if entry.length else "wb") as stream:
+            stream.seek(entry.length)
+            stream.truncate()
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # The folder, and with it the name of this file, is synced with the first lines.
+        self._segments.append(entry.lines, texts)
+        entry.length += len(content)
+
+    def account(self) -> list[Any]:
+        """Give the account as it was before the oldest event.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self._events_file(self.entries[0]).open("rb") as stream:
+            _, length = _RECORD.unpack(stream.read(_RECORD.size))
+            account: list[Any] = orjson.loads(zlib.decompress(stream.read(length)))
+        return account
+
+    def read(self) -> tuple[list[tuple[int, bytes]], int]:
+        """Read some of the oldest events that have not been told again.
+
+        Returns:
+            Their commits and blobs, and what `told` of their segment is once they have been.
+
+        Raises:
+            OSError: They cannot be read.
+        """
+        entry = self.entries[0]
+        found: list[tuple[int, bytes]] = []
+        told = entry.told
+        with self._events_file(entry).open("rb") as stream:
+            stream.seek(told)
+            while told < entry.length and told - entry.told < READ_BYTES_MAX:
+                number, length = _RECORD.unpack(stream.read(_RECORD.size))
+                found.append((number, stream.read(length)))
+                told += _RECORD.size + length
+        return found, told
+
+    def told(self, told: int) -> None:
+        """Note how far events have been told again; a segment without others is held no more."""
+        entry = self.entries[0]
+        entry.told = told
+        if told >= entry.length:
+            self._pop()
+
+    def give_up(self) -> None:
+        """Let the lines of the oldest segment be a segment of the date `unknown`, as they stand.
+
+        Raises:
+            OSError: It is as before; all have to be resumed.
+        """
+        entry = self.entries[0]
+        if entry is not self._growing:
+            with self.lines_file(entry).open("rb") as stream:
+                entry.lines.take_over(stream.read(entry.lines.length))
+        if entry.lines.has_lines:
+            self._segments.close(entry.lines)
+        self._pop()
+
+    def clean(self) -> None:
+        """Delete files of segments that are held no more; after the position was stored.
+
+        Raises:
+            OSError: A file cannot be deleted.
+        """
+        kept = {self.lines_file(entry) for entry in self.entries}
+        kept |= {self._events_file(entry) for entry in self.entries}
+        folder = self._segments.folder
+        for pattern in (f"date=unknown/*/*{EVENTS}", "date=unknown/*/*.open"):
+            for file in folder.glob(pattern):
+                if file not in kept:
+                    file.unlink()
+
+    def resume(self, documents: Iterable[list[Any]], *, retelling: bool) -> bool:
+        """Cut what was written after the last stored position.
+
+        Args:
+            documents: Segments at that position, oldest first.
+            retelling: Whether their events were being told again.
+
+        Returns:
+            Whether one of them is held no more, because it was given up or somebody cut it.
+
+        Raises:
+            OSError: A file cannot be read or cut.
+        """
+        self.entries.clear()
+        self.retelling = retelling
+        # A new segment goes on, so that nothing has to be read again.
+        self._growing = None
+        is_whole = True
+        for lines, hub_ms, length, told in documents:
+            path, day, hour, last_commit, lines_length = lines
+            entry = HeldSegment(Segment(path, day, hour), hub_ms, [])
+            entry.lines.last_commit, entry.lines.length = last_commit, lines_length
+            entry.length, entry.told = length, told
+            if _cut(self.lines_file(entry), lines_length) and _cut(
+                self._events_file(entry), length
+            ):
+                self.entries.append(entry)
+            else:
+                is_whole = False
+        self.retelling = retelling and bool(self.entries)
+        self.clean()
+        return not is_whole
+
+    def lines_file(self, entry: HeldSegment) -> Path:
+        """Give the file of lines of a held segment, for those who read it."""
+        return self._segments.growing_file(entry.lines)
+
+    def _events_file(self, entry: HeldSegment) -> Path:
+        return self._segments.folder / f"{entry.lines.path}{EVENTS}"
+
+    def _pop(self) -> None:
+        if self.entries.pop(0) is self._growing:
+            self._growing = None
+        self.retelling = self.retelling and bool(self.entries)
+
+
+def _record(number: int, content: bytes) -> bytes:
+    return _RECORD.pack(number, len(content)) + content
+
+
+def _cut(file: Path, length: int) -> bool:
+    """Cut a file; False = it is not there, or shorter."""
+    try:
+        with file.open("r+b") as stream:
+            if stream.seek(0, os.SEEK_END) < length:
+                return False
+            stream.truncate(length)
+            os.fsync(stream.fileno())
+    except FileNotFoundError:
+        return False
+    return True

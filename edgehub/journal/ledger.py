@@ -1,0 +1,397 @@
+"""The journal's account: from the events of commits, in order, to lines and what waits by now.
+
+Owns what is known at one commit: rows and bytes of each queue, the state of links, the date, what
+rows may have waited for. Pure. Invariants: the lines follow from the account and the events alone,
+so what a crash cut off is written again as it was; at each midnight the figures of every queue go
+over from one date to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.journal.lines import DAY_MS, CommitLines, event_name, move_keys, shown_priority
+from edgehub.journal.waits import Waits
+from edgehub.row_events import PUMP_OFFLINE, RowEvent, moved_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from edgehub.journal.events import CommitEvents, Stretches
+    from edgehub.journal.lines import Origin
+    from edgehub.journal.waits import Key, Split
+    from edgehub.row_events import Counts, Note
+
+HOUR_MS: Final = 3_600_000
+DAYS_MISSED_MAX: Final = 400
+"""A clock that steps further was set, and nobody asks for the days between."""
+STEP_BACK_MAX_MS: Final = 3_600_000
+"""A clock that is set back over midnight by less does not bring the old date back."""
+
+_EFFECT: Final = {
+    RowEvent.ENQUEUED.value: 1,
+    RowEvent.SENT.value: -1,
+    RowEvent.EXPIRED.value: -1,
+    RowEvent.DEAD_LETTERED.value: -1,
+    RowEvent.RETRIED.value: 0,
+    RowEvent.REQUEUED.value: 1,
+    RowEvent.DROPPED.value: -1,
+    RowEvent.PURGED.value: -1,
+    RowEvent.LOST.value: -1,
+    RowEvent.MOVED.value: -1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some lines of one commit.
+
+    Attributes:
+        day: Date they belong to, days since 1970; None = it is not known.
+        hour: UTC hour of the commit, or the last one of the day, hours since 1970; of hub time
+            where the date is not known.
+        commit: Number of the commit.
+        text: Whole lines.
+    """
+
+    day: int | None
+    hour: int
+    commit: int
+    text: str
+
+
+class Ledger:
+    """See the module."""
+
+    __slots__ = (
+        "_day",
+        "_guessed",
+        "_links",
+        "_origin",
+        "_seq",
+        "_stopped",
+        "_waits",
+        "commit",
+        "corrections",
+        "gauges",
+        "hub_ms",
+        "wall_ms",
+    )
+
+    def __init__(self, origin: Origin) -> None:
+        self.commit = 0
+        self.hub_ms = 0
+        self.wall_ms = 0
+        self.gauges: dict[Key, tuple[int, int]] = {}
+        """Rows and bytes that wait, by queue."""
+        self.corrections = 0
+        """Starts at which the file held other rows than the events had left."""
+        self._origin = origin
+        self._day: int | None = None
+        self._guessed = False
+        self._seq = 0
+        self._stopped = True
+        self._links: dict[str, str] = {}
+        self._waits = Waits()
+
+    def document(self) -> list[Any]:
+        """Give what JSON can hold, for `load`."""
+        gauges = [[*key, *figures] for key, figures in self.gauges.items()]
+        state = [self.commit, self.hub_ms, self.wall_ms, self._day, self._stopped]
+        state += [self._guessed, self._seq]
+        return [*state, gauges, self._links, self._waits.document(), self.corrections]
+
+    @classmethod
+    def load(cls, origin: Origin, document: list[Any]) -> Ledger:
+        """Go on from a stored account."""
+        ledger = cls(origin)
+        ledger.commit, ledger.hub_ms, ledger.wall_ms, ledger._day, ledger._stopped = document[:5]
+        ledger._guessed, ledger._seq = document[5:7]
+        gauges, ledger._links, waits, ledger.corrections = document[7:]
+        ledger.gauges = {(name, number): (rows, size) for name, number, rows, size in gauges}
+        ledger._waits = Waits.load(waits)
+        return ledger
+
+    @property
+    def day(self) -> int | None:
+        """Date of the last commit that has one, days since 1970; None = there was none."""
+        return self._day
+
+    def forget_day(self) -> None:
+        """Note that some lines will never have a date: the next date begins with what waits."""
+        self._day = None
+
+    def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
+        """Say what a row has waited for, as far as the account goes; see `Waits.split`."""
+        return self._waits.split(key, sender, offset, from_ms, until_ms)
+
+    def settle(self, number: int, events: CommitEvents) -> Iterator[Piece]:
+        """Give the lines that the end of the last life has not written, dated as it ended.
+
+        Asked before the first commit whose date is not known; `take` gives what follows.
+        """
+        self._seq, self.commit = 0, number
+        start = next((note for note in events.notes if note[0] == "start"), None)
+        if start is None or self._guessed or self._day is None:
+            return
+        self._find(start, events.notes)
+        _, last_hub_ms, last_wall_ms, _ = start
+        lines = CommitLines(self._origin, number, last_hub_ms, last_wall_ms)
+        for texts in self._resume(lines, last_hub_ms, last_wall_ms, dated=True):
+            if texts:
+                yield self._piece(texts, last_wall_ms // HOUR_MS)
+        self._seq = lines.seq
+
+    def take(
+        self, number: int, events: CommitEvents, stretches: Stretches | None = None
+    ) -> Iterator[Piece]:
+        """Enter the events of one commit, and give its lines, some at a time.
+
+        Args:
+            number: Of the commit.
+            events: What happened.
+            stretches: Times of what was committed under a clock that was not trusted; None = the
+                lines of such a commit have no date.
+        """
+        stretches = events.stretches() or stretches
+        wall_ms = events.wall_ms
+        if not events.trusted and stretches is not None:
+            wall_ms = stretches.utc_ms(events.hub_ms)
+        seq = self._seq if number == self.commit else 0
+        lines = CommitLines(self._origin, number, events.hub_ms, wall_ms, seq=seq)
+        self.commit = number
+        if events.trusted or stretches is not None:
+            hour, dated = wall_ms // HOUR_MS, True
+        else:
+            hour, dated = events.hub_ms // HOUR_MS, False
+            lines.for_day(None)
+        for texts in self._enter(lines, events, wall_ms, stretches, dated=dated):
+            if texts:
+                yield (
+                    self._piece(texts, hour) if dated else Piece(None, hour, number, "".join(texts))
+                )
+        self._seq = lines.seq
+        self._guessed = not events.trusted
+        self.hub_ms, self.wall_ms = events.hub_ms, wall_ms
+
+    def _piece(self, texts: list[str], hour: int) -> Piece:
+        assert self._day is not None
+        return Piece(self._day, min(hour, self._day * 24 + 23), self.commit, "".join(texts))
+
+    def _enter(
+        self,
+        lines: CommitLines,
+        events: CommitEvents,
+        wall_ms: int,
+        stretches: Stretches | None,
+        *,
+        dated: bool,
+    ) -> Iterator[list[str]]:
+        start = next((note for note in events.notes if note[0] == "start"), None)
+        missing: dict[Key, tuple[int, int]] = {}
+        if start is not None:
+            missing = self._find(start, events.notes)
+            _, last_hub_ms, last_wall_ms, _ = start
+            if self._guessed and stretches is not None:
+                last_wall_ms = stretches.utc_ms(max(last_hub_ms, self.hub_ms))
+            yield from self._resume(lines, last_hub_ms, last_wall_ms, dated=dated)
+        if dated:
+            yield from self._to_date(lines, events.hub_ms, wall_ms, live=start is None)
+        if start is not None:
+            yield self._carried(lines, "start", events.hub_ms)
+            counts: list[Counts] = [
+                (*key, RowEvent.LOST.value, *missing[key], None) for key in sorted(missing)
+            ]
+            yield self._sums(lines, events.hub_ms, counts)
+        yield self._note_states(lines, events.notes)
+        for section in events.sections:
+            for texts, told in lines.rows(section, self._waits):
+                key = (section.endpoint_id, section.priority)
+                self._count_each(key, told, section.to_endpoint)
+                yield texts
+        yield self._sums(lines, events.hub_ms, events.counts)
+        yield self._other(lines, events)
+        yield self._end(lines, events)
+
+    def _end(self, lines: CommitLines, events: CommitEvents) -> list[str]:
+        """Write what waits, if the hub ends with this commit."""
+        if any(note[0] == "stop" for note in events.notes):
+            self._stopped = True
+            self._waits.stop(events.hub_ms)
+            return self._carried(lines, "stop", events.hub_ms)
+        if events.sections or events.counts:
+            self._stopped = False
+        return []
+
+    def _find(self, start: Note, notes: list[Note]) -> dict[Key, tuple[int, int]]:
+        """Take over what was found in the file, and give what damage has cost, by queue."""
+        found = {(name, number): (rows, size) for name, number, rows, size in start[3] if rows}
+        before = {key: figures for key, figures in self.gauges.items() if figures[0]}
+        missing: dict[Key, tuple[int, int]] = {}
+        for losses in [note[1] for note in notes if note[0] == "lost"]:
+            missing = {(name, number): (rows, size) for name, number, rows, size in losses}
+            for key, (rows, size) in before.items():
+                left_rows, left_size = found.get(key, (0, 0))
+                # More may be missing than could be read of the damaged file.
+                if rows - left_rows > missing.get(key, (0, 0))[0]:
+                    missing[key] = (rows - left_rows, max(0, size - left_size))
+        self.gauges = dict(found)
+        for key, (rows, size) in missing.items():
+            left_rows, left_size = found.get(key, (0, 0))
+            self.gauges[key] = (left_rows + rows, left_size + size)
+        self.corrections += self._day is not None and self.gauges != before
+        self._links = {}
+        return missing
+
+    def _resume(
+        self, lines: CommitLines, last_hub_ms: int, last_wall_ms: int, *, dated: bool
+    ) -> Iterator[list[str]]:
+        """Write what the end of the last life did not write, before anything else happens."""
+        if self._stopped:
+            return
+        last_hub_ms = max(last_hub_ms, self.hub_ms)
+        if dated and self._day is not None:
+            if not self._guessed:
+                last_wall_ms = max(last_wall_ms, self.wall_ms)
+            yield from self._to_date(lines, last_hub_ms, last_wall_ms, live=False)
+        self._waits.stop(last_hub_ms)
+        self._stopped = True
+        if not dated or self._day is not None:
+            yield self._carried(lines, "stop", last_hub_ms)
+
+    def _to_date(
+        self, lines: CommitLines, hub_ms: int, wall_ms: int, *, live: bool
+    ) -> Iterator[list[str]]:
+        """Bring the date up to a commit, over every midnight between."""
+        day = wall_ms // DAY_MS
+        before = self._day
+        if before is None:
+            self._day = day
+            lines.for_day(day)
+            yield self._carried(lines, "in", hub_ms)
+        elif day < before and wall_ms >= before * DAY_MS - STEP_BACK_MAX_MS:
+            day = before
+        elif day < before or day - before > DAYS_MISSED_MAX:
+            yield from self._midnight(lines, day, hub_ms)
+        else:
+            for next_day in range(before + 1, day + 1):
+                midnight_ms = hub_ms - (wall_ms - next_day * DAY_MS)
+                yield from self._midnight(lines, next_day, midnight_ms)
+        self._day = day
+        lines.for_day(day)
+        if live and before is not None and day != before:
+            yield [
+                lines.line("link", hub_ms, endpoint=endpoint, state=state)
+                for endpoint, state in self._links.items()
+            ]
+
+    def _midnight(self, lines: CommitLines, next_day: int, hub_ms: int) -> Iterator[list[str]]:
+        assert self._day is not None
+        lines.for_day(self._day)
+        yield self._carried(lines, "out", hub_ms - 1)
+        self._day = next_day
+        lines.for_day(next_day)
+        yield self._carried(lines, "in", hub_ms)
+
+    def _carried(self, lines: CommitLines, edge: str, hub_ms: int) -> list[str]:
+        return [
+            lines.line(
+                "carried",
+                hub_ms,
+                endpoint=name,
+                priority=shown_priority(number),
+                edge=edge,
+                rows=rows,
+                bytes=size,
+            )
+            for (name, number), (rows, size) in sorted(self.gauges.items())
+            if rows
+        ]
+
+    def _note_states(self, lines: CommitLines, notes: list[Note]) -> list[str]:
+        texts: list[str] = []
+        for kind, *values in notes:
+            match kind:
+                case "pump":
+                    endpoint_id, at_ms, state = values
+                    self._waits.change(endpoint_id, state, at_ms)
+                    link = "down" if state == PUMP_OFFLINE else "up"
+                    if self._links.get(endpoint_id) != link:
+                        self._links[endpoint_id] = link
+                        texts.append(lines.line("link", at_ms, endpoint=endpoint_id, state=link))
+                case "delay":
+                    endpoint_id, priority, at_ms, begins = values
+                    self._waits.hold((endpoint_id, priority), None, at_ms, begins=bool(begins))
+                case "hold":
+                    endpoint_id, priority, who, at_ms, begins = values
+                    self._waits.hold((endpoint_id, priority), who, at_ms, begins=bool(begins))
+                case "aged":
+                    self._waits.age(*values)
+                case "blur":
+                    self._waits.blur(values[0])
+                case "start":
+                    self._stopped = False
+                case _:
+                    pass  # told elsewhere
+        return texts
+
+    def _sums(self, lines: CommitLines, hub_ms: int, counts: Sequence[Counts]) -> list[str]:
+        texts: list[str] = []
+        for name, number, event, rows, size, to_endpoint in counts:
+            texts.append(
+                lines.line(
+                    event_name(event),
+                    hub_ms,
+                    endpoint=name,
+                    priority=shown_priority(number),
+                    bytes=size,
+                    count=rows,
+                    **move_keys(name, event, to_endpoint),
+                )
+            )
+            self._count((name, number), event, rows, size, to_endpoint)
+        return texts
+
+    def _other(self, lines: CommitLines, events: CommitEvents) -> list[str]:
+        texts: list[str] = []
+        for kind, *values in events.notes:
+            if kind == "refused":
+                device, count, size, reason = values
+                keys = {"device": device or None, "bytes": size, "reason": reason}
+            elif kind == "dead_purged":
+                name, number, count, size, reason = values
+                keys = {"endpoint": name, "priority": shown_priority(number)}
+                keys |= {"bytes": size, "reason": reason}
+            else:
+                continue
+            texts.append(lines.line(kind, events.hub_ms, **keys, count=count))
+        return texts
+
+    def _count_each(self, key: Key, told: list[tuple[int, int]], to_endpoint: str | None) -> None:
+        rows = size = 0
+        for event, row_bytes in told:
+            if event >= RowEvent.MOVED:
+                self._count(key, event, 1, row_bytes, to_endpoint)
+                continue
+            effect = _EFFECT[event]
+            rows += effect
+            size += effect * row_bytes
+        self._add(key, rows, size)
+
+    def _count(self, key: Key, event: int, rows: int, size: int, to_endpoint: str | None) -> None:
+        effect = _EFFECT[min(event, RowEvent.MOVED)]
+        self._add(key, effect * rows, effect * size)
+        target = moved_target(event)
+        if target is not None:
+            self._add((to_endpoint or key[0], target), rows, size)
+
+    def _add(self, key: Key, rows: int, size: int) -> None:
+        before = self.gauges.get(key, (0, 0))
+        after = (before[0] + rows, before[1] + size)
+        if any(after):
+            # Sums come in any order, so rows may be even before bytes are.
+            self.gauges[key] = after
+        else:
+            self.gauges.pop(key, None)
+            self._waits.emptied(key)

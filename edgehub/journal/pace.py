@@ -1,0 +1,89 @@
+"""The journal's pace: when lines are due, and how much time is left to messages between them.
+
+Owns timers alone. Invariant: while nobody waits for lines, they take a small part of the processor,
+the larger one only where blobs have become many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edgehub.clock import Clock
+    from edgehub.journal.source import EventSource
+
+LOOK_S: Final = 1.0
+AGE_MAX_MS: Final = 10_000
+"""Lines follow their events within so long."""
+BYTES_ENOUGH: Final = 2**20
+"""So many bytes of blobs are not kept waiting."""
+
+HURRY_BYTES: Final = 16 * 2**20
+PAUSE_EASY: Final = 30.0
+PAUSE_HURRIED: Final = 4.0
+"""Time left to messages for each moment spent on lines, while blobs may wait and once they are
+many: 3 and 20 per cent of the processor."""
+PAUSE_MIN_S: Final = 0.0005
+BUSY_EVENTS_S: Final = 5000
+BUSY_AGE_MAX_MS: Final = 120_000
+BUSY_BYTES_MAX: Final = 8 * 2**20
+"""While so many events come, their lines wait until these bounds."""
+
+
+class Pace:
+    """See the module.
+
+    Args:
+        source: Where events wait.
+        clock: Timers.
+    """
+
+    __slots__ = ("_clock", "_cut", "_hurried", "_source", "_told_seen")
+
+    def __init__(self, source: EventSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._hurried = 0
+        """So many wait for the lines of all events."""
+        self._cut = asyncio.Event()
+        self._told_seen = 0
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Make no pauses within."""
+        self._hurried += 1
+        self._cut.set()
+        try:
+            yield
+        finally:
+            self._hurried -= 1
+
+    def is_due(self) -> bool:
+        """Tell whether lines are to be written now."""
+        source = self._source
+        return source.bytes_waiting >= BYTES_ENOUGH or source.waiting_ms >= AGE_MAX_MS
+
+    def is_busy(self) -> bool:
+        """Tell whether messages need the processor more; asked once per look."""
+        source = self._source
+        new, self._told_seen = source.told_total - self._told_seen, source.told_total
+        may_wait = source.waiting_ms < BUSY_AGE_MAX_MS and source.bytes_waiting < BUSY_BYTES_MAX
+        return new > BUSY_EVENTS_S * LOOK_S and may_wait
+
+    async def pause(self, spent_s: float, *, paced: bool) -> None:
+        """Leave time to messages after so much was spent; without `paced` a turn of the loop."""
+        hurry = self._source.bytes_waiting >= HURRY_BYTES
+        pause_s = spent_s * (PAUSE_HURRIED if hurry else PAUSE_EASY) if paced else 0.0
+        if pause_s < PAUSE_MIN_S or self._hurried:
+            await asyncio.sleep(0)
+            return
+        self._cut.clear()
+        timer = self._clock.call_later(pause_s, self._cut.set)
+        try:
+            await self._cut.wait()
+        finally:
+            timer.cancel()

@@ -1,0 +1,85 @@
+"""How long whole segments stay: bounds of age and space, exported ones go first.
+
+Those without a known date go by space alone. Plain blocking code, called on a worker thread.
+Invariant: the folder holds at most its bound, plus what grows; whatever is deleted without having
+been exported is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgehub.journal.lines import day_text
+
+if TYPE_CHECKING:
+    from edgehub.journal.exports import ExportBook
+    from edgehub.journal.segments import Segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Bounds of the journal's folder.
+
+    Attributes:
+        keep_days: Segments of dates further back go.
+        bytes_max: Sum of the sizes of whole segments.
+    """
+
+    keep_days: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidied:
+    """What a look at the folder found and did.
+
+    Attributes:
+        kept: Sizes of the whole segments by path, oldest first.
+        exported: Those that went to some target.
+        not_exported: Segments deleted before any export.
+        not_exported_bytes: Sum of their sizes.
+    """
+
+    kept: dict[str, int]
+    exported: set[str]
+    not_exported: int
+    not_exported_bytes: int
+
+
+def drop_segments(
+    segments: Segments, book: ExportBook, bounds: Bounds, *, today: int | None, held_bytes: int = 0
+) -> Tidied:
+    """Delete what is beyond the bounds.
+
+    Args:
+        segments: The folder.
+        book: Knows what was exported.
+        bounds: See `Bounds`.
+        today: UTC date, days since 1970; None = it is not known, so none goes by age.
+        held_bytes: What held segments take of the space.
+
+    Raises:
+        OSError: The folder cannot be read or changed.
+    """
+    exported = book.exported()
+    closed = segments.closed()
+    oldest = "" if today is None else day_text(today - bounds.keep_days)
+    over = sum([segment.bytes for segment in closed]) + held_bytes - bounds.bytes_max
+    gone: set[str] = set()
+    lost = lost_bytes = 0
+    for segment in sorted(closed, key=lambda segment: segment.path not in exported):
+        if segment.date >= oldest and over <= 0:
+            continue
+        segments.remove(segment.path)
+        over -= segment.bytes
+        gone.add(segment.path)
+        if segment.path not in exported:
+            lost += 1
+            lost_bytes += segment.bytes
+    return Tidied(
+        kept={segment.path: segment.bytes for segment in closed if segment.path not in gone},
+        exported=exported - gone,
+        not_exported=lost,
+        not_exported_bytes=lost_bytes,
+    )

@@ -1,0 +1,227 @@
+"""Segments: files of lines, one date each, compressed while they grow.
+
+Owns the journal's folder. Plain blocking code, called on a worker thread. A growing segment is one
+gzip stream that is flushed after each step, so it can be cut where a step ended and go on from
+there; its end is written when it is closed. Invariants: a file without `.open` is whole and never
+changes; what `append` returned for is on stable storage.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.durable_files import make_folder, sync_folder
+from edgehub.journal.lines import day_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+LEVEL: Final = 2
+"""Takes two fifths of the time of the usual level 6 for a sixth more bytes."""
+SUFFIX: Final = ".jsonl.gz"
+OPEN: Final = ".open"
+UNKNOWN: Final = "unknown"
+HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""Without name and time: the same lines give the same bytes."""
+_NAME: Final = re.compile(r"(\d{12})-[0-9a-f]{8}\.jsonl\.gz")
+
+
+class Segment:
+    """A growing segment.
+
+    Attributes:
+        path: Relative to the journal's folder, as it will be called.
+        day: Date of its lines, days since 1970; None = it is not known.
+        hour: UTC hour of its lines, hours since 1970; of hub time where the date is not known.
+        last_commit: Number of the last commit in it.
+        length: Bytes that are on stable storage.
+    """
+
+    __slots__ = (
+        "_checksum",
+        "_compressor",
+        "_size",
+        "day",
+        "hour",
+        "last_commit",
+        "length",
+        "path",
+    )
+
+    def __init__(self, path: str, day: int | None, hour: int) -> None:
+        self.path = path
+        self.day = day
+        self.hour = hour
+        self.last_commit = 0
+        self.length = 0
+        self._checksum = 0
+        self._size = 0
+        self._compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether a line is in it."""
+        return self._size > 0
+
+    def document(self) -> list[Any]:
+        """Give what JSON can hold, for `Segments.resume`."""
+        return [self.path, self.day, self.hour, self.last_commit, self.length]
+
+    def compress(self, texts: Iterable[str]) -> bytes:
+        """Give the bytes that go behind those written so far."""
+        packed = [] if self.length else [HEADER]
+        for text in texts:
+            content = text.encode()
+            packed.append(self._compressor.compress(content))
+            self._checksum = zlib.crc32(content, self._checksum)
+            self._size += len(content)
+        packed.append(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        return b"".join(packed)
+
+    def end(self) -> bytes:
+        """Give the end of the stream."""
+        size = self._size % 2**32
+        sums = self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
+        return self._compressor.flush() + sums
+
+    def take_over(self, content: bytes) -> None:
+        """Go on behind a stream of which this much was written."""
+        text = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content[len(HEADER) :])
+        self._checksum = zlib.crc32(text)
+        self._size = len(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedSegment:
+    """A whole segment.
+
+    Attributes:
+        path: Relative to the journal's folder, with `/`.
+        date: Of its lines, `unknown` = it is not known.
+        bytes: Size of the file.
+    """
+
+    path: str
+    date: str
+    bytes: int
+
+
+class Segments:
+    """The journal's folder.
+
+    Args:
+        folder: Made if need be.
+        hub_id: Names the part of a date's folder.
+        store_id: Id of the database file, 16 hex digits.
+    """
+
+    __slots__ = ("_hub_id", "_store_id", "folder")
+
+    def __init__(self, folder: Path, *, hub_id: str, store_id: str) -> None:
+        self.folder = folder
+        self._hub_id = hub_id
+        self._store_id = store_id
+
+    def begin(self, day: int | None, hour: int, commit: int) -> Segment:
+        """Begin a segment with the lines of some commit; without a day their date is not known."""
+        name = f"{commit:012d}-{self._store_id[:8]}{SUFFIX}"
+        date = UNKNOWN if day is None else day_text(day)
+        return Segment(f"date={date}/hub={self._hub_id}/{name}", day, hour)
+
+    def append(self, segment: Segment, texts: Sequence[str]) -> None:
+        """Write lines behind the others and wait until they are on stable storage.
+
+        Raises:
+            OSError: Nothing counts as written; the segment has to be resumed.
+        """
+        path = self._open_path(segment.path)
+        content = segment.compress(texts)
+        if not segment.length:
+            make_folder(path.parent, mode=0o700)
+        with path.open("r+b" if segment.length else "wb") as file:
+            file.seek(segment.length)
+            file.truncate()
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if not segment.length:
+            sync_folder(path.parent)
+        segment.length += len(content)
+
+    def close(self, segment: Segment) -> None:
+        """Write the end of a segment; from then on it is whole.
+
+        Raises:
+            OSError: It is as before; it has to be resumed.
+        """
+        path = self._open_path(segment.path)
+        with path.open("r+b") as file:
+            file.seek(segment.length)
+            file.write(segment.end())
+            file.flush()
+            os.fsync(file.fileno())
+        path.rename(self.folder / segment.path)
+        sync_folder(path.parent)
+
+    def resume(self, documents: Iterable[list[Any]]) -> list[Segment]:
+        """Cut what was written after the last stored position, and go on from there.
+
+        Args:
+            documents: Growing segments at that position, oldest first.
+
+        Returns:
+            Those of them that were not closed since.
+        """
+        known: list[Segment] = []
+        for path, day, hour, last_commit, length in documents:
+            file = self._open_path(path)
+            if not file.exists():
+                continue  # closed since, or removed by somebody
+            segment = Segment(path, day, hour)
+            segment.last_commit = last_commit
+            with file.open("r+b") as stream:
+                content = stream.read(length)
+                if len(content) < length:
+                    continue  # somebody cut it; its lines are lost, those after it are not
+                stream.truncate(length)
+                os.fsync(stream.fileno())
+            segment.length = length
+            segment.take_over(content)
+            known.append(segment)
+        for file in self.folder.glob(f"date=[0-9]*/*/*{SUFFIX}{OPEN}"):
+            if file not in [self._open_path(segment.path) for segment in known]:
+                file.unlink()
+        return known
+
+    def closed(self) -> list[ClosedSegment]:
+        """List the whole segments, oldest first."""
+        found: list[tuple[str, str, ClosedSegment]] = []
+        for file in self.folder.glob(f"date=*/*/*{SUFFIX}"):
+            date = file.parent.parent.name.removeprefix("date=")
+            if _NAME.fullmatch(file.name):
+                path = file.relative_to(self.folder).as_posix()
+                entry = ClosedSegment(path=path, date=date, bytes=file.stat().st_size)
+                found.append((date, file.name, entry))
+        return [entry for *_, entry in sorted(found, key=lambda item: item[:2])]
+
+    def remove(self, path: str) -> None:
+        """Delete a whole segment, and its folders when they are empty."""
+        file = self.folder / path
+        file.unlink(missing_ok=True)
+        for parent in (file.parent, file.parent.parent):
+            try:
+                parent.rmdir()
+            except OSError:
+                return  # not empty, or in use
+
+    def growing_file(self, segment: Segment) -> Path:
+        """Give the file of a growing segment, for those who read it."""
+        return self._open_path(segment.path)
+
+    def _open_path(self, path: str) -> Path:
+        return self.folder / f"{path}{OPEN}"

@@ -1,0 +1,36 @@
+"""What the journal shows of itself: a frozen snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalStatistics:
+    """What the journal knows about itself.
+
+    Attributes:
+        journal_lag_seconds: For how long the oldest event has waited for its line.
+        waiting_bytes: Blobs in the database file.
+        segments: Whole segments.
+        segment_bytes: Sum of their sizes.
+        not_exported: Those of them that went to no target yet.
+        growing: The segment that grows, None = there is none.
+        held_segments: Segments that wait for the clock to be trusted, which decides on their dates.
+        held_bytes: Sum of their sizes.
+        dropped_not_exported: Segments deleted by age or space before any export, since start.
+        corrections: Starts at which the file held other rows than the journal had left.
+        failing: Why lines cannot be written, None = they can.
+    """
+
+    journal_lag_seconds: float
+    waiting_bytes: int
+    segments: int
+    segment_bytes: int
+    not_exported: int
+    growing: str | None
+    held_segments: int
+    held_bytes: int
+    dropped_not_exported: int
+    corrections: int
+    failing: str | None

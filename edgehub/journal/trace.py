@@ -1,0 +1,126 @@
+"""What the lines of the journal tell of one message, from the newest segment back.
+
+Plain blocking code, called on a worker thread; bounded by time. Invariant: lines come in the order
+of what happened; whether older ones may be missing is told.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+LINES_MAX: Final = 200
+CHUNK_BYTES: Final = 64 * 1024
+_ENQUEUED: Final = b'"event":"enqueued"'
+_SENT: Final = re.compile(
+    rb'"event":"sent","endpoint":("(?:[^"\\]|\\.)*")(?:,"priority":(\d+))?'
+    rb',"offset":(\d+)'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """Which rows have overtaken one.
+
+    Attributes:
+        endpoint_id: Where they went.
+        offset: Rows with higher offsets came later.
+    """
+
+    endpoint_id: str
+    offset: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """What was found.
+
+    Attributes:
+        lines: Of the message, oldest first, at most `LINES_MAX`.
+        complete: The line is there that tells of its beginning, so nothing older is missing.
+        overtakers: For each of those asked for: rows that came later and left earlier, by priority
+            (None = the default one).
+    """
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = False
+    overtakers: list[dict[int | None, int]] = field(default_factory=list)
+
+
+def trace(
+    files: Sequence[Path],
+    message_id: str,
+    *,
+    passed: Sequence[Passed],
+    seconds_max: float,
+    monotonic: Callable[[], float],
+) -> Trace:
+    """Look through segments.
+
+    Args:
+        files: Segments, newest first.
+        message_id: Of the hub.
+        passed: Count rows that have overtaken these.
+        seconds_max: Give up after so long.
+        monotonic: Monotonic seconds.
+    """
+    until_s = monotonic() + seconds_max
+    needle = b'"message":' + orjson.dumps(message_id)
+    found = Trace(overtakers=[{} for _ in passed])
+    for file in files:
+        older: list[dict[str, Any]] = []
+        for text in _texts(file):
+            begun = _look(text, needle, older)
+            found.complete = found.complete or begun
+            for each, overtakers in zip(passed, found.overtakers, strict=True):
+                _count(text, each, overtakers)
+            if monotonic() >= until_s:
+                break
+        found.lines = [*older, *found.lines][-LINES_MAX:]
+        if found.complete or monotonic() >= until_s:
+            break
+    return found
+
+
+def _look(text: bytes, needle: bytes, lines: list[dict[str, Any]]) -> bool:
+    """Collect lines of the message; tells whether one of them is its beginning."""
+    begun = False
+    at = text.find(needle)
+    while at >= 0:
+        start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+        line = text[start:end]
+        begun = begun or _ENQUEUED in line
+        lines.append(orjson.loads(line))
+        del lines[:-LINES_MAX]
+        at = text.find(needle, end)
+    return begun
+
+
+def _count(text: bytes, passed: Passed, overtakers: dict[int | None, int]) -> None:
+    endpoint = orjson.dumps(passed.endpoint_id)
+    for match in _SENT.finditer(text):
+        if match[1] == endpoint and int(match[3]) > passed.offset:
+            priority = None if match[2] is None else int(match[2])
+            overtakers[priority] = overtakers.get(priority, 0) + 1
+
+
+def _texts(file: Path) -> Iterator[bytes]:
+    """Give whole lines of a segment, which may be growing or gone."""
+    rest = b""
+    decompressor = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        with file.open("rb") as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                whole, newline, rest = (rest + decompressor.decompress(chunk)).rpartition(b"\n")
+                if newline:
+                    yield whole + newline
+    except (OSError, zlib.error):
+        return  # exported and dropped meanwhile, or damaged; other segments go on

@@ -1,0 +1,85 @@
+"""A message of the local topic space, as every part that takes or gives one sees it.
+
+Owns no state. Plain slotted class, as one is built per message.
+Invariant: it is not changed once it was published; subscribers, queues and the table of retained
+messages share one object.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from edgehub.topic_filter import bytes_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.message import Refusal
+
+    Settle = Callable[[int, Refusal | None], None]
+
+
+class LocalMessage:
+    """One message on one topic.
+
+    Attributes:
+        topic: Topic name.
+        body: Payload bytes; empty and retained clears the topic.
+        qos: 0 or 1, as published.
+        retain: Whether it is to stay as the topic's last value.
+        publisher: Client id of who published it, the hub's id for the hub itself.
+        properties: Property block of MQTT 5 as it is passed on, without its length, topic alias
+            and message expiry interval; empty = none.
+        expiry_ms: Time from its publish on after which it is of no use any more, None = never.
+        expires_ms: The same as hub time; set when it is published.
+        id: Number under which it is stored, 0 = it is not.
+    """
+
+    __slots__ = (
+        "body",
+        "expires_ms",
+        "expiry_ms",
+        "id",
+        "properties",
+        "publisher",
+        "qos",
+        "retain",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        publisher: str,
+        qos: int = 1,
+        retain: bool = False,
+        properties: bytes = b"",
+        expiry_ms: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.qos = qos
+        self.retain = retain
+        self.publisher = publisher
+        self.properties = properties
+        self.expiry_ms = expiry_ms
+        self.expires_ms: int | None = None
+        self.id = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts against limits, without a fixed cost."""
+        return bytes_in(self.topic) + len(self.body) + len(self.properties)
+
+
+class Deliver(Protocol):
+    """A subscriber inside the hub."""
+
+    def __call__(self, message: LocalMessage, settle: Settle, token: int) -> None:
+        """Take a message without waiting.
+
+        `settle(token, None)` is called once what the message causes is durable, or is nothing;
+        `settle(token, refusal)` when it is refused. The publisher's PUBACK waits for it.
+        """

@@ -1,0 +1,1 @@
+"""What the hub tells the service manager that runs it."""

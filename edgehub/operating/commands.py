@@ -1,0 +1,262 @@
+"""Commands on queues, rows and dead letters, as the control socket carries them.
+
+Owns nothing; asks and changes the store. A long operation is a row of calls: each works for about
+half a second and says where the next one goes on, so that neither a stop of the hub nor a client
+that goes away waits for it or cuts it in the middle. Invariant: what is destroyed is named by the
+caller, never "all that there is by now": rows up to an offset, letters by number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.errors import EdgeHubError
+from edgehub.message import (
+    BEST_PRIORITY,
+    DEFAULT_PRIORITY,
+    WORST_EXPLICIT_PRIORITY,
+    EndpointId,
+    Priority,
+    queue_id,
+)
+from edgehub.operating.arguments import ArgumentError, optional_text, text, whole, wholes
+from edgehub.operating.documents import letter_document, row_document
+from edgehub.operating.why import Why
+from edgehub.store.release import LETTERS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from edgehub.egress import Egress
+    from edgehub.journaling import Journaling
+    from edgehub.operating.outlook import Outlook
+    from edgehub.router import Router
+    from edgehub.store import Queue
+    from edgehub.store.store import Store
+
+    Arguments = Mapping[str, object]
+    Command = Callable[[Arguments], Awaitable[Any]]
+
+ROWS_MAX: Final = 1000
+"""Rows or dead letters of one answer."""
+
+log = structlog.get_logger(__name__)
+
+
+class NotFoundError(EdgeHubError):
+    """What a command names is not there."""
+
+
+class Operating:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        egress: Egress,
+        outlook: Outlook,
+        journaling: Journaling,
+        router: Router,
+    ) -> None:
+        self._store = store
+        self._egress = egress
+        self._outlook = outlook
+        self._why = Why(
+            store=store, egress=egress, outlook=outlook, journaling=journaling, router=router
+        )
+        self._commands: dict[str, Command] = {
+            "queue list": self._list,
+            "queue peek": self._peek,
+            "queue purge": self._purge,
+            "queue move": self._move,
+            "dead list": self._dead_list,
+            "dead show": self._dead_show,
+            "dead requeue": self._dead_requeue,
+            "dead purge": self._dead_purge,
+            "why": self._explain,
+        }
+
+    async def call(self, name: str, arguments: Arguments) -> Any:
+        """Carry out the command of a name of `NAMES`.
+
+        Raises:
+            EdgeHubError: It cannot be done; the text says why.
+        """
+        return await self._commands[name](arguments)
+
+    async def _list(self, _arguments: Arguments) -> list[dict[str, Any]]:
+        return self._outlook.queue_documents()
+
+    async def _explain(self, arguments: Arguments) -> dict[str, Any]:
+        return await self._why.explain(text(arguments, "id"))
+
+    async def _peek(self, arguments: Arguments) -> dict[str, Any]:
+        queue = self._queue(text(arguments, "queue"))
+        rows = await self._store.inspection.peek(
+            queue,
+            after=whole(arguments, "after", default=0),
+            rows_max=max(1, whole(arguments, "limit", default=10, maximum=ROWS_MAX)),
+        )
+        now_ms = self._store.hub_time.now_ms()
+        payload = arguments.get("payload") is True
+        return {
+            "queue": queue.id,
+            "depth": queue.zones.depth,
+            "rows": [
+                row_document(
+                    row,
+                    queue.row_state(row),
+                    now_ms=now_ms,
+                    utc_ms=self._store.utc_ms,
+                    payload=payload,
+                )
+                for row in rows
+            ],
+        }
+
+    async def _purge(self, arguments: Arguments) -> dict[str, Any]:
+        queue = self._queue(text(arguments, "queue"))
+        return await self._take_out(queue, None, arguments)
+
+    async def _move(self, arguments: Arguments) -> dict[str, Any]:
+        source = self._queue(text(arguments, "queue"))
+        target = self._target(text(arguments, "to"))
+        if (source.endpoint_id, source.priority) == target:
+            raise ArgumentError(f"{source.id}: want another queue to move to")
+        return await self._take_out(source, target, arguments)
+
+    async def _take_out(
+        self, queue: Queue, target: tuple[EndpointId, Priority] | None, arguments: Arguments
+    ) -> dict[str, Any]:
+        through = whole(arguments, "through", default=self._store.last_offset)
+        to = None if target is None else queue_id(*target)
+        figures = queue.statistics()
+        if arguments.get("dry_run") is True:
+            # What is in flight may be back when the command is given in earnest.
+            return {
+                "queue": queue.id,
+                "to": to,
+                "rows": figures.depth - figures.in_flight,
+                "bytes": figures.bytes,
+                "in_flight": figures.in_flight,
+                "through": through,
+                "next_offset": None,
+            }
+        from_offset = whole(arguments, "from_offset", default=0)
+        done = await self._store.removals.take_out(
+            queue,
+            None if target is None else self._store.queue(*target),
+            from_offset=from_offset,
+            through=through,
+        )
+        if done.rows and to is None:
+            log.info("operating.rows_purged", queue_id=queue.id, rows=done.rows, bytes=done.bytes)
+        elif done.rows:
+            log.info("operating.rows_moved", queue_id=queue.id, to_queue_id=to, rows=done.rows)
+        self._egress.ensure()
+        return {
+            "queue": queue.id,
+            "to": to,
+            "rows": done.rows,
+            "bytes": done.bytes,
+            "in_flight": done.in_flight,
+            "through": through,
+            "next_offset": done.next_offset,
+        }
+
+    async def _dead_list(self, arguments: Arguments) -> dict[str, Any]:
+        name = optional_text(arguments, "queue")
+        limit = max(1, whole(arguments, "limit", default=100, maximum=ROWS_MAX))
+        queue = None if name is None else self._known(name)
+        letters = await self._store.inspection.dead_letters(
+            whole(arguments, "after", default=0), limit + 1, queue=queue
+        )
+        shown = letters[:limit]
+        return {
+            "total": self._store.statistics().dead_letter_rows,
+            "next": shown[-1].id if len(letters) > limit else None,
+            "dead_letters": [
+                letter_document(letter, utc_ms=self._store.utc_ms, payload=False)
+                for letter in shown
+            ],
+        }
+
+    async def _dead_show(self, arguments: Arguments) -> dict[str, Any]:
+        number = whole(arguments, "dead_letter", default=0)
+        letter = await self._store.dead_letter(number)
+        if letter is None:
+            raise NotFoundError(
+                f"there is no dead letter {number} (edgehub queue dead list shows those there are)"
+            )
+        payload = arguments.get("payload") is True
+        return letter_document(letter, utc_ms=self._store.utc_ms, payload=payload)
+
+    async def _dead_requeue(self, arguments: Arguments) -> dict[str, Any]:
+        ids = wholes(arguments, "dead_letters", count_max=LETTERS_MAX)
+        released = await self._store.release.requeue(ids)
+        if released.rows:
+            log.info("operating.dead_letters_requeued", rows=released.rows)
+        self._egress.ensure()
+        return {"rows": released.rows, "bytes": released.bytes}
+
+    async def _dead_purge(self, arguments: Arguments) -> dict[str, Any]:
+        ids = wholes(arguments, "dead_letters", count_max=LETTERS_MAX)
+        released = await self._store.release.purge(ids)
+        if released.rows:
+            log.info("operating.dead_letters_purged", rows=released.rows, bytes=released.bytes)
+        return {"rows": released.rows, "bytes": released.bytes}
+
+    def _queue(self, name: str) -> Queue:
+        for queue in self._store.queues():
+            if queue.id == name:
+                return queue
+        raise NotFoundError(self._unknown(name, [queue.id for queue in self._store.queues()]))
+
+    def _known(self, name: str) -> tuple[EndpointId, Priority]:
+        """Give endpoint and priority of a queue that may be gone but for its dead letters."""
+        for queue in self._store.queues():
+            if queue.id == name:
+                return queue.endpoint_id, queue.priority
+        return parse_queue_id(name)
+
+    def _target(self, name: str) -> tuple[EndpointId, Priority]:
+        endpoint_id, priority = self._known(name)
+        served = self._egress.served()
+        if endpoint_id not in served:
+            raise NotFoundError(
+                f"nobody serves endpoint {endpoint_id!r}, so rows would be stuck there"
+                f" (served are: {', '.join(sorted(served))})"
+            )
+        return endpoint_id, priority
+
+    @staticmethod
+    def _unknown(name: str, known: list[Any]) -> str:
+        names = ", ".join(known[:20]) or "none"
+        more = f" and {len(known) - 20} more" if len(known) > 20 else ""  # noqa: PLR2004 - enough for a line
+        return f"there is no queue {name!r} (there are: {names}{more})"
+
+
+NAMES: Final = (
+    "queue list",
+    "queue peek",
+    "queue purge",
+    "queue move",
+    "dead list",
+    "dead show",
+    "dead requeue",
+    "dead purge",
+    "why",
+)
+"""Names of the commands."""
+
+
+def parse_queue_id(name: str) -> tuple[EndpointId, Priority]:
+    """Give endpoint and priority of a queue's name, the default priority where it has none."""
+    for priority in range(BEST_PRIORITY, WORST_EXPLICIT_PRIORITY + 1):
+        endpoint_id = EndpointId(name.removesuffix(f"_Pri{priority}"))
+        if endpoint_id != name and queue_id(endpoint_id, Priority(priority)) == name:
+            return endpoint_id, Priority(priority)
+    return EndpointId(name), DEFAULT_PRIORITY

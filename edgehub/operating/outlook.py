@@ -1,0 +1,187 @@
+"""The queues of the hub as they are shown, with what is to be expected of them.
+
+Owns the samples of rates and backlogs, and the watch over rows that are about to expire; asks the
+store, the pumps and nobody else. Invariant: what is shown of a queue is the same wherever it is
+shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from edgehub import status
+from edgehub.forecast.drain import DrainForecast
+from edgehub.forecast.expiry import ExpiryWatch, Head
+from edgehub.forecast.queues import Drain, DrainState, Link, Load, drains, leaves
+from edgehub.forecast.rates import QueueRates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.clock import Clock
+    from edgehub.egress import Egress
+    from edgehub.forecast.rates import Rate
+    from edgehub.message import EndpointId, QueueId
+    from edgehub.pump.lane import Lane
+    from edgehub.store.queue import Queue
+    from edgehub.store.store import Store
+
+_OFFLINE = Drain(state=DrainState.OFFLINE)
+
+
+class Outlook:
+    """See the module.
+
+    Args:
+        store: The queues.
+        egress: The pumps.
+        clock: Timers.
+    """
+
+    __slots__ = ("_clock", "_drain", "_egress", "_rates", "_store", "_watch")
+
+    def __init__(self, store: Store, egress: Egress, clock: Clock) -> None:
+        self._store = store
+        self._egress = egress
+        self._clock = clock
+        self._rates = QueueRates(clock, self._totals)
+        self._drain = DrainForecast(clock, egress.waiting_bytes)
+        self._watch = ExpiryWatch(
+            clock,
+            now_ms=store.hub_time.now_ms,
+            heads=self._heads,
+            describe=self._describe,
+        )
+
+    async def run(self) -> None:
+        """Take samples and watch until cancelled.
+
+        Raises:
+            ExceptionGroup: The database file is damaged.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._rates.run(), name="outlook[rates]")
+            group.create_task(self._drain.run(), name="outlook[drain]")
+            group.create_task(self._watch.run(), name="outlook[expiry]")
+
+    def rates(self) -> Mapping[QueueId, Rate]:
+        """Give what queues take in; empty = not measured yet."""
+        return self._rates.rates()
+
+    def endpoint_documents(self) -> list[dict[str, Any]]:
+        """Describe all endpoints."""
+        return self._egress.endpoint_documents(self._drain.seconds())
+
+    def queue_documents(self) -> list[dict[str, Any]]:
+        """Describe all queues, by endpoint and priority."""
+        orphans = self._egress.orphans()
+        now_ms = self._store.hub_time.now_ms()
+        rates = self._rates.rates()
+        expected: dict[QueueId, Drain] = {}
+        documents: list[dict[str, Any]] = []
+        for queue in self._store.queues():
+            if queue.id not in expected:
+                loads, link = self._loads(queue.endpoint_id, rates), self._link(queue.endpoint_id)
+                expected |= drains(loads, link)
+            lane = self._lane(queue)
+            head = self._watch.head(queue.id)
+            documents.append(
+                {
+                    **status.queue_document(
+                        queue, now_ms=now_ms, lane=lane, orphaned=queue.endpoint_id in orphans
+                    ),
+                    "unserved_s": self._unserved_s(lane),
+                    "oldest_ttl_s": None if head is None else head.ttl_s,
+                    "oldest_expires_in_s": None if head is None else head.left_s(now_ms),
+                    "drain": expected.get(queue.id, _OFFLINE).document(),
+                }
+            )
+        return documents
+
+    def leaves(self, queue: Queue, before_bytes: int) -> Drain:
+        """Say when a row will leave.
+
+        Args:
+            queue: Where it waits.
+            before_bytes: What stands before it there, its own bytes included.
+        """
+        loads = self._loads(queue.endpoint_id, self._rates.rates())
+        return leaves(loads, queue.id, before_bytes, self._link(queue.endpoint_id))
+
+    def warnings(self) -> list[str]:
+        """List what is about to expire."""
+        return [f"{name}: its oldest row {self._near_text(name)}" for name in self._watch.near()]
+
+    def _near_text(self, queue_id: QueueId) -> str:
+        head = self._watch.head(queue_id)
+        left_s = None if head is None else head.left_s(self._store.hub_time.now_ms())
+        why = self._describe(queue_id)["drain"]
+        text = f"expires in {max(0.0, left_s or 0.0):.0f} s"
+        if why == DrainState.NEVER:
+            return f"{text}, and what comes in exceeds what the link has left for it"
+        return f"{text}, the endpoint is not connected" if why == DrainState.OFFLINE else text
+
+    def _totals(self) -> dict[QueueId, tuple[int, int]]:
+        figures = [queue.statistics() for queue in self._store.queues()]
+        return {each.id: (each.enqueued_total, each.enqueued_bytes_total) for each in figures}
+
+    async def _heads(self) -> dict[QueueId, Head]:
+        found = await self._store.inspection.heads()
+        return {
+            queue.id: Head(enqueued_ms=enqueued_ms, expires_ms=expires_ms)
+            for queue, (enqueued_ms, expires_ms) in found.items()
+        }
+
+    def _describe(self, queue_id: QueueId) -> dict[str, object]:
+        queue = next(queue for queue in self._store.queues() if queue.id == queue_id)
+        unserved_s = self._unserved_s(self._lane(queue))
+        loads = self._loads(queue.endpoint_id, self._rates.rates())
+        return {
+            "waiting": queue.zones.depth,
+            "unserved_s": None if unserved_s is None else round(unserved_s, 1),
+            "drain": drains(loads, self._link(queue.endpoint_id))[queue_id].state.value,
+        }
+
+    def _lane(self, queue: Queue) -> Lane | None:
+        pump = self._egress.pump(queue.endpoint_id)
+        return None if pump is None else pump.lane(queue.id)
+
+    def _unserved_s(self, lane: Lane | None) -> float | None:
+        return None if lane is None else lane.unserved_s(self._clock.monotonic())
+
+    def _loads(self, endpoint_id: EndpointId, rates: Mapping[QueueId, Rate]) -> list[Load]:
+        return [
+            Load(
+                id=queue.id,
+                bytes=queue.zones.bytes,
+                inflow_bytes_s=rates[queue.id].bytes_s if queue.id in rates else None,
+            )
+            for queue in self._store.queues_of(endpoint_id)
+        ]
+
+    def _link(self, endpoint_id: EndpointId) -> Link:
+        """Say what an endpoint carries, in bytes as the store counts them."""
+        pump = self._egress.pump(endpoint_id)
+        if pump is None:
+            return Link(is_up=False, bytes_s=None)
+        figures = pump.statistics()
+        is_up = figures.state == "up"
+        rate = figures.rate_bytes_s
+        if rate is not None and figures.rate_bytes_s_max is not None:
+            rate = min(rate, figures.rate_bytes_s_max)
+        if rate is None or not figures.sent_total:
+            return Link(is_up=is_up, bytes_s=None)
+        stored = self._bytes_per_row(endpoint_id)
+        sent = figures.sent_bytes_total / figures.sent_total
+        return Link(is_up=is_up, bytes_s=rate * stored / sent if stored else None)
+
+    def _bytes_per_row(self, endpoint_id: EndpointId) -> float | None:
+        figures = [queue.statistics() for queue in self._store.queues_of(endpoint_id)]
+        rows = sum([each.enqueued_total for each in figures])
+        size = sum([each.enqueued_bytes_total for each in figures])
+        if not rows:
+            # Nothing came in since the start; what waits is from before.
+            rows = sum([each.depth for each in figures])
+            size = sum([each.bytes for each in figures])
+        return size / rows if rows else None

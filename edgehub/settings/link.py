@@ -1,0 +1,70 @@
+"""When and how fast an endpoint may use its link.
+
+Owns that part of the endpoints' models; calls nothing of the hub.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field, model_validator
+
+from edgehub.settings.values import Section, Whole
+
+_CHECKED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _cron(expression: str) -> str:
+    try:
+        moment = next(CronSim(expression, _CHECKED_AT), None)
+    except CronSimError as error:
+        msg = f"{error} in {expression!r}; write minute, hour, day, month and weekday in UTC"
+        raise ValueError(msg) from error
+    if moment is None:
+        msg = f"{expression!r} never comes"
+        raise ValueError(msg)
+    return expression
+
+
+CronExpression = Annotated[str, AfterValidator(_cron)]
+"""Five fields as cron has them, in UTC."""
+
+
+class LinkSettings(Section):
+    """A cap on the rate, and connection windows."""
+
+    rate_bytes_s_max: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="Bytes per second at most; absent = what the link takes.",
+        examples=[4000],
+    )
+    open_at: tuple[CronExpression, ...] = Field(
+        default=(),
+        description="Start of each connection window, as cron expressions in UTC; empty = always.",
+        examples=[["0 */6 * * *"]],
+    )
+    open_for_s: Whole = Field(
+        default=600,
+        ge=10,
+        le=7 * 86_400,
+        description="How long a connection window lasts.",
+        json_schema_extra={"x-needs": "open_at"},
+    )
+    urgent_priority: Whole = Field(
+        default=0,
+        ge=-1,
+        le=9,
+        description="Rows of this priority or better connect at any time; -1 = none do.",
+        json_schema_extra={"x-needs": "open_at"},
+    )
+
+    @model_validator(mode="after")
+    def _windows_are_whole(self) -> LinkSettings:
+        given = sorted({"open_for_s", "urgent_priority"} & self.model_fields_set)
+        if given and not self.open_at:
+            msg = f"{', '.join(given)} without open_at"
+            raise ValueError(msg)
+        return self

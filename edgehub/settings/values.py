@@ -1,0 +1,69 @@
+"""What values of settings may be: numbers that are no booleans, texts and paths that are not empty.
+
+Pure; the sections are made of these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+CREDENTIAL: Final = "credential:"
+"""Begins the name of a file that the service manager hands over."""
+
+_CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+
+
+def _no_bool(value: Any) -> Any:
+    # TOML has true and false beside 1 and 0; a port that is `true` was not meant as port 1.
+    if isinstance(value, bool):
+        msg = "a number belongs here"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic reports ValueError, not TypeError
+    return value
+
+
+def _not_empty(value: Any) -> Any:
+    # An empty path would be the working folder, an empty host any address.
+    if value == "":
+        msg = "is empty"
+        raise ValueError(msg)
+    return value
+
+
+def _credential(value: Any) -> Any:
+    # systemd and container engines hand secrets over as files in a folder whose place they choose.
+    # Without that folder the name stays as it is: the command line asks a running hub from outside
+    # of the service, where nobody has the secrets.
+    if not isinstance(value, str) or not value.startswith(CREDENTIAL):
+        return value
+    name = value.removeprefix(CREDENTIAL)
+    if not _CREDENTIAL_NAME.fullmatch(name):
+        msg = f"what follows {CREDENTIAL} is not the name of a credential"
+        raise ValueError(msg)
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    return str(Path(folder) / name) if folder else value
+
+
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Real = Annotated[float, BeforeValidator(_no_bool)]
+Text = Annotated[str, BeforeValidator(_not_empty)]
+BytesOrShare = (
+    Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+    | Annotated[str, Field(pattern=r"^([1-9][0-9]?|100)%$")]
+)
+"""Bytes, or a share of the volume's size."""
+OptionalText = Annotated[str | None, BeforeValidator(_not_empty)]
+PathName = Annotated[Path, BeforeValidator(_not_empty)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_not_empty)]
+OptionalFile = Annotated[Path | None, BeforeValidator(_credential), BeforeValidator(_not_empty)]
+"""A file to be read: a path, or `credential:<name>` for one of $CREDENTIALS_DIRECTORY."""
+
+
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

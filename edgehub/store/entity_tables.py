@@ -1,0 +1,144 @@
+"""Entities, their twins, what is held for unregistered ones, and the mapper's own state on disk.
+
+Owns the tables `entity`, `twin`, `pending` and `mapper_state`; what their values mean is the
+mapper's business. Changes are gathered and join the group commit of the rows that they belong to.
+Invariant: a later change of a row replaces an earlier one that is not written yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+Key = tuple[str | int, ...]
+Value = tuple[str | int | bytes, ...]
+
+
+class Table(StrEnum):
+    """Tables of entities and mapper."""
+
+    ENTITY = "entity"
+    TWIN = "twin"
+    PENDING = "pending"
+    STATE = "mapper_state"
+
+
+class _Statements(NamedTuple):
+    read: str
+    write: str
+    delete: str
+
+
+_STATEMENTS: Final = {
+    Table.ENTITY: _Statements(
+        "SELECT topic_id, document FROM entity",
+        "INSERT OR REPLACE INTO entity (topic_id, document) VALUES (?, ?)",
+        "DELETE FROM entity WHERE topic_id = ?",
+    ),
+    Table.TWIN: _Statements(
+        "SELECT topic_id, key, value FROM twin",
+        "INSERT OR REPLACE INTO twin (topic_id, key, value) VALUES (?, ?, ?)",
+        "DELETE FROM twin WHERE topic_id = ? AND key = ?",
+    ),
+    Table.PENDING: _Statements(
+        "SELECT seq, topic, payload, client_id, hub_ms, wall_ms FROM pending ORDER BY seq",
+        "INSERT OR REPLACE INTO pending (seq, topic, payload, client_id, hub_ms, wall_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        "DELETE FROM pending WHERE seq = ?",
+    ),
+    Table.STATE: _Statements(
+        "SELECT key, value FROM mapper_state ORDER BY key",
+        "INSERT OR REPLACE INTO mapper_state (key, value) VALUES (?, ?)",
+        "DELETE FROM mapper_state WHERE key = ?",
+    ),
+}
+
+
+class PendingRow(NamedTuple):
+    """A message that is held for an entity that is not registered.
+
+    Attributes:
+        seq: Place in the order of arrival.
+        topic: Its topic.
+        payload: Its payload.
+        client_id: Who sent it.
+        hub_ms: Hub time of its arrival.
+        wall_ms: UTC of its arrival.
+    """
+
+    seq: int
+    topic: str
+    payload: bytes
+    client_id: str
+    hub_ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityContents:
+    """What the file holds.
+
+    Attributes:
+        entities: Topic id and document of each entity.
+        twins: Topic id, key and value of each twin value.
+        pending: Held messages in the order of arrival.
+        state: Further state of the mapper by key.
+    """
+
+    entities: tuple[tuple[str, bytes], ...] = ()
+    twins: tuple[tuple[str, str, bytes], ...] = ()
+    pending: tuple[PendingRow, ...] = ()
+    state: tuple[tuple[str, bytes], ...] = ()
+
+
+def load_entities(connection: sqlite3.Connection) -> EntityContents:
+    """Read everything, at the start, before the first message."""
+    rows = {table: connection.execute(_STATEMENTS[table].read).fetchall() for table in Table}
+    return EntityContents(
+        entities=tuple(rows[Table.ENTITY]),
+        twins=tuple(rows[Table.TWIN]),
+        pending=tuple(PendingRow(*row) for row in rows[Table.PENDING]),
+        state=tuple(rows[Table.STATE]),
+    )
+
+
+class EntityWrites:
+    """Changes that one commit writes.
+
+    Gathered on the loop and handed over whole; nothing is added once the commit has begun, which
+    runs on the connection's thread.
+    """
+
+    __slots__ = ("_changes",)
+
+    def __init__(self) -> None:
+        self._changes: dict[Table, dict[Key, Value | None]] = {table: {} for table in Table}
+
+    def __bool__(self) -> bool:
+        return any(self._changes.values())
+
+    def add(self, table: Table, key: Key, value: Value | None) -> None:
+        """Write a row, or delete it with None."""
+        self._changes[table][key] = value
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Write them inside the running transaction; may be repeated when that failed."""
+        for table, changes in self._changes.items():
+            statements = _STATEMENTS[table]
+            gone = [key for key, value in changes.items() if value is None]
+            kept = [(*key, *value) for key, value in changes.items() if value is not None]
+            _execute(connection, statements.delete, gone)
+            _execute(connection, statements.write, kept)
+
+
+def _execute(
+    connection: sqlite3.Connection, statement: str, rows: Iterable[tuple[str | int | bytes, ...]]
+) -> None:
+    rows = list(rows)
+    if rows:
+        connection.executemany(statement, rows)

@@ -1,0 +1,416 @@
+"""Events on their way to the journal: gathered in memory, written by the commit that made them so.
+
+Owns the table `journal` and the numbers of commits. The journal reads the blobs, writes its lines
+and then has them deleted, together with its own position. Invariant: a blob is in the file if and
+only if what it tells is; where too many wait, sums take the place of single events, so that the
+figures stay exact in a bounded space.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from edgehub.row_events import EventColumns, RowEvent, pack
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
+
+    from edgehub.clock import HubTime
+    from edgehub.message import EndpointId, Priority, Row
+    from edgehub.row_events import Note, QueueEvents
+
+NOTES_MAX: Final = 4096
+REFUSED_MAX: Final = 256
+"""Pairs of device and reason told apart between two commits."""
+SUMS_PERIOD_MS: Final = 60_000
+"""At the bound, the commits of so long share one blob."""
+READ_BYTES_MAX: Final = 256 * 1024
+STATE_NOTES: Final = frozenset({"pump", "delay", "hold"})
+COUNTING: Final = frozenset({"refused", "dead_purged"})
+
+ONCE: Final = frozenset({"start", "stop", "tick"})
+"""Notes that tell of a moment: what comes before and after them is not summed up together."""
+
+Depth = tuple[str, int, int, int]
+"""endpoint, priority, rows, bytes."""
+
+
+class StoredEvents:
+    """What the file holds of events.
+
+    Attributes:
+        number: Highest number of a commit that is known, 0 = there was none.
+        bytes: Sum of the blobs.
+        state: What the journal stored with its position, None = nothing yet.
+    """
+
+    __slots__ = ("bytes", "number", "state")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Read it."""
+        highest, size = connection.execute(
+            "SELECT max(number), coalesce(sum(length(events)), 0) FROM journal"
+        ).fetchone()
+        meta = dict(
+            connection.execute("SELECT key, value FROM meta WHERE key LIKE 'journal_%'").fetchall()
+        )
+        self.number: int = max(highest or 0, meta.get("journal_position", 0))
+        self.bytes: int = size
+        self.state: bytes | None = meta.get("journal_state")
+
+
+class EventBatch:
+    """What one transaction writes into the table.
+
+    Attributes:
+        bytes: Size of the blob once it is written, 0 = there was nothing to write.
+    """
+
+    __slots__ = (
+        "bytes",
+        "early",
+        "hub_ms",
+        "notes",
+        "number",
+        "own",
+        "queues",
+        "reads",
+        "replaces",
+        "since_ms",
+        "summed",
+        "taken",
+        "trusted",
+        "wall_ms",
+    )
+
+    def __init__(self, number: int, hub_ms: int, wall_ms: int, *, trusted: bool) -> None:
+        self.number = number
+        self.hub_ms = hub_ms
+        self.wall_ms = wall_ms
+        self.trusted = trusted
+        self.taken: list[Note] = []
+        self.notes: list[Note] = []
+        self.early: dict[tuple[EndpointId, Priority], EventColumns] = {}
+        self.queues: list[QueueEvents] = []
+        self.own: list[Note] = []
+        self.replaces: EventBatch | None = None
+        self.summed = False
+        self.since_ms = hub_ms
+        self.reads = 0
+        self.bytes = 0
+
+    def dead_letters_left(self, gone: Iterable[Depth], reason: str) -> None:
+        """Note dead letters that this very transaction deletes."""
+        self.own = [["dead_purged", *each, reason] for each in gone]
+
+    def clock_trusted(self, ahead_ms: int, notes: list[Note]) -> None:
+        """Note that the clock is trusted from this very transaction on, and what follows from it.
+
+        Args:
+            ahead_ms: UTC minus hub time.
+            notes: Of it.
+        """
+        self.trusted = True
+        self.wall_ms = self.hub_ms + ahead_ms
+        self.own = notes
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Write the blob, on the connection's thread."""
+        self.bytes = 0
+        notes = self.notes + self.own
+        if not notes and not any(columns for _, _, columns in self.queues):
+            return
+        if self.summed:
+            notes = _added_up(notes)
+        blob = pack(self.hub_ms, self.wall_ms, notes, self.queues, trusted=self.trusted)
+        if any(note[0] == "lost" for note in notes):
+            forget_losses(connection)
+        if self.replaces is not None:
+            connection.execute("DELETE FROM journal WHERE number = ?", (self.replaces.number,))
+        connection.execute(
+            "INSERT INTO journal (number, events) VALUES (?, ?)", (self.number, blob)
+        )
+        self.bytes = len(blob)
+
+    def sum_up(self, before: EventBatch | None, states: Sequence[Note]) -> None:
+        """Let sums take the place of single events, those of the blob before included."""
+        self.summed = True
+        sums: dict[tuple[EndpointId, Priority, EndpointId | None], EventColumns] = {}
+        if before is not None:
+            self.replaces = before
+            self.since_ms = before.since_ms
+            self.notes = [*before.notes, *before.own, *self.notes]
+            self.queues += before.queues
+        for endpoint_id, priority, columns in self.queues:
+            assert isinstance(columns, EventColumns)
+            columns.shrink()
+            key = (endpoint_id, priority, columns.to_endpoint)
+            sums.setdefault(key, EventColumns(columns.to_endpoint)).extend(columns)
+        self.queues = [(name, number, columns) for (name, number, _), columns in sums.items()]
+        self.notes = _blurred(self.notes, self.hub_ms, states)
+
+
+class EventLog:
+    """Gathers events, and knows how much of them waits in the file.
+
+    Args:
+        stored: What the file holds.
+        hub_time: Hub time.
+        utc_ms: Gives UTC of a hub time, as well as it is known.
+        is_trusted: Tells whether the clock is trusted.
+        bytes_max: Beyond it blobs hold sums only.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_early",
+        "_is_trusted",
+        "_notes",
+        "_number",
+        "_reads",
+        "_refused",
+        "_states",
+        "_sums",
+        "_utc_ms",
+        "bytes",
+        "hub_time",
+        "oldest_ms",
+        "state",
+        "told_total",
+        "urgent",
+    )
+
+    def __init__(
+        self,
+        stored: StoredEvents,
+        *,
+        hub_time: HubTime,
+        utc_ms: Callable[[int], int],
+        is_trusted: Callable[[], bool],
+        bytes_max: int,
+    ) -> None:
+        self.hub_time = hub_time
+        self.bytes = stored.bytes
+        self.state = stored.state
+        self.oldest_ms: int | None = hub_time.now_ms() if stored.bytes else None
+        """Hub time since which blobs wait, None = none does."""
+        self.urgent = False
+        """Something waits for a commit that no row may bring."""
+        self.told_total = 0
+        """Events of rows written one by one since the start."""
+        self._utc_ms = utc_ms
+        self._is_trusted = is_trusted
+        self._bytes_max = bytes_max
+        self._number = stored.number
+        self._notes: list[Note] = []
+        self._early: dict[tuple[EndpointId, Priority], EventColumns] = {}
+        self._refused: dict[tuple[str, str], tuple[int, int]] = {}
+        self._states: dict[str, int] = {}
+        self._sums: EventBatch | None = None
+        self._reads = 0
+
+    def utc_now_ms(self) -> int:
+        """Give UTC, as well as it is known."""
+        return self._utc_ms(self.hub_time.now_ms())
+
+    @property
+    def clock_trusted(self) -> bool:
+        """Whether UTC is known to be right."""
+        return self._is_trusted()
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether refused messages wait for a commit that tells of them."""
+        return bool(self._refused)
+
+    @property
+    def summing(self) -> bool:
+        """Whether only sums are kept at the moment."""
+        return self.bytes >= self._bytes_max
+
+    def note(self, note: Note) -> None:
+        """Add a note; it goes with the next transaction, whatever that is for."""
+        if note[0] == "pump":
+            self._states[note[1]] = note[3]
+        self._notes.append(note)
+        if len(self._notes) > NOTES_MAX:
+            now_ms = self.hub_time.now_ms()
+            self._notes = _blurred(self._notes, now_ms, self._state_notes(now_ms))
+
+    def refused(self, device: str, size: int, reason: str, count: int = 1) -> None:
+        """Count messages that were not stored for any queue."""
+        key = (device, reason)
+        if key not in self._refused and len(self._refused) >= REFUSED_MAX:
+            key = ("", reason)
+        before, total = self._refused.get(key, (0, 0))
+        self._refused[key] = (before + count, total + size)
+
+    def early(
+        self,
+        key: tuple[EndpointId, Priority],
+        rows: Sequence[Row],
+        event: RowEvent,
+        between: EventColumns,
+        reason: str | None = None,
+    ) -> None:
+        """Take the events of rows that left before their commit and are never written.
+
+        Args:
+            key: Their queue.
+            rows: The rows.
+            event: How they left.
+            between: What else happened to them.
+            reason: Why they left, for events that have a reason.
+        """
+        columns = self._early.setdefault(key, EventColumns())
+        columns.add(RowEvent.ENQUEUED, rows, None)
+        columns.extend(between)
+        columns.add(event, rows, self.hub_time.now_ms(), reason)
+        self.urgent = True
+
+    def begin(self, queues: Sequence[QueueEvents] = ()) -> EventBatch:
+        """Give what the next transaction writes; `committed` or `failed` ends it.
+
+        Args:
+            queues: Events of the rows that it writes or deletes.
+        """
+        self._number += 1
+        now_ms = self.hub_time.now_ms()
+        batch = EventBatch(self._number, now_ms, self._utc_ms(now_ms), trusted=self._is_trusted())
+        batch.taken, self._notes = self._notes, []
+        batch.early, self._early = self._early, {}
+        refused, self._refused = self._refused, {}
+        batch.taken += [["refused", device, *sums, why] for (device, why), sums in refused.items()]
+        batch.notes = batch.taken
+        batch.queues = [*queues, *((*key, columns) for key, columns in batch.early.items())]
+        batch.reads = self._reads
+        self.urgent = False
+        if self.summing:
+            batch.sum_up(self._joinable(batch), self._state_notes(batch.hub_ms))
+        return batch
+
+    def committed(self, batch: EventBatch) -> None:
+        """Note that the batch is in the file."""
+        if not batch.bytes:
+            return
+        self.bytes += batch.bytes - (batch.replaces.bytes if batch.replaces else 0)
+        if self.oldest_ms is None:
+            self.oldest_ms = batch.hub_ms
+        self._sums = batch if batch.summed else None
+        self.told_total += sum([len(columns) for _, _, columns in batch.queues])
+
+    def failed(self, batch: EventBatch) -> None:
+        """Let notes join a later transaction; the events of rows come with their rows."""
+        kept = [note for note in batch.taken if note[0] != "refused"]
+        self._notes = kept + self._notes
+        for note in batch.taken:
+            if note[0] == "refused":
+                _, device, count, size, reason = note
+                self.refused(device, size, reason, count)
+        for key, columns in batch.early.items():
+            later = self._early.get(key)
+            if later is not None:
+                columns.extend(later)
+            self._early[key] = columns
+        self.urgent = bool(self._early or self._notes)
+
+    def read(self) -> Callable[[sqlite3.Connection], list[tuple[int, bytes]]]:
+        """Give the job that reads the next blobs; what it may read is changed no more."""
+        # A transaction that takes in an older blob was handed to the connection before this job.
+        self._reads += 1
+        return _read_some
+
+    def forget(self, number: int, state: bytes) -> Callable[[sqlite3.Connection], int]:
+        """Give the operation that deletes the blobs up to `number` and stores the journal's state.
+
+        Its result is the number of bytes deleted, for `forgotten`.
+        """
+
+        def operation(connection: sqlite3.Connection) -> int:
+            size: int = connection.execute(
+                "SELECT coalesce(sum(length(events)), 0) FROM journal WHERE number <= ?", (number,)
+            ).fetchone()[0]
+            connection.execute("DELETE FROM journal WHERE number <= ?", (number,))
+            connection.executemany(
+                "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)",
+                [("journal_position", number), ("journal_state", state)],
+            )
+            return size
+
+        return operation
+
+    def forgotten(self, size: int, state: bytes, told_ms: int) -> None:
+        """Note that blobs are deleted; the lines reach up to hub time `told_ms`."""
+        self.bytes -= size
+        self.state = state
+        self.oldest_ms = told_ms if self.bytes else None
+
+    def _joinable(self, batch: EventBatch) -> EventBatch | None:
+        sums = self._sums
+        if sums is None or sums.reads != self._reads:
+            return None
+        if batch.hub_ms - sums.since_ms >= SUMS_PERIOD_MS:
+            return None
+        once = any(note[0] in ONCE for note in (*sums.notes, *batch.notes))
+        return None if once else sums
+
+    def _state_notes(self, now_ms: int) -> list[Note]:
+        return [["pump", endpoint, now_ms, state] for endpoint, state in self._states.items()]
+
+
+def stored_losses(connection: sqlite3.Connection) -> list[Depth] | None:
+    """Read what damage has cost and no commit has told of yet, None = nothing."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'untold_losses'").fetchone()
+    return None if row is None else [tuple(entry) for entry in orjson.loads(row[0])]
+
+
+def store_losses(connection: sqlite3.Connection, lost: Sequence[Depth]) -> None:
+    """Keep what damage has cost until a commit tells of it."""
+    connection.execute(
+        "INSERT OR REPLACE INTO meta (key, value) VALUES ('untold_losses', ?)",
+        (orjson.dumps(lost).decode(),),
+    )
+
+
+def forget_losses(connection: sqlite3.Connection) -> None:
+    """Note, in the running transaction, that it tells of them."""
+    connection.execute("DELETE FROM meta WHERE key = 'untold_losses'")
+
+
+def _read_some(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
+    blobs: list[tuple[int, bytes]] = []
+    size = 0
+    cursor = connection.execute("SELECT number, events FROM journal ORDER BY number")
+    for number, events in cursor:
+        blobs.append((number, events))
+        size += len(events)
+        if size >= READ_BYTES_MAX:
+            break
+    cursor.close()
+    return blobs
+
+
+def _blurred(notes: Sequence[Note], now_ms: int, states: Sequence[Note]) -> list[Note]:
+    """Replace the history of pumps and queues by their state now."""
+    kept = [note for note in notes if note[0] not in STATE_NOTES and note[0] != "blur"]
+    if len(kept) == len(notes):
+        return kept
+    return [*kept, ["blur", now_ms], *states]
+
+
+def _added_up(notes: Sequence[Note]) -> list[Note]:
+    """Add up the notes that count something."""
+    kept: list[Note] = []
+    counted: dict[tuple[str, ...], Note] = {}
+    for note in notes:
+        if note[0] not in COUNTING:
+            kept.append(note)
+            continue
+        *key, rows, size, reason = note
+        known = counted.setdefault((*map(str, key), reason), [*key, 0, 0, reason])
+        known[-3] += rows
+        known[-2] += size
+    return [*kept, *counted.values()]

@@ -1,0 +1,230 @@
+"""Looking at single rows and dead letters, for people: by place, by message, by the sender's id.
+
+Only reads, in short jobs between groups. Invariant: no job looks at more than some thousand rows,
+and what is looked through as a whole has a limit that the answer tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.message import NEVER_MS
+from edgehub.store.encoding import SELECT_COLUMNS, decode_row
+from edgehub.store.zones import ZONE_OFFSETS
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Sequence
+
+    from edgehub.message import Row
+    from edgehub.store.dead_letters import DeadLetter, DeadLetters
+    from edgehub.store.labels import Labels
+    from edgehub.store.queue import Queue
+    from edgehub.store.reader import ReadSource
+    from edgehub.store.registry import Registry
+
+COPIES_MAX: Final = 1000
+"""Rows of one message have offsets in a row; so many are looked at behind the first."""
+SEARCH_ROWS_MAX: Final = 500_000
+"""Rows that a search for a sender's id looks at, oldest first, best priority first."""
+PEEK_BYTES_MAX: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """One row that is in the file, and the queue that it waits in."""
+
+    queue: Queue
+    row: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search has found.
+
+    Attributes:
+        copies: Rows.
+        looked_at: Rows that were looked at.
+        complete: Every row was.
+    """
+
+    copies: list[Copy]
+    looked_at: int
+    complete: bool
+
+
+class Inspection:
+    """See the module."""
+
+    __slots__ = ("_database", "_dead_letters", "_labels", "_registry", "_store_id")
+
+    def __init__(self, source: ReadSource, registry: Registry, dead_letters: DeadLetters) -> None:
+        self._database = source.database
+        self._labels = source.labels
+        self._store_id = source.store_id
+        self._registry = registry
+        self._dead_letters = dead_letters
+
+    def offset_of(self, message_id: str) -> int | None:
+        """Give the offset in an id that this store has made, None = it has not."""
+        prefix, _, digits = message_id.rpartition("-")
+        if prefix != self._store_id or not digits or set(digits) - set("0123456789abcdef"):
+            return None
+        return int(digits, 16) if len(digits) <= 15 else None  # noqa: PLR2004 - what SQLite can hold
+
+    async def peek(self, queue: Queue, *, after: int, rows_max: int) -> list[Row]:
+        """Read rows of a queue in their order, those in flight too; at most about 1 MiB.
+
+        Args:
+            queue: The queue.
+            after: Offset behind which to begin.
+            rows_max: Rows at most.
+
+        Raises:
+            StoreError: The disk or a lock stands in the way, or the file is damaged.
+        """
+        if not queue.registered:
+            return []
+        return await self._read(queue, "q.offset > ? ORDER BY q.offset LIMIT ?", (after, rows_max))
+
+    async def find(self, offset: int) -> list[Copy]:
+        """Find the rows of a message by the offset of its first one: one look per queue.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        where = "q.offset BETWEEN ?1 AND ?2 AND coalesce(q.body_id, q.offset) = ?1"
+        return await self._in_all(where, (offset, offset + COPIES_MAX))
+
+    async def search(self, sender_id: str, *, rows_max: int = SEARCH_ROWS_MAX) -> Found:
+        """Look for rows by the `messageId` that their sender gave.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        needle = b'"messageId":' + orjson.dumps(sender_id)
+        copies: list[Copy] = []
+        looked_at = 0
+        queues = [queue for queue in self._registry.queues() if queue.registered]
+        for queue in queues:
+            for zone, *_, rows, _, _ in list(queue.zones):
+                if looked_at >= rows_max:
+                    return Found(copies=copies, looked_at=looked_at, complete=False)
+                looked_at += rows
+                low = zone * ZONE_OFFSETS
+                where = "q.offset BETWEEN ? AND ? AND instr(coalesce(q.header, b.header), ?)"
+                rows_found = await self._read(queue, where, (low, low + ZONE_OFFSETS - 1, needle))
+                copies += [
+                    Copy(queue=queue, row=row)
+                    for row in rows_found
+                    if row.message.system.get("messageId") == sender_id
+                ]
+        return Found(copies=copies, looked_at=looked_at, complete=True)
+
+    async def before(self, queue: Queue, offset: int) -> tuple[int, int]:
+        """Count rows and bytes that stand before an offset in a queue.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        own = offset // ZONE_OFFSETS
+        rows = size = 0
+        for zone, *_, zone_rows, zone_bytes, _ in queue.zones:
+            if zone >= own:
+                break
+            rows += zone_rows
+            size += zone_bytes
+        sql = f"SELECT count(*), coalesce(sum(size), 0) FROM q_{queue.number}"  # noqa: S608 - our number
+        where = " WHERE offset >= ? AND offset < ?"
+
+        def count(connection: sqlite3.Connection) -> tuple[int, int]:
+            found: tuple[int, int] = connection.execute(
+                sql + where, (own * ZONE_OFFSETS, offset)
+            ).fetchone()
+            return found
+
+        in_zone = await self._database.run(count)
+        return rows + in_zone[0], size + in_zone[1]
+
+    async def heads(self) -> dict[Queue, tuple[int, int]]:
+        """Give enqueue time and expiry of the oldest row of each queue that has rows.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        queues = [
+            queue for queue in self._registry.queues() if queue.registered and queue.zones.depth
+        ]
+        found = await self._database.run(partial(_heads, [queue.number for queue in queues]))
+        return {queue: head for queue, head in zip(queues, found, strict=True) if head is not None}
+
+    async def dead_letters(
+        self, after: int = 0, limit: int = 100, *, queue: tuple[str, int] | None = None
+    ) -> list[DeadLetter]:
+        """Read up to `limit` dead letters with an id above `after`, oldest first, without bodies.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        page = self._dead_letters.listing
+        return await self._database.run(lambda conn: page(conn, after, limit, queue))
+
+    async def dead_letters_of(self, message_id: str) -> list[DeadLetter]:
+        """Read the dead letters of a message, by the hub's id or the sender's, without bodies.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        return await self._database.run(lambda conn: self._dead_letters.of(conn, message_id))
+
+    async def _in_all(self, where: str, chosen: Sequence[Any]) -> list[Copy]:
+        copies: list[Copy] = []
+        for queue in self._registry.queues():
+            if queue.registered:
+                rows = await self._read(queue, where, chosen)
+                copies += [Copy(queue=queue, row=row) for row in rows]
+        return copies
+
+    async def _read(self, queue: Queue, where: str, chosen: Sequence[Any]) -> list[Row]:
+        sql = (
+            f"SELECT {SELECT_COLUMNS} FROM q_{queue.number} q"  # noqa: S608 - our names
+            f" LEFT JOIN body b ON b.id = q.body_id WHERE {where}"
+        )
+        job = partial(_rows, sql, chosen, self._labels, self._store_id)
+        rows = await self._database.run(job)
+        queue.checkpointer.count_unstored(rows)
+        return rows
+
+
+def _rows(
+    sql: str,
+    chosen: Sequence[Any],
+    labels: Labels,
+    store_id: str,
+    connection: sqlite3.Connection,
+) -> list[Row]:
+    rows: list[Row] = []
+    size = 0
+    cursor = connection.execute(sql, chosen)
+    for record in cursor:
+        row = decode_row(record, labels, store_id)
+        rows.append(row)
+        size += row.size
+        if size >= PEEK_BYTES_MAX:
+            break
+    cursor.close()
+    return rows
+
+
+def _heads(numbers: Iterable[int], connection: sqlite3.Connection) -> list[tuple[int, int] | None]:
+    return [
+        connection.execute(
+            f"SELECT enqueued_ms, coalesce(expires_ms, {NEVER_MS}) FROM q_{number}"  # noqa: S608 - our numbers
+            " ORDER BY offset LIMIT 1"
+        ).fetchone()
+        for number in numbers
+    ]

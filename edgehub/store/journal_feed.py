@@ -1,0 +1,174 @@
+"""The store's side of the journal: what happens beside rows goes in, blobs come out.
+
+Joins the event log, the writer and the database for those who know none of them: pumps tell what
+they do, the journal reads and forgets. Invariant: forgetting and the journal's own position are
+one transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.row_events import PUMP_OFFLINE
+
+if TYPE_CHECKING:
+    from edgehub.message import EndpointId, Priority
+    from edgehub.store.database import Database
+    from edgehub.store.event_log import Depth, EventLog
+    from edgehub.store.writer import Writer
+
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+class JournalFeed:
+    """See the module.
+
+    Attributes:
+        store_id: Id of the database file, 16 hex digits.
+        message_prefix: What ids of messages begin with, up to the offset.
+    """
+
+    __slots__ = ("_database", "_events", "_offline", "_writer", "message_prefix", "store_id")
+
+    def __init__(
+        self, events: EventLog, writer: Writer, database: Database, *, store_id: str
+    ) -> None:
+        self._events = events
+        self._writer = writer
+        self._database = database
+        self._offline: dict[EndpointId, bool] = {}
+        self.store_id = hex_store_id(store_id)
+        self.message_prefix = f"{store_id}-"
+
+    def begin(
+        self,
+        last: tuple[int, int] | None,
+        depths: list[Depth],
+        *,
+        lost: list[Depth] | None,
+        relations: list[list[int]] | None,
+    ) -> None:
+        """Note that a life of the hub begins.
+
+        Args:
+            last: Hub time and UTC at which the last one was last seen, None = this is the first.
+            depths: What waits in the file.
+            lost: What damage has cost since, None = there was none.
+            relations: See `Boot.relations`, None = the clock is not trusted.
+        """
+        self._events.note(["start", *(last or (0, 0)), depths])
+        if lost is not None:
+            self._events.note(["lost", lost])
+        if relations is not None:
+            self._events.note(["trusted", relations])
+        self._bring_about()
+
+    def end(self) -> None:
+        """Note that the hub ends in order; what has been handed in is told before it.
+
+        From then on nothing else may happen to rows, so clean-up and its like stand still.
+        """
+        self._writer.hold_jobs()
+        self._events.note(["stop"])
+        self._bring_about()
+
+    def passed_midnight(self) -> None:
+        """Note that the time has passed midnight, though nothing else may have happened."""
+        self._events.note(["tick"])
+        self._bring_about()
+
+    def refused(self, device: str, size: int, reason: str) -> None:
+        """Count a message that a head did not hand in.
+
+        Args:
+            device: Who sent it.
+            size: Bytes of its body.
+            reason: Why, one of few words.
+        """
+        self._events.refused(device.encode("utf-8", "replace").decode(), size, reason)
+
+    def tell_refused(self) -> None:
+        """Have a commit tell of refused messages, though nothing else may happen."""
+        if self._events.has_refused:
+            self._bring_about()
+
+    def pump_changed(self, endpoint_id: EndpointId, state: int) -> None:
+        """Note what a pump does from now on; see `PUMP_OFFLINE` and its like."""
+        self._events.note(["pump", endpoint_id, self._events.hub_time.now_ms(), state])
+        offline = state == PUMP_OFFLINE
+        if self._offline.get(endpoint_id) is not offline:
+            self._offline[endpoint_id] = offline
+            self._bring_about()
+
+    def queue_delayed(self, endpoint_id: EndpointId, priority: Priority, delayed: bool) -> None:
+        """Note that a queue as a whole is held back after a refusal, or no more."""
+        now_ms = self._events.hub_time.now_ms()
+        self._events.note(["delay", endpoint_id, priority, now_ms, int(delayed)])
+
+    @property
+    def state(self) -> bytes | None:
+        """What the journal stored last, None = nothing yet."""
+        return self._events.state
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Bytes of blobs that wait."""
+        return self._events.bytes
+
+    @property
+    def told_total(self) -> int:
+        """Events of rows written since the start."""
+        return self._events.told_total
+
+    @property
+    def waiting_ms(self) -> int:
+        """For how long the oldest blob has waited, 0 = there is none."""
+        oldest_ms = self._events.oldest_ms
+        return 0 if oldest_ms is None else max(0, self._events.hub_time.now_ms() - oldest_ms)
+
+    @property
+    def clock_trusted(self) -> bool:
+        """Whether UTC is known to be right."""
+        return self._events.clock_trusted
+
+    def hub_now_ms(self) -> int:
+        """Give hub time."""
+        return self._events.hub_time.now_ms()
+
+    def utc_now_ms(self) -> int:
+        """Give UTC, as well as it is known."""
+        return self._events.utc_now_ms()
+
+    async def read(self) -> list[tuple[int, bytes]]:
+        """Read some of the oldest blobs with their numbers, none = all have been read.
+
+        Raises:
+            StoreError: The disk or a lock stands in the way, or the file is damaged.
+        """
+        return await self._database.run(self._events.read())
+
+    async def forget(self, number: int, state: bytes, told_ms: int) -> None:
+        """Delete the blobs up to `number`, and keep `state` instead.
+
+        Args:
+            number: Of the last commit whose lines are on disk.
+            state: What the journal needs to go on from there.
+            told_ms: Hub time of that commit.
+
+        Raises:
+            StoreError: The store is closed.
+        """
+        size: int = await self._writer.transact(self._events.forget(number, state))
+        self._events.forgotten(size, state, told_ms)
+
+    def _bring_about(self) -> None:
+        self._events.urgent = True
+        self._writer.events_due()
+
+
+def hex_store_id(store_id: str) -> str:
+    """Write the store's id, the first half of its message ids, as 16 hex digits."""
+    number = 0
+    for letter in store_id:
+        number = number * 32 + _BASE32.index(letter)
+    return f"{number:016x}"

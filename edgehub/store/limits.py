@@ -1,0 +1,457 @@
+"""Limits of rows, bytes and disk: may a message join, and what gives way to it.
+
+Owns the account of what is taken, open groups included, and what operators see of caps that are
+reached. Far from all caps a message costs two subtractions and two comparisons: the room up to the
+nearest cap is handed out in advance, and only what leaves makes it larger. Invariant: rows in
+flight count, and never give way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.message import DEFAULT_PRIORITY, NEVER_MS
+from edgehub.store.statistics import LimitStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.message import QueueId
+    from edgehub.store.event_log import EventLog
+    from edgehub.store.group import Group
+    from edgehub.store.queue import Queue
+    from edgehub.store.registry import Registry
+
+log = structlog.get_logger(__name__)
+
+QUIET_S: Final = 60.0
+"""A cap counts as reached until nothing has been refused or has given way for so long."""
+LOG_PERIOD_S: Final = 300.0
+SMALL_FLOOR_SHARE: Final = 10
+"""On a small volume at most this part of it is kept free."""
+GROWTH_SHARE: Final = 4
+"""Of the space above the floor, the part that rows may take until it is looked at again: large rows
+leave half of their pages empty, and the log, the journal's files and others take some of it too."""
+
+
+class Overflow(StrEnum):
+    """What happens to a message that finds a cap reached."""
+
+    BY_VALUE = "by_value"  # expired rows, then the oldest of the worst priority give way
+    DROP_OLDEST = "drop_oldest"  # the oldest rows give way, whatever their priority
+    DROP_NEWEST = "drop_newest"  # it is acknowledged, dropped and counted
+    REJECT_NEW = "reject_new"  # its sender is refused
+
+
+class Cap(StrEnum):
+    """What can be reached; the words of status and log."""
+
+    HUB_ROWS = "hub rows"
+    HUB_BYTES = "hub bytes"
+    DISK = "free disk space"
+    QUEUE_ROWS = "queue rows"
+    QUEUE_BYTES = "queue bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """The caps in force; 0 = none.
+
+    Attributes:
+        rows: Of the whole hub.
+        bytes: Of the whole hub: rows, and events that wait for the journal.
+        bytes_percent: The same as a part of the volume's size; the lower one holds.
+        queue_rows: Of each queue.
+        queue_bytes: Of each queue.
+        free_bytes_min: The volume's free space that rows do not take; of a small volume a tenth.
+        free_percent: The same as a part of the volume's size; the higher one holds.
+        overflow: See `Overflow`.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    bytes_percent: int = 0
+    queue_rows: int = 0
+    queue_bytes: int = 0
+    free_bytes_min: int = 0
+    free_percent: int = 0
+    overflow: Overflow = Overflow.BY_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The volume at one moment.
+
+    Attributes:
+        total: Its size in bytes.
+        free: Bytes that the hub may still take.
+        spare: Bytes inside the database file that hold nothing.
+    """
+
+    total: int
+    free: int
+    spare: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Rows and bytes that have to leave, and the cap that says so."""
+
+    rows: int
+    bytes: int
+    cap: Cap
+
+    @property
+    def is_any(self) -> bool:
+        """Tell whether there is too much."""
+        return bool(self.rows or self.bytes)
+
+
+class Verdict(StrEnum):
+    """What becomes of a message, or of one of its copies."""
+
+    JOINS = "joins"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+
+
+class _Reached:
+    __slots__ = ("displaced", "dropped", "last_s", "logged_s", "refused", "since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.since_s = self.last_s = self.logged_s = now_s
+        self.refused = self.dropped = self.displaced = 0
+
+
+class Limits:
+    """See the module.
+
+    Args:
+        caps: In force from the start.
+        clock: Says since when.
+        events: Its blobs count into the hub's bytes, None = there is no journal.
+        seal: Closes the open group, so that its rows may give way to those of the next one.
+
+    Attributes:
+        rows_left: Rows that may join before anybody has to look.
+        bytes_left: Likewise bytes.
+        makes_room: Rows have joined that others have to give way to.
+        best_newcomer: The best priority of those; rows that are better do not give way.
+        cap_in_the_way: The cap that the last refusal or drop was about.
+    """
+
+    __slots__ = (
+        "_beside",
+        "_clock",
+        "_disk_bytes",
+        "_events",
+        "_hurry",
+        "_look_after",
+        "_reached",
+        "_registry",
+        "_seal",
+        "_seen",
+        "_space",
+        "_written",
+        "best_newcomer",
+        "bytes_left",
+        "cap_in_the_way",
+        "caps",
+        "makes_room",
+        "rows_left",
+    )
+
+    def __init__(
+        self, caps: Caps, *, clock: Clock, events: EventLog | None, seal: Callable[[], None]
+    ) -> None:
+        self.caps = caps
+        self.rows_left = self.bytes_left = 0
+        self.makes_room = False
+        self.best_newcomer: int = DEFAULT_PRIORITY
+        self.cap_in_the_way = Cap.HUB_BYTES
+        self._clock = clock
+        self._events = events
+        self._seal = seal
+        self._hurry: Callable[[], None]
+        self._registry: Registry
+        self._beside: Callable[[], int] = _nothing
+        self._space: Space | None = None
+        self._seen = (0, 0)
+        """Rows and bytes that were taken when the room was handed out last."""
+        self._disk_bytes = self._look_after = NEVER_MS
+        self._written = 0
+        self._reached: dict[tuple[Cap, QueueId | None], _Reached] = {}
+
+    def attach(self, registry: Registry, hurry: Callable[[], None]) -> None:
+        """Take over the queues, and how to have expired rows cleared away; before anything else."""
+        self._registry = registry
+        self._hurry = hurry
+
+    def count_beside(self, beside: Callable[[], int]) -> None:
+        """Count further bytes of the file into those of the hub."""
+        self._beside = beside
+
+    def change(self, caps: Caps) -> None:
+        """Put other caps in force; what is stored above them stays until something joins."""
+        self.caps = caps
+        self.set_space(self._space)
+
+    def set_space(self, space: Space | None) -> None:
+        """Take note of the volume; None = it does not matter."""
+        self._space = space
+        self._disk_bytes = self._look_after = NEVER_MS
+        caps = self.caps
+        if space is not None and (caps.free_bytes_min or caps.free_percent):
+            floor = min(caps.free_bytes_min, space.total // SMALL_FLOOR_SHARE)
+            floor = max(floor, space.total * caps.free_percent // 100)
+            growth = (max(0, space.free - floor) + space.spare) // GROWTH_SHARE
+            # What is under way to the file has no space there yet.
+            self._disk_bytes = self._stored()[1] + growth
+            self._look_after = growth // 2
+        self._written = 0
+        self.recount()
+
+    def committed(self, size: int) -> bool:
+        """Count bytes of rows that were written; tells whether the volume should be looked at."""
+        self._written += size
+        return self._written > self._look_after
+
+    def recount(self) -> None:
+        """Have the next message looked at: something beside messages has taken room."""
+        self.rows_left = self.bytes_left = 0
+
+    # The way in.
+
+    def judge(self, queues: Sequence[Queue], size: int) -> list[Verdict]:
+        """Say what becomes of the copies of a message, once the room handed out is used up.
+
+        Args:
+            queues: Where they go.
+            size: Bytes of each copy.
+        """
+        count = len(queues)
+        self._hand_out()
+        if self.rows_left >= count and self.bytes_left >= count * size:
+            self._spend(count, count * size)
+            return [Verdict.JOINS] * count
+        full = {queue.number: cap for queue in queues if (cap := self._full_queue(queue, size))}
+        overflow = self.caps.overflow
+        if overflow is Overflow.DROP_NEWEST:
+            return self._drop(queues, size, full)
+        hub = self._full_hub(count, size)
+        if full or hub is not None:
+            self._hurry()
+            if overflow is Overflow.REJECT_NEW or not self._can_make_room(queues, size):
+                for queue in queues:
+                    if queue.number in full:
+                        self._note(full[queue.number], queue).refused += 1
+                if hub is not None:
+                    self._note(hub, None).refused += 1
+                return [Verdict.REFUSED] * count
+            self.makes_room = True
+            best = min([queue.priority for queue in queues])
+            self.best_newcomer = min(self.best_newcomer, best)
+        self._spend(count, count * size)
+        return [Verdict.JOINS] * count
+
+    def _spend(self, rows: int, size: int) -> None:
+        self.rows_left = max(0, self.rows_left - rows)
+        self.bytes_left = max(0, self.bytes_left - size)
+
+    def _hand_out(self) -> None:
+        caps = self.caps
+        rows, size = self._seen = self._taken()
+        rows_left = caps.rows - rows if caps.rows else NEVER_MS
+        bytes_left = self._bytes_cap()[1] - size
+        if caps.queue_rows or caps.queue_bytes:
+            queues = self._registry.queues()
+            if caps.queue_rows:
+                most = max([queue.rows_taken for queue in queues], default=0)
+                rows_left = min(rows_left, caps.queue_rows - most)
+            if caps.queue_bytes:
+                most = max([queue.bytes_taken for queue in queues], default=0)
+                bytes_left = min(bytes_left, caps.queue_bytes - most)
+        self.rows_left, self.bytes_left = max(0, rows_left), max(0, bytes_left)
+
+    def _taken(self) -> tuple[int, int]:
+        rows = size = 0
+        for queue in self._registry.queues():
+            rows += queue.rows_taken
+            size += queue.bytes_taken
+        return rows, size + self._other_bytes()
+
+    def _stored(self) -> tuple[int, int]:
+        rows = size = 0
+        for queue in self._registry.queues():
+            rows += queue.zones.depth - queue.checkpointer.unstored
+            size += queue.zones.bytes - queue.checkpointer.unstored_bytes
+        return rows, size + self._other_bytes()
+
+    def _other_bytes(self) -> int:
+        return self._beside() + (self._events.bytes if self._events else 0)
+
+    def _bytes_cap(self) -> tuple[Cap, int]:
+        cap = self.caps.bytes or NEVER_MS
+        if self.caps.bytes_percent and self._space is not None:
+            cap = min(cap, self._space.total * self.caps.bytes_percent // 100)
+        return (Cap.DISK, self._disk_bytes) if self._disk_bytes < cap else (Cap.HUB_BYTES, cap)
+
+    def _full_queue(self, queue: Queue, size: int) -> Cap | None:
+        caps = self.caps
+        if caps.queue_rows and queue.rows_taken >= caps.queue_rows:
+            return Cap.QUEUE_ROWS
+        if caps.queue_bytes and queue.bytes_taken + size > caps.queue_bytes:
+            return Cap.QUEUE_BYTES
+        return None
+
+    def _full_hub(self, count: int, size: int) -> Cap | None:
+        rows, taken = self._seen
+        if self.caps.rows and rows + count > self.caps.rows:
+            return Cap.HUB_ROWS
+        name, cap = self._bytes_cap()
+        return name if taken + count * size > cap else None
+
+    def _drop(self, queues: Sequence[Queue], size: int, full: dict[int, Cap]) -> list[Verdict]:
+        joining = [queue for queue in queues if queue.number not in full]
+        hub = self._full_hub(len(joining), size) if joining else None
+        verdicts: list[Verdict] = []
+        for queue in queues:
+            cap = full.get(queue.number, hub)
+            if cap is None:
+                verdicts.append(Verdict.JOINS)
+                continue
+            verdicts.append(Verdict.DROPPED)
+            self._note(cap, queue if queue.number in full else None).dropped += 1
+        joined = verdicts.count(Verdict.JOINS)
+        self._spend(joined, joined * size)
+        return verdicts
+
+    def _can_make_room(self, queues: Sequence[Queue], size: int) -> bool:
+        if self._would_fit(queues, size, with_open=False):
+            return True
+        # Rows of the open group can only give way to those of a later one.
+        if not self._would_fit(queues, size, with_open=True):
+            return False
+        self._seal()
+        return True
+
+    def _would_fit(self, queues: Sequence[Queue], size: int, *, with_open: bool) -> bool:
+        caps = self.caps
+        for queue in queues:
+            rows, movable = queue.may_give_way(with_open=with_open)
+            if caps.queue_rows and queue.rows_taken - rows + 1 > caps.queue_rows:
+                return False
+            if caps.queue_bytes and queue.bytes_taken - movable + size > caps.queue_bytes:
+                return False
+        best = min([queue.priority for queue in queues])
+        rows, taken = self._seen
+        for queue in self._registry.queues():
+            if caps.overflow is Overflow.DROP_OLDEST or queue.priority >= best:
+                queue_rows, movable = queue.may_give_way(with_open=with_open)
+                rows -= queue_rows
+                taken -= movable
+        count = len(queues)
+        if caps.rows and rows + count > caps.rows:
+            return False
+        return taken + count * size <= self._bytes_cap()[1]
+
+    # What is too much in the file, once a group is in it.
+
+    def hub_excess(self, group: Group) -> Excess:
+        """Give what is beyond the hub's caps with this group."""
+        rows, size = self._stored()
+        rows += group.rows
+        size += group.bytes
+        over = rows - self.caps.rows if self.caps.rows else 0
+        name, cap = self._bytes_cap()
+        return Excess(max(0, over), max(0, size - cap), Cap.HUB_ROWS if over > 0 else name)
+
+    def queue_excess(self, queue: Queue, group: Group) -> Excess:
+        """Give the same of one queue."""
+        caps = self.caps
+        rows = queue.zones.depth - queue.checkpointer.unstored
+        size = queue.zones.bytes - queue.checkpointer.unstored_bytes
+        for part in group.parts:
+            if part.queue is queue:
+                rows += len(part.rows)
+                size += part.bytes
+        over = rows - caps.queue_rows if caps.queue_rows else 0
+        more = size - caps.queue_bytes if caps.queue_bytes else 0
+        cap = Cap.QUEUE_ROWS if over > 0 else Cap.QUEUE_BYTES
+        return Excess(max(0, over), max(0, more), cap)
+
+    def settled(self) -> None:
+        """Note that all that joined has its room."""
+        self.makes_room = False
+        self.best_newcomer = DEFAULT_PRIORITY
+
+    def displaced(self, cap: Cap, queue: Queue | None, rows: int) -> None:
+        """Note that rows have given way; `queue` None = a cap of the hub."""
+        self._note(cap, queue).displaced += rows
+
+    # What operators see.
+
+    def look(self) -> None:
+        """Report at a bounded rate, and forget caps that have had room for a while."""
+        now_s = self._clock.monotonic()
+        for key, reached in list(self._reached.items()):
+            if now_s - reached.last_s >= QUIET_S:
+                del self._reached[key]
+                log.info("store.limit_left", **_words(*key, reached, now_s))
+            elif now_s - reached.logged_s >= LOG_PERIOD_S:
+                reached.logged_s = now_s
+                self._warn(key, reached, now_s)
+
+    def statistics(self) -> list[LimitStatistics]:
+        """Describe the caps that are reached."""
+        now_s = self._clock.monotonic()
+        return [
+            LimitStatistics(
+                cap=cap,
+                queue=queue_id,
+                for_s=now_s - reached.since_s,
+                overflow=self.caps.overflow,
+                refused=reached.refused,
+                dropped=reached.dropped + reached.displaced,
+            )
+            for (cap, queue_id), reached in self._reached.items()
+        ]
+
+    def _note(self, cap: Cap, queue: Queue | None) -> _Reached:
+        key = (cap, None if queue is None else queue.id)
+        now_s = self._clock.monotonic()
+        reached = self._reached.get(key)
+        if reached is None:
+            reached = self._reached[key] = _Reached(now_s)
+            self._warn(key, reached, now_s)
+        reached.last_s = now_s
+        self.cap_in_the_way = cap
+        return reached
+
+    def _warn(self, key: tuple[Cap, QueueId | None], reached: _Reached, now_s: float) -> None:
+        log.warning(
+            "store.limit_reached",
+            overflow=self.caps.overflow.value,
+            **_words(*key, reached, now_s),
+        )
+
+
+def _words(
+    cap: Cap, queue_id: QueueId | None, reached: _Reached, now_s: float
+) -> dict[str, object]:
+    return {
+        "cap": cap.value,
+        "queue": queue_id,
+        "for_s": round(now_s - reached.since_s, 1),
+        "refused": reached.refused,
+        "dropped": reached.dropped + reached.displaced,
+    }
+
+
+def _nothing() -> int:
+    return 0

@@ -1,0 +1,349 @@
+"""The local topic space on disk: retained messages, and messages that wait for stored sessions.
+
+Owns the tables `retained`, `local_message` and `local_queue`, and the changes to them that are not
+committed yet. Changes are gathered and join one group commit as one operation; while it runs the
+next ones gather, and what is taken back meanwhile is never written. Invariants: a change is settled
+once it is durable or void; a message is stored once, however many sessions it waits for, and leaves
+with the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.errors import StoreError
+from edgehub.local_message import LocalMessage
+from edgehub.message import Refusal
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.local_message import Settle
+    from edgehub.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+DEQUEUE_DELAY_S: Final = 0.05
+"""What clients confirmed leaves the file within this time, as rows of queues do."""
+
+Key = tuple[str, int]
+"""Client id and message id: one message in one session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedMessage:
+    """A message that waits for a stored session.
+
+    Attributes:
+        retain: The retain flag that the client is to see.
+        sent: Whether it may have been sent already.
+    """
+
+    message: LocalMessage
+    retain: bool
+    sent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalContents:
+    """What the file holds at the start.
+
+    Attributes:
+        retained: The last message of each topic.
+        queued: By client id, in the order in which they came.
+    """
+
+    retained: list[LocalMessage] = field(default_factory=list)
+    queued: dict[str, list[QueuedMessage]] = field(default_factory=dict)
+
+
+class _Changes:
+    """What the next commit will write."""
+
+    __slots__ = ("gone_messages", "gone_rows", "messages", "retained", "rows", "sent", "waiters")
+
+    def __init__(self) -> None:
+        self.retained: dict[str, LocalMessage] = {}
+        self.messages: dict[int, LocalMessage] = {}
+        self.rows: dict[Key, tuple[bool, bool, Settle]] = {}
+        self.sent: dict[Key, None] = {}
+        self.gone_rows: list[Key] = []
+        self.gone_messages: list[int] = []
+        self.waiters: list[Settle] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        written = self.retained or self.messages or self.rows or self.sent
+        return not (written or self.gone_rows or self.gone_messages)
+
+    def values(self) -> _Values:
+        """Give them as plain values, for the thread of the connection."""
+        kept = [m for m in self.retained.values() if m.body]
+        return _Values(
+            retained=[(m.topic, m.qos, *_columns(m)) for m in kept],
+            cleared=[(topic,) for topic, m in self.retained.items() if not m.body],
+            messages=[(m.id, m.topic, *_columns(m)) for m in self.messages.values()],
+            rows=[(*key, retain, sent) for key, (retain, sent, _) in self.rows.items()],
+            sent=list(self.sent),
+            gone_rows=self.gone_rows,
+            gone_messages=[(message_id,) for message_id in self.gone_messages],
+        )
+
+    def settle(self, refusal: Refusal | None) -> None:
+        """Tell all that wait."""
+        for settle in self.waiters:
+            settle(0, refusal)
+        for _, _, settle in self.rows.values():
+            settle(0, refusal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    retained: list[tuple[Any, ...]]
+    cleared: list[tuple[str]]
+    messages: list[tuple[Any, ...]]
+    rows: list[tuple[Any, ...]]
+    sent: list[Key]
+    gone_rows: list[Key]
+    gone_messages: list[tuple[int]]
+
+
+class LocalTable:
+    """Retained and queued messages.
+
+    Args:
+        store: Where they go.
+        clock: For the delays.
+        linger_ms: The store's fixed wait for more before a commit, 0 = none.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, linger_ms: int = 0) -> None:
+        self._store = store
+        self._clock = clock
+        self._linger_s = linger_ms / 1000
+        self._changes = _Changes()
+        self._refs: dict[int, int] = {}
+        self._next_id = 1
+        self._timer: TimerHandle | None = None
+        self._due = False
+        # What is being committed, None = nothing.
+        self._running: _Changes | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def now_ms(self) -> int:
+        """Give hub time."""
+        return self._store.hub_time.now_ms()
+
+    async def load(self) -> LocalContents:
+        """Read everything at the start, also what has expired by now."""
+        retained, messages, rows = await self._store.read(_read)
+        contents = LocalContents(retained=[_message(record) for record in retained])
+        by_id: dict[int, LocalMessage] = {}
+        for message_id, *record in messages:
+            message = _message((record[0], 1, *record[1:]))
+            message.id = message_id
+            by_id[message_id] = message
+            self._next_id = max(self._next_id, message_id + 1)
+        for client_id, message_id, retain, sent in rows:
+            self._refs[message_id] = self._refs.get(message_id, 0) + 1
+            contents.queued.setdefault(client_id, []).append(
+                QueuedMessage(message=by_id[message_id], retain=bool(retain), sent=bool(sent))
+            )
+        return contents
+
+    def is_changing(self, topic: str) -> bool:
+        """Say whether the last message of a topic is not durable yet."""
+        running = self._running
+        return topic in self._changes.retained or (
+            running is not None and topic in running.retained
+        )
+
+    def keep(self, message: LocalMessage, settle: Settle) -> None:
+        """Store a message as the last of its topic; an empty one clears the topic.
+
+        `settle(0, None)` is called once that is durable.
+        """
+        changes = self._changes
+        changes.retained[message.topic] = message
+        changes.waiters.append(settle)
+        self._changed()
+
+    def enqueue(
+        self, client_id: str, message: LocalMessage, settle: Settle, *, retain: bool, sent: bool
+    ) -> None:
+        """Store a message for a session.
+
+        Args:
+            client_id: Whose session.
+            message: Numbered here when it is stored for the first time.
+            settle: `settle(0, None)` once that is durable, or taken back by `dequeue`.
+            retain: The retain flag that the client is to see.
+            sent: Whether it is on its way to the client.
+        """
+        if not message.id:
+            message.id = self._next_id
+            self._next_id += 1
+        refs = self._refs.get(message.id, 0)
+        self._refs[message.id] = refs + 1
+        if not refs:
+            self._changes.messages[message.id] = message
+        self._changes.rows[client_id, message.id] = (retain, sent, settle)
+        self._changed()
+
+    def mark_sent(self, client_id: str, message: LocalMessage) -> None:
+        """Note that a stored message is on its way to its client; durable a moment later."""
+        key = client_id, message.id
+        changes = self._changes
+        waiting = changes.rows.get(key)
+        if waiting is None:
+            changes.sent[key] = None
+            self._remind(DEQUEUE_DELAY_S)
+        else:
+            changes.rows[key] = (waiting[0], True, waiting[2])
+
+    def dequeue(self, client_id: str, message: LocalMessage) -> None:
+        """Remove a message from a session; durable a moment later."""
+        key = client_id, message.id
+        changes = self._changes
+        waiting = changes.rows.pop(key, None)
+        if waiting is None:
+            changes.gone_rows.append(key)
+            changes.sent.pop(key, None)
+        refs = self._refs[message.id] - 1
+        if refs:
+            self._refs[message.id] = refs
+        else:
+            del self._refs[message.id]
+            if changes.messages.pop(message.id, None) is None:
+                changes.gone_messages.append(message.id)
+            # Another session may still come to it, under another number.
+            message.id = 0
+        if waiting is not None:
+            waiting[2](0, None)
+        self._remind(DEQUEUE_DELAY_S)
+
+    def hasten(self) -> None:
+        """Have what has changed committed without delay."""
+        if not self._changes.is_empty:
+            self._changed()
+
+    async def flush(self) -> None:
+        """Wait until everything that was handed in before is committed."""
+        while self._running or not self._changes.is_empty:
+            if not self._running:
+                self._commit()
+            await self._idle.wait()
+
+    def _changed(self) -> None:
+        if self._linger_s:
+            self._remind(self._linger_s)
+        elif not self._due:
+            self._due = True
+            if not self._running:
+                # At the end of this turn, so that what came with it goes along.
+                asyncio.get_running_loop().call_soon(self._commit)
+
+    def _remind(self, delay_s: float) -> None:
+        if self._timer is None and not self._running and not self._due:
+            self._timer = self._clock.call_later(max(delay_s, self._linger_s), self._commit)
+
+    def _commit(self) -> None:
+        if self._running:
+            return
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changes, self._changes = self._changes, _Changes()
+        if changes.is_empty:
+            changes.settle(None)
+            return
+        self._running = changes
+        self._idle.clear()
+        future = self._store.transact(partial(_write, changes.values()))
+        future.add_done_callback(partial(self._committed, changes))
+
+    def _committed(self, changes: _Changes, future: asyncio.Future[None]) -> None:
+        self._running = None
+        self._idle.set()
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            changes.settle(None)
+        elif isinstance(error, StoreError):
+            changes.settle(Refusal.CLOSED)
+        else:
+            log.error("store.local_not_stored", error=str(error))
+            changes.settle(Refusal.INVALID)
+        if self._due:
+            self._commit()
+        elif not self._changes.is_empty:
+            self._remind(DEQUEUE_DELAY_S)
+
+
+def _columns(message: LocalMessage) -> tuple[Any, ...]:
+    return message.publisher, message.expires_ms, message.properties, message.body
+
+
+def _message(record: Iterable[Any]) -> LocalMessage:
+    topic, qos, publisher, expires_ms, properties, body = record
+    message = LocalMessage(
+        topic, body, qos=qos, retain=True, publisher=publisher, properties=properties
+    )
+    message.expires_ms = expires_ms
+    return message
+
+
+def _read(
+    connection: sqlite3.Connection,
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    retained = connection.execute(
+        "SELECT topic, qos, publisher, expires_ms, properties, body FROM retained ORDER BY topic"
+    ).fetchall()
+    messages = connection.execute(
+        "SELECT id, topic, publisher, expires_ms, properties, body FROM local_message"
+    ).fetchall()
+    # Rows without their message would be damage; the message decides.
+    rows = connection.execute(
+        "SELECT client_id, id, retain, sent FROM local_queue JOIN local_message USING (id)"
+        " ORDER BY client_id, id"
+    ).fetchall()
+    return retained, messages, rows
+
+
+def _write(values: _Values, connection: sqlite3.Connection) -> None:
+    # May run again when its transaction has to be repeated.
+    for sql, rows in (
+        (_CLEAR, values.cleared),
+        (_KEEP, values.retained),
+        (_MESSAGE, values.messages),
+        (_ROW, values.rows),
+        (_SENT, values.sent),
+        (_GONE_ROW, values.gone_rows),
+        (_GONE_MESSAGE, values.gone_messages),
+    ):
+        if rows:
+            connection.executemany(sql, rows)
+
+
+_CLEAR: Final = "DELETE FROM retained WHERE topic = ?"
+_KEEP: Final = (
+    "INSERT OR REPLACE INTO retained (topic, qos, publisher, expires_ms, properties, body)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_MESSAGE: Final = (
+    "INSERT OR REPLACE INTO local_message (id, topic, publisher, expires_ms, properties, body)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_ROW: Final = "INSERT OR REPLACE INTO local_queue (client_id, id, retain, sent) VALUES (?, ?, ?, ?)"
+_SENT: Final = "UPDATE local_queue SET sent = 1 WHERE client_id = ? AND id = ?"
+_GONE_ROW: Final = "DELETE FROM local_queue WHERE client_id = ? AND id = ?"
+_GONE_MESSAGE: Final = "DELETE FROM local_message WHERE id = ?"

@@ -1,0 +1,97 @@
+"""From a held file to an open database whose contents fit each other.
+
+Damage that shows here, or that the last hub met, is dealt with before anything else. Invariant:
+offsets go on above all that may have been handed out, also where the end of the log is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.errors import StartupError, StoreCorruptError, StoreError
+from edgehub.store.damage import finish_replacement, replace_damaged
+from edgehub.store.database import StoreValueError, open_hint
+from edgehub.store.recovery import Recovered, recover
+
+if TYPE_CHECKING:
+    from edgehub.clock import Clock
+    from edgehub.store.database import Database
+    from edgehub.store.hold import Hold
+
+log = structlog.get_logger(__name__)
+
+_UNREADABLE: Final = (sqlite3.Error, StoreValueError, ValueError, TypeError, LookupError)
+
+OFFSETS_SKIPPED: Final = 1 << 20
+"""More than rows fit into the log: it may have lost its end with a hub that was not closed."""
+
+
+async def open_file(
+    hold: Hold, database_type: type[Database], clock: Clock
+) -> tuple[Database, Recovered]:
+    """Open the file, and mend or replace it where it is damaged.
+
+    Raises:
+        StartupError: It cannot be opened, or not be replaced; the text says what to do.
+    """
+    await asyncio.to_thread(finish_replacement, hold.path)
+    # Read now: what is met on the way changes it.
+    reason, was_closed, log_missing = hold.damage, hold.was_closed, hold.log_missing
+    if log_missing and not hold.is_new:
+        log.error("store.log_missing", path=f"{hold.path}-wal")
+    database, recovered, is_replaced = await _open_or_replace(hold, database_type, clock, reason)
+    await asyncio.to_thread(hold.opened)
+    high_water = max(recovered.high_water, hold.high_water)
+    if is_replaced or not (was_closed or hold.is_new):
+        high_water += OFFSETS_SKIPPED
+    damage = recovered.damage
+    if damage is not None:
+        damage = replace(damage, is_new=is_replaced)
+        if not await asyncio.to_thread(hold.path.with_name(damage.file).exists):
+            await database.run(
+                lambda connection: connection.execute("DELETE FROM meta WHERE key = 'damage'")
+            )
+            damage = None
+    return database, replace(recovered, high_water=high_water, damage=damage)
+
+
+async def open_in_memory(hold: Hold, database_type: type[Database]) -> tuple[Database, Recovered]:
+    """Open an empty database that lasts as long as the process."""
+    log.warning("store.not_durable", ignored=None if hold.is_new else str(hold.path))
+    database = await database_type.open_in_memory(hold)
+    return database, await database.run(recover)
+
+
+async def _open_or_replace(
+    hold: Hold, database_type: type[Database], clock: Clock, reason: str
+) -> tuple[Database, Recovered, bool]:
+    if not reason:
+        try:
+            return *await _open(hold, database_type), False
+        except StoreCorruptError as exc:
+            reason = str(exc)
+    is_replaced = await asyncio.to_thread(replace_damaged, hold.path, reason, clock.wall_ms())
+    await asyncio.to_thread(hold.mended)
+    try:
+        return *await _open(hold, database_type), is_replaced
+    except StoreCorruptError as exc:
+        raise StartupError(open_hint(hold.path, exc)) from exc
+
+
+async def _open(hold: Hold, database_type: type[Database]) -> tuple[Database, Recovered]:
+    database = await database_type.open(hold)
+    try:
+        return database, await database.run(recover)
+    except BaseException as exc:
+        await database.close()
+        if isinstance(exc, _UNREADABLE):
+            # The file is not as this program made it.
+            raise StoreCorruptError(str(exc)) from exc
+        if isinstance(exc, StoreError) and not isinstance(exc, StoreCorruptError):
+            raise StartupError(open_hint(hold.path, exc)) from exc
+        raise

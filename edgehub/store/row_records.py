@@ -1,0 +1,47 @@
+"""What the journal is to know of rows that leave without having been read by the pump.
+
+Reads columns on the connection's thread; knows neither queues nor events. Invariant: the records
+come in the order of their offsets, and hold no bodies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edgehub.message import NEVER_MS
+from edgehub.store.encoding import decode_sender
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from edgehub.row_events import Record
+    from edgehub.store.labels import Labels
+
+
+def read_records(
+    connection: sqlite3.Connection,
+    number: int,
+    where: str,
+    chosen: tuple[Any, ...],
+    labels: Labels,
+) -> list[Record]:
+    """Read the records of some rows of a queue.
+
+    Args:
+        connection: Of the file.
+        number: Of the queue.
+        where: Which rows, in columns of `q`; what may follow a WHERE.
+        chosen: Its parameters.
+        labels: Names of routes.
+    """
+    cursor = connection.execute(
+        f"SELECT q.offset, q.enqueued_ms, coalesce(q.expires_ms, {NEVER_MS}), q.size, q.attempts,"  # noqa: S608 - our numbers and words
+        " q.routes, coalesce(q.message_id, q.body_id, 0), coalesce(q.header, b.header)"
+        f" FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id WHERE {where}",
+        chosen,
+    )
+    names = labels.routes
+    return [
+        (*numbers, names(routes), key, decode_sender(header))
+        for *numbers, routes, key, header in cursor
+    ]

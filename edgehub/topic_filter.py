@@ -1,0 +1,102 @@
+"""MQTT topic names and topic filters: what is one, what a filter takes, how two filters relate.
+
+Pure functions on text. Every part that matches topics calls these, so that a filter takes the same
+topics in a subscription, in a right, in a route and in the settings. Source: MQTT 5 and 3.1.1,
+section 4.7.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ANY_LEVEL: Final = "+"
+ANY_REST: Final = "#"
+WILDCARDS: Final = (ANY_LEVEL, ANY_REST)
+
+
+def filter_fault(topic_filter: str) -> str:
+    """Say what is wrong with a topic filter; empty = nothing."""
+    if not topic_filter:
+        return "the topic filter is empty"
+    if "\0" in topic_filter:
+        return "a topic filter holds no NUL character"
+    levels = topic_filter.split("/")
+    for index, level in enumerate(levels):
+        if ANY_REST in level and (level != ANY_REST or index != len(levels) - 1):
+            return f"`{level}`: `#` must be the whole last level of a topic filter"
+        if ANY_LEVEL in level and level != ANY_LEVEL:
+            return f"`{level}`: `+` must be a whole level of a topic filter"
+    return ""
+
+
+def bytes_in(text: str) -> int:
+    """Count the bytes of a topic or filter in UTF-8, which is what bounds count."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def is_topic(topic: str) -> bool:
+    """Say whether a text is a topic name, which holds no wildcards."""
+    return bool(topic) and not any(sign in topic for sign in "+#\0")
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Say whether a filter takes a topic; `#` includes the parent level.
+
+    A wildcard in the first level does not take topics that begin with `$`.
+    """
+    return takes_levels(topic_filter.split("/"), topic.split("/"))
+
+
+def takes_levels(wanted: list[str], names: list[str]) -> bool:
+    """See `matches`; filter and topic are split at their slashes already."""
+    if names[0].startswith("$") and wanted[0] in WILDCARDS:
+        return False
+    for index, level in enumerate(wanted):
+        if level == ANY_REST:
+            return True
+        if index == len(names):
+            return False
+        if level not in (ANY_LEVEL, names[index]):
+            return False
+    return len(wanted) == len(names)
+
+
+def covers(wider: str, narrower: str) -> bool:
+    """Say whether a filter takes every topic that another one takes."""
+    outer, inner = wider.split("/"), narrower.split("/")
+    if outer == [ANY_LEVEL, ANY_REST]:
+        # Each topic has a first level, so this one is another way to write `#`.
+        outer = [ANY_REST]
+    if outer[0] in WILDCARDS and inner[0].startswith("$"):
+        return False
+    for index, level in enumerate(outer):
+        if level == ANY_REST:
+            return True
+        if index == len(inner) or inner[index] == ANY_REST:
+            return False
+        if level not in (ANY_LEVEL, inner[index]):
+            return False
+    return len(outer) == len(inner)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Say whether some topic is taken by both filters."""
+    ours, theirs = one.split("/"), other.split("/")
+    if _apart_by_dollar(ours[0], theirs[0]) or _apart_by_dollar(theirs[0], ours[0]):
+        return False
+    for index in range(max(len(ours), len(theirs))):
+        if ANY_REST in (*ours[index : index + 1], *theirs[index : index + 1]):
+            return True
+        if index >= min(len(ours), len(theirs)):
+            return False
+        if not _agree(ours[index], theirs[index]):
+            return False
+    return True
+
+
+def _apart_by_dollar(level: str, other: str) -> bool:
+    return level in WILDCARDS and other.startswith("$")
+
+
+def _agree(level: str, other: str) -> bool:
+    return level == other or ANY_LEVEL in (level, other)

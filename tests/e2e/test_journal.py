@@ -1,0 +1,194 @@
+"""The journal of a daemon: traffic, kills, exports, and what the command line says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from paho.mqtt import client as mqtt
+
+from tests.support.daemon import Daemon
+from tests.support.devices import Device
+from tests.support.journal_page import check_copies, check_equation, read_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.e2e
+
+CONFIG = """
+data_dir = "data"
+[mqtt]
+port = 0
+[upstream]
+type = "file"
+path = "out.jsonl"
+[log]
+format = "json"
+[clock]
+trust = "always"
+"""
+
+
+@pytest.fixture(name="daemon")
+def fixture_daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """Run a hub that writes what it gets into a file."""
+    daemon = Daemon(tmp_path, CONFIG)
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+def edgehub(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command against the daemon."""
+    return subprocess.run(
+        [sys.executable, "-m", "edgehub", "--config", str(daemon.config), *arguments],
+        cwd=daemon.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def publish(daemon: Daemon, numbers: range) -> None:
+    """Publish messages and wait for their PUBACKs."""
+    device = Device("dev1", daemon.mqtt_port)
+    try:
+        for number in numbers:
+            device.publish("bulk", number)
+        assert device.wait_in_flight_below(1, 10)
+    finally:
+        device.close()
+
+
+def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> None:
+    """Twice, with a kill between: every message is in it from its arrival to its end."""
+    publish(daemon, range(50))
+    first = edgehub(daemon, "journal", "export", "exported", "--close", "--json")
+    assert first.returncode == 0, first.stderr
+    document = json.loads(first.stdout)
+    assert document["target"] == str(tmp_path / "exported")
+    assert len(document["segments"]) == 1
+    again = edgehub(daemon, "journal", "export", "exported")
+    assert (again.returncode, again.stdout) == (0, f"nothing new for {tmp_path / 'exported'}\n")
+    publish(daemon, range(50, 80))
+    daemon.kill()
+    daemon.start()
+    publish(daemon, range(80, 90))
+    daemon.wait_until(lambda: sum(queue["depth"] for queue in daemon.call("queue list")) == 0, 10)
+    assert daemon.stop() == 0
+    daemon.start()
+    last = edgehub(daemon, "journal", "export", "exported", "--close")
+    assert last.returncode == 0, last.stderr
+    assert " segments, " in last.stdout
+    lines = read_folder(tmp_path / "exported")
+    told = check_copies(lines)
+    assert len(told) == 90
+    assert all(events[-1] == "sent" for events in told.values())
+    assert check_equation(lines) == {}
+    # Down and up at each start, and down once more where the hub ended in order.
+    assert Counter(line["event"] for line in lines)["link"] == 7
+    assert len(list((tmp_path / "exported" / "_exports").rglob("*.json"))) == 2
+
+
+def test_what_heads_drop_is_told(daemon: Daemon, tmp_path: Path) -> None:
+    """A wrong topic, a malformed bag, a body that is too large: by device, reason and bytes."""
+    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="dev1")
+    client.connect("127.0.0.1", daemon.mqtt_port)
+    client.loop_start()
+    bad = {
+        "site/temperature": b"x",
+        "devices/dev1/messages/events/a=1&": b"xy",
+        "devices/dev1/messages/events/": b"x" * 300_000,
+    }
+    try:
+        for topic, body in bad.items():
+            client.publish(topic, body, qos=1).wait_for_publish(10)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    daemon.wait_until(lambda: daemon.call("status")["journal"]["waiting_bytes"] > 0, 10)
+    edgehub(daemon, "journal", "export", "exported", "--close")
+    refused = [line for line in read_folder(tmp_path / "exported") if line["event"] == "refused"]
+    found = {(line["device"], line["reason"], line["bytes"]) for line in refused}
+    assert found == {
+        ("dev1", "topic_not_allowed", 1),
+        ("dev1", "bag_malformed", 2),
+        ("dev1", "too_large", 300_000),
+    }
+
+
+def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
+    """Nothing is exported while it is not trusted; the command says what it waits for."""
+    daemon = Daemon(tmp_path, CONFIG.replace("always", "never"))
+    try:
+        daemon.start()
+        publish(daemon, range(3))
+        held = edgehub(daemon, "journal", "export", "exported", "--close")
+        assert held.returncode == 0, held.stderr
+        assert held.stdout.endswith("1 segments are held until the clock is trusted\n")
+        text = edgehub(daemon, "journal", "status").stdout
+        assert "held until the clock is trusted: 1 segments, " in text
+        assert not (tmp_path / "exported").exists()
+        assert daemon.stop() == 0
+        daemon.config.write_text(CONFIG, "utf-8")
+        daemon.start()
+        daemon.wait_until(lambda: daemon.call("status")["store"]["clock"]["trusted"], 10)
+        publish(daemon, range(3, 4))
+        edgehub(daemon, "journal", "export", "exported", "--close")
+        assert daemon.stop() == 0
+    finally:
+        daemon.close()
+    lines = read_folder(tmp_path / "exported")
+    assert Counter(line["event"] for line in lines)["enqueued"] == 4
+    assert not list((tmp_path / "exported").glob("date=unknown"))
+
+
+def test_status_says_how_far_it_is(daemon: Daemon) -> None:
+    """As text, as JSON, and within the status of the hub."""
+    publish(daemon, range(3))
+    document = json.loads(edgehub(daemon, "journal", "status", "--json").stdout)
+    assert document["enabled"]
+    assert document["waiting_bytes"] > 0
+    assert daemon.call("status")["journal"]["journal_lag_seconds"] >= 0
+    edgehub(daemon, "journal", "export", "exported", "--close")
+    text = edgehub(daemon, "journal", "status").stdout
+    assert "segments: 1, " in text
+    assert "0 not exported" in text
+    assert f"exported to: {daemon.folder / 'exported'}" in text
+
+
+def test_an_export_that_cannot_be_is_told(daemon: Daemon, tmp_path: Path) -> None:
+    """A target in the way: 1; no daemon: 4; the segments go the next time."""
+    publish(daemon, range(3))
+    (tmp_path / "exported").write_text("in the way")
+    failed = edgehub(daemon, "journal", "export", "exported", "--close")
+    assert failed.returncode == 1
+    assert "exported/date=" in failed.stderr
+    (tmp_path / "exported").unlink()
+    assert edgehub(daemon, "journal", "export", "exported").stdout.startswith("1 segments, ")
+    assert daemon.stop() == 0
+    gone = edgehub(daemon, "journal", "export", "exported")
+    assert gone.returncode == 4
+
+
+def test_a_hub_without_a_journal_says_so(tmp_path: Path) -> None:
+    """Nothing is written, and the command tells how to change that."""
+    daemon = Daemon(tmp_path, CONFIG + "[journal]\nenabled = false\n")
+    daemon.start()
+    try:
+        publish(daemon, range(3))
+        assert not (tmp_path / "data" / "journal").exists()
+        assert daemon.call("status")["journal"] == {"enabled": False}
+        failed = edgehub(daemon, "journal", "export", "exported")
+        assert failed.returncode == 1
+        assert "journal.enabled = true" in failed.stderr
+        assert "keeps no journal" in edgehub(daemon, "journal", "status").stdout
+        assert daemon.stop() == 0
+    finally:
+        daemon.close()

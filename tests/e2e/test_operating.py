@@ -1,0 +1,269 @@
+"""What a person does with `edgehub why` and `edgehub queue` against a running hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.devices import Collector, Device
+from tests.support.http_collector import HttpCollector
+from tests.support.link import LinkThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.daemon import Daemon
+    from tests.support.mosquitto import Mosquitto
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+
+MARKER = "SECRET-42"
+MANIFEST = {
+    "schemaVersion": "1.1",
+    "routes": {
+        "alarm": {
+            "route": "FROM /messages/* WHERE kind = 'alarm' INTO $upstream",
+            "priority": 0,
+            "timeToLiveSecs": 600,
+        },
+        "bulk": {"route": "FROM /messages/* WHERE kind = 'bulk' INTO $upstream", "priority": 7},
+    },
+    "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+}
+
+
+class Hub:
+    """A daemon, and its command line."""
+
+    def __init__(self, daemon: Daemon, manifest: dict[str, Any] = MANIFEST) -> None:
+        self.daemon = daemon
+        (daemon.folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        daemon.start()
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command off a terminal and check its exit code."""
+        done = subprocess.run(
+            [sys.executable, "-m", "edgehub", "--config", str(self.daemon.config), *arguments],
+            cwd=self.daemon.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=15,
+            check=False,
+        )
+        assert done.returncode == code, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def answer(self, answer: str, *arguments: str) -> int:
+        """Run a command on a terminal, answer its question, and give its exit code."""
+        person, terminal = os.openpty()
+        try:
+            os.write(person, f"{answer}\n".encode())
+            return subprocess.run(
+                [sys.executable, "-m", "edgehub", "--config", str(self.daemon.config), *arguments],
+                cwd=self.daemon.folder,
+                stdin=terminal,
+                stdout=subprocess.DEVNULL,
+                stderr=terminal,
+                timeout=15,
+                check=False,
+            ).returncode
+        finally:
+            os.close(person)
+            os.close(terminal)
+
+    def ask(self, *arguments: str) -> Any:
+        """Run a command with --json."""
+        return json.loads(self.run(*arguments, "--json").stdout)
+
+    def depths(self) -> dict[str, int]:
+        """Give rows by queue."""
+        return {each["id"]: each["depth"] for each in self.ask("queue", "list")}
+
+
+@pytest.fixture
+def offline(make_daemon: Callable[..., Daemon]) -> Hub:
+    """Give a hub whose upstream never answers, with 3 alarms and 20 bulk messages."""
+    hub = Hub(make_daemon(upstream=1, top='manifest = "manifest.json"'))
+    device = Device("press-1", hub.daemon.mqtt_port)
+    for kind, count in (("bulk", 20), ("alarm", 3)):
+        for number in range(count):
+            body = f"{MARKER} {kind} {number}".encode()
+            topic = f"devices/press-1/messages/events/%24.mid=own-{kind}-{number}&kind={kind}"
+            device.publish_raw(topic, body).wait_for_publish(10)
+    device.close()
+    return hub
+
+
+def test_why_says_where_a_message_waits_and_what_stands_before_it(offline: Hub) -> None:
+    """By the hub's id and by the sender's: queue, time to live, cause, what goes first."""
+    row = offline.ask("queue", "peek", "upstream_Pri7", "--limit", "5")["rows"][4]
+    by_hub = offline.ask("why", row["id"])
+    (copy,) = by_hub["copies"]
+    assert (by_hub["state"], by_hub["by"], copy["queue"]) == ("waiting", "hub", "upstream_Pri7")
+    assert (copy["routes"], copy["ttl_s"], copy["ttl_from"]) == (["bulk"], 7200, "global")
+    assert copy["before"]["rows"] == 4
+    assert [(each["queue"], each["rows"]) for each in copy["before"]["better"]] == [
+        ("upstream_Pri0", 3)
+    ]
+    assert copy["leaves"] == {"state": "offline", "seconds": None}
+    assert copy["waited"]["offline_s"] == pytest.approx(copy["age_s"], abs=2)
+    assert [event["event"] for event in by_hub["journal"]["events"]] == ["enqueued"]
+    by_sender = offline.ask("why", "own-bulk-4")
+    assert (by_sender["by"], by_sender["message"]) == ("sender", row["id"])
+    text = offline.run("why", "own-alarm-1").stdout
+    assert "in upstream_Pri0: waiting" in text
+    assert "time to live: 600 s (route)" in text
+    assert "without link" in text
+    assert MARKER not in text
+    assert "unknown" in offline.run("why", "nobody-knows", code=1).stdout
+
+
+def test_peek_shows_no_payload_unless_asked_for(offline: Hub) -> None:
+    """O-03: neither bodies nor values in the answer or the log; --payload shows them."""
+    shown = offline.run("queue", "peek", "upstream_Pri0", "--json").stdout
+    assert MARKER not in shown
+    assert "'alarm'" not in shown
+    row = json.loads(shown)["rows"][0]
+    assert (row["properties"], row["body_bytes"]) == (["kind"], len(f"{MARKER} alarm 0"))
+    assert "press-1" in offline.run("queue", "peek", "upstream_Pri0").stdout
+    page = offline.ask("queue", "peek", "upstream_Pri7", "--after", str(row["offset"]))
+    assert page["rows"] == []
+    payload = offline.ask("queue", "peek", "upstream_Pri0", "--payload")["rows"][0]
+    assert (payload["body"], payload["properties"]["kind"]) == (f"{MARKER} alarm 0", "alarm")
+    assert f"{MARKER} alarm 2" in offline.run("queue", "peek", "upstream_Pri0", "--payload").stdout
+    offline.daemon.stop()
+    assert MARKER not in json.dumps(offline.daemon.log)
+
+
+def test_a_purge_asks_first_and_is_told_in_the_journal(offline: Hub) -> None:
+    """Off a terminal it needs --yes; --dry-run changes nothing; what is gone is `purged`."""
+    row = offline.ask("queue", "peek", "upstream_Pri7")["rows"][0]
+    assert "--yes" in offline.run("queue", "purge", "upstream_Pri7", code=2).stderr
+    assert offline.ask("queue", "purge", "upstream_Pri7", "--dry-run")["rows"] == 20
+    assert offline.depths()["upstream_Pri7"] == 20
+    assert offline.answer("n", "queue", "purge", "upstream_Pri7") == 1
+    assert offline.depths()["upstream_Pri7"] == 20
+    assert offline.run("queue", "purge", "upstream_Pri7", "--yes").stdout == (
+        "removed 20 rows from upstream_Pri7\n"
+    )
+    assert offline.depths() == {"upstream_Pri0": 3, "upstream_Pri7": 0}
+    assert offline.ask("why", row["id"])["state"] == "gone: purged"
+    assert "there is no queue 'upstream_Pri8'" in (
+        offline.run("queue", "purge", "upstream_Pri8", "--yes", code=1).stderr
+    )
+
+
+def test_orphaned_rows_move_to_an_endpoint_that_is_served(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """Rows of an endpoint that no settings name any more show as orphaned, and leave by command."""
+    lab = {"route": 'FROM /messages/* INTO Endpoint("lab")', "priority": 3}
+    away = '[endpoints.lab]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = 1\n'
+    daemon = make_daemon(upstream=broker.port, top='manifest = "manifest.json"', extra=away)
+    hub = Hub(daemon, {**MANIFEST, "routes": {"lab": lab}})
+    device = Device("press-1", daemon.mqtt_port)
+    for number in range(5):
+        device.publish("bulk", number)
+    assert device.wait_in_flight_below(1, 10)
+    device.close()
+    daemon.stop()
+    daemon.config.write_text(daemon.config.read_text("utf-8").replace(away, ""), "utf-8")
+    hub = Hub(daemon)
+    assert "orphaned" in hub.run("queue", "list").stdout
+    row = hub.ask("queue", "peek", "lab_Pri3")["rows"][0]
+    assert hub.ask("why", row["id"])["copies"][0]["orphaned"] is True
+    refused = hub.run("queue", "move", "lab_Pri3", "away_Pri3", "--yes", code=1)
+    assert "nobody serves endpoint 'away'" in refused.stderr
+    collector = Collector(broker.port)
+    assert hub.ask("queue", "move", "lab_Pri3", "upstream_Pri3", "--yes") == {
+        "queue": "lab_Pri3",
+        "to": "upstream_Pri3",
+        "rows": 5,
+        "bytes": row["bytes"] * 5,
+        "in_flight": 0,
+        "dry_run": False,
+    }
+    assert collector.wait_for({("press-1", "bulk", number) for number in range(5)}, 15) == set()
+    assert [arrival.number for arrival in collector.arrivals] == list(range(5))
+    assert collector.arrivals[0].message_id == row["id"]
+    collector.close()
+    daemon.wait_until(lambda: sum(hub.depths().values()) == 0, 10)
+    known = hub.ask("why", row["id"])
+    assert known["state"] == "gone: delivered"
+    assert [event["event"] for event in known["journal"]["events"]] == ["enqueued", "moved", "sent"]
+
+
+def test_a_dead_letter_is_listed_shown_and_released_by_hand(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """P-11: after its attempts it stands in nobody's way; `requeue` gives it another try."""
+    refused = {"id 9"}
+    with HttpCollector(lambda arrival: 503 if arrival.body in refused else 200) as peer:
+        url = f"http://127.0.0.1:{peer.port}/"
+        extra = f'[endpoints.web]\ntype = "http"\nurl = "{url}"\nmax_attempts = 2\n'
+        route = {"route": 'FROM /messages/* INTO Endpoint("web")', "priority": 2}
+        daemon = make_daemon(top='manifest = "manifest.json"', extra=extra)
+        hub = Hub(daemon, {**MANIFEST, "routes": {"web": route}})
+        device = Device("press-1", daemon.mqtt_port)
+        topic = "devices/press-1/messages/events/kind=bulk"
+        for number in range(8, 12):
+            device.publish_raw(topic, f"id {number}".encode()).wait_for_publish(10)
+        device.close()
+        daemon.wait_until(lambda: sum(hub.depths().values()) == 0, 20)
+        assert {arrival.body for arrival in peer.accepted} == {"id 8", "id 10", "id 11"}
+        listed = hub.ask("queue", "dead", "list")
+        (letter,) = listed["dead_letters"]
+        assert (listed["total"], listed["next"], letter["attempts"]) == (1, None, 2)
+        number = str(letter["dead_letter"])
+        assert letter["id"] in hub.run("queue", "dead", "list", "--queue", "web_Pri2").stdout
+        assert "no dead letters" in hub.run("queue", "dead", "list", "--queue", "other").stdout
+        assert "body" not in hub.ask("queue", "dead", "show", number)
+        assert hub.ask("queue", "dead", "show", number, "--payload")["body"] == "id 9"
+        assert hub.ask("why", letter["id"])["state"] == "dead letter"
+        assert "want numbers" in hub.run("queue", "dead", "requeue", "--yes", code=2).stderr
+        assert "--yes" in hub.run("queue", "dead", "requeue", number, code=2).stderr
+        refused.clear()
+        dry = hub.ask("queue", "dead", "requeue", "--all", "--dry-run")
+        assert dry == {"rows": 1, "missing": 0, "dry_run": True}
+        assert hub.ask("queue", "dead", "requeue", number, "--yes")["rows"] == 1
+        assert peer.wait_for(lambda: any(a.body == "id 9" for a in peer.accepted), 15)
+        daemon.wait_until(lambda: sum(hub.depths().values()) == 0, 10)
+        missing = hub.run("queue", "dead", "purge", number, "--yes", code=1)
+        assert "1 of them were not there" in missing.stderr
+        events = [event["event"] for event in hub.ask("why", letter["id"])["journal"]["events"]]
+        assert events == ["enqueued", "retried", "dead_lettered", "requeued", "sent"]
+
+
+def test_each_queue_says_when_it_was_served_and_when_it_will_be_empty(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """Time since the last service, age against time to live, and the forecast of the drain."""
+    with LinkThread(broker.port) as link:
+        daemon = make_daemon(upstream=link.port, top='manifest = "manifest.json"')
+        hub = Hub(daemon)
+        device = Device("press-1", daemon.mqtt_port)
+        device.publish("alarm", 0)
+        daemon.wait_until(lambda: hub.ask("queue", "list")[0]["sent"] == 1, 10)
+        (queue,) = hub.ask("queue", "list")
+        assert queue["unserved_s"] < 10
+        assert queue["drain"] == {"state": "empty", "seconds": 0.0}
+        link.cut()
+        device.publish("bulk", 1)
+        assert device.wait_in_flight_below(1, 10)
+        daemon.wait_until(
+            lambda: hub.ask("queue", "list")[1]["oldest_ttl_s"] == 7200,
+            15,
+        )
+        bulk = hub.ask("queue", "list")[1]
+        assert bulk["unserved_s"] is None
+        assert bulk["oldest_expires_in_s"] == pytest.approx(7200, abs=60)
+        assert bulk["drain"]["state"] == "offline"
+        assert "offline" in hub.run("queue", "list").stdout
+        device.close()

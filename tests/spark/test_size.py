@@ -1,0 +1,66 @@
+"""One huge hub and forty small ones: time, memory of the whole process tree, and the same sums."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.journal_days import HubModel
+from tests.support.process_tree import TreeMemory
+from tests.support.report import DATE, Results, export_lines, rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MESSAGES_HUGE = 2_900_000
+MESSAGES_SMALL = 52_000
+SECONDS_MAX = 120
+RESIDENT_MAX = 4 << 30
+
+
+def _write_hub(export: Path, number: int) -> int:
+    """Write the day of a hub; number 0 is the huge one."""
+    messages = MESSAGES_SMALL if number else MESSAGES_HUGE
+    headroom = 1.0 + number / 100 if number else 0.95
+    model = HubModel(f"hub-{number:02}", messages, Random(number), headroom=headroom)
+    return model.write_day(export, DATE)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_fleet_with_one_huge_hub(tmp_path: Path):
+    """Ten million lines: 120 s on two cores and 4 GiB in all; nobody is left out."""
+    with ProcessPoolExecutor() as pool:
+        written = sum(pool.map(_write_hub, [tmp_path / "export"] * 41, range(41)))
+    arguments = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'results'}"]
+    started = time.monotonic()
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "analytics", *arguments, f"--date={DATE}", "--master=local[2]"],
+            stdout=subprocess.DEVNULL,
+        ) as process,
+        TreeMemory(process.pid) as memory,
+    ):
+        assert process.wait() == 0
+    seconds = time.monotonic() - started
+    results = Results(tmp_path / "results")
+    assert results.metrics["lines"] == written
+    assert results.metrics["hubs"] == 41
+    database = export_lines(tmp_path / "export")
+    [counted] = rows_of(
+        database,
+        "SELECT count(*) FILTER (event = 'sent') AS sent,"
+        " count(*) FILTER (event = 'expired') AS expired,"
+        " sum(bytes) FILTER (event = 'expired')::BIGINT AS size FROM lines",
+    )
+    assert results.metrics["sent_rows"] == counted["sent"]
+    assert results.metrics["expired_rows"] == counted["expired"]
+    assert results.metrics["expired_bytes"] == counted["size"]
+    assert memory.peak < RESIDENT_MAX
+    assert seconds < SECONDS_MAX

@@ -1,0 +1,120 @@
+"""A mapper on tables of its own for tests: messages in, lines out, restarts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import weakref
+from functools import cache
+from typing import Any
+
+from edgehub.entities import Change, Effect, Instant, Mapper, MapperOptions, Output
+from edgehub.store.entity_tables import EntityWrites, load_entities
+from edgehub.store.migrations import migrate
+
+WALL_MS = 1_770_091_506_000  # 2026-02-03T04:05:06Z
+TIME = "2026-02-03T04:05:06Z"
+UP = "c8y/s/us"
+INVENTORY = "c8y/inventory/managedObjects/update"
+MEASUREMENTS = "c8y/measurement/measurements/create"
+ERRORS = "te/errors"
+
+Line = tuple[str, Any]
+
+
+class MapperBench:
+    """A mapper and its tables; hub time stands until told to go on."""
+
+    def __init__(self, path: str = ":memory:", **options: Any) -> None:
+        """Start one; `options` are those of `MapperOptions`."""
+        values = {"device_id": "hub-01", "alarm_sync_ms": 0, **options}
+        self.options = MapperOptions(**values)
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        weakref.finalize(self, self.connection.close)
+        if path == ":memory:":
+            self.connection.deserialize(_empty_database())
+        else:
+            migrate(self.connection)
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        self.restart()
+
+    def restart(self) -> list[Line]:
+        """Begin anew with what the tables hold, and give what the start sends."""
+        self.mapper = Mapper(self.options, load_entities(self.connection))
+        return self._carry_out(self.mapper.start(self.now))
+
+    @property
+    def now(self) -> Instant:
+        """The moment it is."""
+        return Instant(self.now_ms, WALL_MS + self.now_ms)
+
+    def send(self, topic: str, payload: Any = b"", *, client: str = "") -> list[Line]:
+        """Hand in a message; what is no text or bytes is written as JSON."""
+        if isinstance(payload, str):
+            payload = payload.encode()
+        elif not isinstance(payload, bytes):
+            payload = json.dumps(payload).encode()
+        return self._carry_out(self.mapper.handle(topic, payload, self.now, client=client))
+
+    def child(self, device: str, /, **members: Any) -> list[Line]:
+        """Register `device/<device>//` with the id of its name in capitals."""
+        registration = {"@type": "child-device", "@id": device.upper(), **members}
+        return self.send(f"te/device/{device}//", registration)
+
+    def go_on(self, milliseconds: int) -> list[Line]:
+        """Let time pass and do what falls due, each at its time."""
+        end_ms = self.now_ms + milliseconds
+        lines: list[Line] = []
+        while (due_ms := self.mapper.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            lines += self._carry_out(self.mapper.tick(self.now))
+        self.now_ms = end_ms
+        return lines
+
+    def refuse_creation(self, topic_id: str) -> None:
+        """Let the cloud refuse the create line of an entity."""
+        self._carry_out(self.mapper.creation_refused(topic_id))
+
+    def outputs(self) -> list[Output]:
+        """Give the rows of the last message."""
+        return [effect for effect in self.effects if isinstance(effect, Output)]
+
+    def _carry_out(self, effects: list[Effect]) -> list[Line]:
+        self.effects = effects
+        writes = EntityWrites()
+        lines: list[Line] = []
+        for effect in effects:
+            if isinstance(effect, Change):
+                writes.add(effect.table, effect.key, effect.value)
+            else:
+                lines.append((effect.topic, _readable(effect.payload)))
+        self.connection.execute("BEGIN")
+        writes.apply(self.connection)
+        self.connection.execute("COMMIT")
+        return lines
+
+
+@cache  # making the tables costs more than most tests
+def _empty_database() -> bytes:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection)
+    empty = connection.serialize()
+    connection.close()
+    return empty
+
+
+def _readable(payload: bytes) -> Any:
+    return json.loads(payload) if payload.startswith(b"{") else payload.decode()
+
+
+def cloud(lines: list[Line]) -> list[Line]:
+    """Give what goes to the cloud."""
+    return [line for line in lines if line[0].startswith("c8y/")]
+
+
+def error_of(lines: list[Line]) -> str:
+    """Give the text of the one error that a message caused, and nothing else."""
+    ((topic, text),) = lines
+    assert topic == ERRORS, lines
+    return str(text)

@@ -1,0 +1,54 @@
+"""Resident memory of a process and of all that it started, from /proc."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+INTERVAL_S = 0.2
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class TreeMemory:
+    """Watches a process tree while a block runs.
+
+    Attributes:
+        peak: Highest sum of resident bytes that was seen.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.peak = 0
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="tree-memory")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            self.peak = max(self.peak, _resident(self._pid))
+
+
+def _resident(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return pages * _PAGE + sum(_resident(int(child)) for child in children)

@@ -1,0 +1,37 @@
+"""Writes the file of the present schema."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from edgehub.message import FailureKind, Recency
+from edgehub.store import SessionTable
+from edgehub.store.migrations import SCRIPTS
+from tests.support.released import dump, path_of
+from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, running
+
+
+async def fill(path: Path) -> None:
+    """Store one row of each kind that the queues, sessions and dead letters know."""
+    async with running(path) as hub:
+        await hub.stored(3)
+        hub.send(
+            a_message(body=b"body-3", properties={"kind": "a", "none": None}),
+            a_result(P0, ttl_s=600, recency=Recency(seconds=60, fallback_priority=P7)),
+        )
+        hub.send(a_message(body=b"body-4"), a_result(P2), a_result(P7, endpoint_id=LAB))
+        await hub.store.flush()
+        queue = hub.queue()
+        (row,) = await queue.read_batch(1, 1 << 20)
+        queue.dead_letter(row, FailureKind.REJECTED, "no")
+        (row,) = await queue.read_batch(1, 1 << 20)
+        queue.give_back([row], attempted=True)
+        await SessionTable(hub.store).save("client", {"a/#": 1}, expiry_s=3600, is_away=True)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    database = Path(folder) / "queue.db"
+    asyncio.run(fill(database))
+    path_of(len(SCRIPTS)).write_text(dump(database), "utf-8")

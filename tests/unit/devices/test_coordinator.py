@@ -1,0 +1,202 @@
+"""The coordinator of one process, its streams, and a hub's memory of them."""
+
+from edgehub.clock import ManualClock
+from edgehub.devices.affinity.coordinator import Ballot, JoinClaim, Notice, NoticeBatch
+from edgehub.devices.affinity.copies import COPIES_MAX, Copies, Copy
+from edgehub.devices.affinity.flags import Flags, InProcessAffinityStore, Ownership
+from edgehub.devices.affinity.in_process import InProcessCoordinator
+from edgehub.devices.faults import CoordinatorUnreachableError
+from tests.support.hubs import World, in_a_world
+
+
+def a_coordinator(**options) -> InProcessCoordinator:
+    """Make a coordinator."""
+    return InProcessCoordinator(ManualClock(), incarnation="one", **options)
+
+
+def a_ballot(hub_id: str, f_cnt: int, **members) -> Ballot:
+    """Ask for the device `d`."""
+    return Ballot(**{"device_id": "d", "hub_id": hub_id, "f_cnt": f_cnt, **members})
+
+
+async def wins(coordinator: InProcessCoordinator, hub_id: str, f_cnt: int, **members) -> bool:
+    """Ask, and say whether the hub got the frame."""
+    return (await coordinator.elect(a_ballot(hub_id, f_cnt, **members))).won
+
+
+async def test_the_rule_of_the_election():
+    """Higher wins, equal wins for the recorded hub, all else is a duplicate, the owner's too."""
+    coordinator = a_coordinator()
+    assert await wins(coordinator, "a", 5)
+    assert await wins(coordinator, "a", 5)
+    assert not await wins(coordinator, "b", 5)
+    assert not await wins(coordinator, "a", 4)
+    assert await wins(coordinator, "b", 2**32 - 1)
+    assert (await coordinator.elect(a_ballot("a", 7))).owner == "b"
+
+
+async def test_the_notice_stands_in_the_stream_before_the_answer():
+    """The former owner can read it at once, with the election's number and the new owner."""
+    coordinator = a_coordinator()
+    await wins(coordinator, "a", 5)
+    verdict = await coordinator.elect(a_ballot("b", 6))
+    (notice,) = (await coordinator.notices("a", "")).notices
+    assert (notice.device_id, notice.owner, notice.epoch) == ("d", "b", verdict.epoch)
+    assert coordinator.position("a") == notice.position
+
+
+async def test_epochs_grow_over_a_forgotten_record():
+    """An election after the record was lost is newer than all before."""
+    coordinator = a_coordinator()
+    before = await coordinator.elect(a_ballot("a", 5))
+    coordinator.forget("d")
+    assert (await coordinator.elect(a_ballot("b", 1))).epoch > before.epoch
+
+
+async def test_a_counter_of_one_is_not_cleared_again():
+    """A device that started again sends 0, then 1; a late copy of 0 is a duplicate."""
+    coordinator = a_coordinator()
+    assert await wins(coordinator, "a", 50)
+    assert await wins(coordinator, "a", 0, restarted=True)
+    assert await wins(coordinator, "a", 1, restarted=True)
+    assert not await wins(coordinator, "b", 0, restarted=True)
+
+
+async def test_an_older_session_is_late_and_a_newer_one_begins_anew():
+    """Whether the coordinator hears of the join first, or of a frame after it."""
+    coordinator = a_coordinator()
+    assert await wins(coordinator, "a", 50, generation=1)
+    assert await wins(coordinator, "a", 0, generation=2)
+    assert not await wins(coordinator, "a", 51, generation=1)
+    claim = JoinClaim(device_id="d", hub_id="b", key="k")
+    assert await coordinator.claim_join(claim)
+    await coordinator.finish_join(claim, generation=3)
+    assert not await wins(coordinator, "a", 1, generation=2)
+    assert await wins(coordinator, "a", 0, generation=3)
+
+
+async def test_a_join_is_claimed_once_until_it_is_given_back():
+    """A second hub gets it only where the first one could not answer."""
+    coordinator = a_coordinator()
+    one = JoinClaim(device_id="d", hub_id="a", key="k")
+    two = JoinClaim(device_id="d", hub_id="b", key="k")
+    assert await coordinator.claim_join(one)
+    assert not await coordinator.claim_join(two)
+    await coordinator.finish_join(one, generation=None)
+    assert await coordinator.claim_join(two)
+
+
+async def test_records_are_bounded():
+    """The device that was silent longest is forgotten."""
+    coordinator = a_coordinator(records_max=2)
+    for device_id in ("d1", "d2", "d1", "d3"):
+        await coordinator.elect(a_ballot("a", 1, device_id=device_id))
+    assert [bool(coordinator.known(name)) for name in ("d1", "d2", "d3")] == [True, False, True]
+
+
+def test_a_hub_that_missed_notices_owns_nothing_any_more():
+    """Its stream was too short; every device is judged anew by its next frame."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        for device_id in ("d", "e", "f"):
+            world.put(device_id)
+            await hub.uplink(1, device_id)
+        hub.reader, reader = None, world.background.pop()
+        reader.cancel()
+        for device_id in ("d", "e"):
+            await world.coordinator.elect(Ballot(device_id=device_id, hub_id="h2", f_cnt=2))
+        await hub.open()
+        await world.clock.sleep(5)
+        assert [hub.flags.of(name) for name in "def"] == [
+            Ownership.UNKNOWN,
+            Ownership.LOSER,
+            Ownership.UNKNOWN,
+        ]
+        assert (await hub.uplink(3, "f")).result == "processed"
+        assert hub.flags.of("f") is Ownership.OWNER
+
+    in_a_world(test, notices_max=1)
+
+
+def test_a_position_of_another_memory_is_known_for_what_it_is():
+    """A coordinator that lost its memory has a new stream, and counts elections anew."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        await hub.flags.set("d", Ownership.OWNER, 900)
+        await hub.flags.advance("before-57")
+        world.background.pop().cancel()
+        await hub.open()
+        await world.clock.sleep(1)
+        assert hub.flags.of("d") is Ownership.UNKNOWN
+        assert (await hub.uplink(2)).result == "processed"
+        assert hub.flags.of("d") is Ownership.OWNER
+
+    in_a_world(test)
+
+
+async def test_flags_and_position_survive_a_restart():
+    """What was told before the restart is known after it."""
+    store = InProcessAffinityStore()
+    flags = await Flags.open(store)
+    await flags.set("d", Ownership.OWNER, 3)
+    assert await flags.apply(Notice(position="one-1", device_id="d", epoch=4, owner="h2"))
+    await flags.advance("one-1")
+    again = await Flags.open(store)
+    assert (again.of("d"), again.position) == (Ownership.LOSER, "one-1")
+    assert not await again.apply(Notice(position="one-0", device_id="d", epoch=2, owner="h3"))
+
+
+async def test_an_answer_that_a_notice_overtook_makes_no_owner():
+    """The device was given away again before the answer to its election came."""
+    flags = await Flags.open(InProcessAffinityStore())
+    assert await flags.apply(Notice(position="one-1", device_id="d", epoch=6, owner="h2"))
+    await flags.set("d", Ownership.OWNER, 5)
+    assert flags.of("d") is Ownership.LOSER
+    await flags.set("d", Ownership.OWNER, 7)
+    assert flags.of("d") is Ownership.OWNER
+
+
+async def test_copies_of_a_device_are_bounded():
+    """Of many frames within a minute the oldest are forgotten first."""
+    copies = Copies(ManualClock())
+    for key in range(COPIES_MAX + 1):
+        assert copies.note(key, "s1") is Copy.FIRST
+    assert copies.note(COPIES_MAX, "s2") is Copy.OTHER_STATION
+    assert copies.note(0, "s2") is Copy.FIRST
+
+
+class AwayCoordinator(InProcessCoordinator):
+    """Gives no notices for a while."""
+
+    def __init__(self, clock, **options) -> None:
+        super().__init__(clock, **options)
+        self.refusals = 3
+        self.asked_s: list[float] = []
+
+    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+        """See `Coordinator`."""
+        self.asked_s.append(self._clock.monotonic())
+        if self.refusals:
+            self.refusals -= 1
+            raise CoordinatorUnreachableError("-", "away")
+        return await super().notices(hub_id, after)
+
+
+def test_a_reader_asks_again_with_growing_pauses():
+    """Notices that came meanwhile are read then."""
+
+    async def test(world: World):
+        world.coordinator = AwayCoordinator(world.clock, incarnation="one")
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        await world.coordinator.elect(a_ballot("h2", 2))
+        await world.clock.sleep(60)
+        started = world.coordinator.asked_s[0]
+        assert [at - started for at in world.coordinator.asked_s[:4]] == [0, 1, 3, 7]
+        assert hub.flags.of("d") is Ownership.LOSER
+        assert not hub.link("d").is_open
+
+    in_a_world(test)

@@ -1,0 +1,262 @@
+"""The devices in memory: bounds, refreshes, what leaves."""
+
+import asyncio
+
+import pytest
+
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.join import JoinRequest
+from edgehub.devices.devices import REFRESH_S, UNSEEN_S
+from edgehub.devices.faults import DeviceUnknownError, TooManyDevicesError
+from tests.support.hubs import World, in_a_world
+
+
+def test_the_one_that_was_silent_longest_makes_room():
+    """Its connection is closed before it leaves; it is loaded again when it is heard."""
+
+    async def test(world: World):
+        for device_id in ("a", "b", "c"):
+            world.put(device_id)
+        hub = await world.hub("h1", devices_max=2)
+        for device_id in ("a", "b", "a", "c"):
+            await hub.uplink(hub.source.loads + 1, device_id)
+        assert hub.devices.known("b") is None
+        assert not hub.link("b").is_open
+        assert hub.link("a").is_open
+        assert (await hub.uplink(9, "b")).result == "processed"
+        assert len(hub.devices) == 2
+
+    in_a_world(test)
+
+
+def test_busy_devices_do_not_make_room():
+    """Where all have something to do a further one is refused, and nobody loses a frame."""
+
+    async def test(world: World):
+        world.put("e")
+        hub = await world.hub("h1", devices_max=1)
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(1))
+            await world.clock.sleep(0.5)
+            with pytest.raises(TooManyDevicesError):
+                await hub.uplink(1, "e")
+        assert frame.result().result == "processed"
+
+    in_a_world(test)
+
+
+def test_devices_are_refreshed_after_days_and_leave_when_nobody_hears_them():
+    """The owner reads over its open connection; what is silent closes and leaves."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        world.background.append(world.tasks.create_task(hub.devices.run()))
+        await world.clock.sleep(REFRESH_S + 1_000)
+        assert hub.source.loads == 2
+        assert hub.link("d").log == ["open", "close", "open"]
+        await world.clock.sleep(UNSEEN_S)
+        assert hub.devices.known("d") is None
+        assert not hub.link("d").is_open
+
+    in_a_world(test)
+
+
+def test_a_loser_is_not_refreshed_and_reads_on_regained_ownership():
+    """It opens nothing until it is elected, and then reads what the other hub changed."""
+
+    async def test(world: World):
+        one, two = await world.hub("h1"), await world.hub("h2")
+        await one.uplink(1)
+        await two.uplink(2)
+        await world.clock.sleep(5)
+        loads = one.source.loads
+        assert await one.devices.refresh("d") is False
+        assert one.source.loads == loads
+        assert (await one.uplink(3)).result == "processed"
+        assert one.source.loads == loads + 1
+        assert one.flags.of("d") is Ownership.OWNER
+
+    in_a_world(test)
+
+
+def test_a_source_that_is_away_does_not_cost_a_regained_frame():
+    """What is known is used once more."""
+
+    async def test(world: World):
+        one, two = await world.hub("h1"), await world.hub("h2")
+        await one.uplink(1)
+        await two.uplink(2)
+        await world.clock.sleep(5)
+        one.source.is_away = True
+        assert (await one.uplink(3)).result == "processed"
+
+    in_a_world(test)
+
+
+def test_counters_are_written_every_ten_frames_by_the_owner():
+    """A hub that takes over is behind by ten at most."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        saved = [(await hub.uplink(f_cnt)).saved for f_cnt in range(1, 22)]
+        assert [f_cnt for f_cnt, was in enumerate(saved, start=1) if was] == [10, 20]
+        assert (await world.registry.load("d")).session.f_cnt_up == 20
+
+    in_a_world(test)
+
+
+def test_an_unknown_device_takes_no_place():
+    """A join of a device that nobody registered fails and leaves nothing in memory."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        assert (await hub.uplink(1, "stranger")).reason == "no_device_by_address"
+        with pytest.raises(DeviceUnknownError):
+            await hub.devices.join(
+                JoinRequest(device_id="stranger", dev_nonce=1, station="s", key="1"), None
+            )
+        assert len(hub.devices) == 0
+
+    in_a_world(test)
+
+
+def test_forged_frames_do_not_make_a_device_load_all_the_time():
+    """A frame that does not fit has it read again, but not for each of them."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        for f_cnt in range(10):
+            outcome = await hub.uplink(f_cnt, session="forged")
+            assert outcome.reason == "no_device_by_mic"
+        assert hub.source.loads == 2
+        await world.clock.sleep(11)
+        await world.give_session("d", "new")
+        assert (await hub.uplink(0, session="new")).result == "processed"
+
+    in_a_world(test)
+
+
+def test_gates_of_addresses_do_not_stay():
+    """An address that nobody searches costs nothing."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await asyncio.gather(*(hub.uplink(f_cnt) for f_cnt in range(1, 5)))
+        assert hub.devices.statistics().searches == 0
+
+    in_a_world(test)
+
+
+def test_repetitions_are_counted_apart_from_errors():
+    """A-07: a device that sends each frame three times makes one row and no error."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        for _ in range(3):
+            await hub.uplink(10)
+            await world.clock.sleep(1)
+        assert hub.handled == [10]
+        assert hub.devices.statistics().frames == {"processed": 1, "repetition": 2}
+
+    in_a_world(test)
+
+
+def test_a_counter_that_was_seen_is_a_duplicate_however_late_it_comes():
+    """A-05: the same counter after 48 seconds, and after an hour, makes no second row."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(104)
+        await world.clock.sleep(48)
+        assert (await hub.uplink(104, station="s2")).result == "dropped"
+        await world.clock.sleep(3600)
+        assert (await hub.uplink(104, station="s2")).result == "rejected"
+        assert hub.handled == [104]
+        assert hub.devices.statistics().frames == {
+            "processed": 1,
+            "second_station_of_same_gateway": 1,
+            "invalid_frame_counter": 1,
+        }
+
+    in_a_world(test)
+
+
+def test_an_old_frame_does_not_count_in_a_new_session():
+    """A hub that gets a device back by an old frame finds a new session, and hears its frames."""
+
+    async def test(world: World):
+        one, two = await world.hub("h1"), await world.hub("h2")
+        await one.uplink(40)
+        await two.uplink(41)
+        await world.clock.sleep(5)
+        await world.give_session("d", "new")
+        assert (await one.uplink(42)).result == "processed"
+        assert (await one.uplink(0, session="new")).result == "processed"
+
+    in_a_world(test)
+
+
+def test_a_counter_that_could_not_be_written_is_written_with_the_next_frame():
+    """A source that is away costs no frame."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        hub.source.is_away = True
+        assert not (await hub.uplink(20)).saved
+        hub.source.is_away = False
+        assert (await hub.uplink(21)).saved
+
+    in_a_world(test)
+
+
+def test_a_hub_that_is_told_while_it_sends_writes_nothing():
+    """The frame is handled; counters are the new owner's to write."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(50))
+            await world.clock.sleep(0.02)
+            tasks.create_task(hub.devices.close("d"))
+        assert (frame.result().result, frame.result().saved) == ("processed", False)
+        assert (await world.registry.load("d")).session.f_cnt_up == 0
+        assert not hub.link("d").is_open
+
+    in_a_world(test)
+
+
+def test_a_class_c_downlink_waits_its_turn_and_loads_what_it_needs():
+    """An owner whose memory is empty, as after a restart, loads the device first."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.flags.set("d", Ownership.OWNER, 1)
+        sent = []
+
+        async def send() -> None:
+            sent.append(hub.link("d").is_open)
+
+        assert await hub.devices.downlink("d", send)
+        assert sent == [True]
+        assert hub.link("d").log == ["open", "close", "open"]
+
+    in_a_world(test)
+
+
+def test_a_refresh_that_fails_leaves_what_is_known_in_force():
+    """It is tried again at the next look."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        hub.source.is_away = True
+        await world.clock.sleep(REFRESH_S)
+        await hub.devices.look_after()
+        assert (await hub.uplink(2)).result == "processed"
+        assert hub.source.loads == 2
+
+    in_a_world(test)

@@ -1,0 +1,237 @@
+"""Operations of one device that meet at every possible moment, and are cancelled at every step."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.join import JoinRequest
+from edgehub.devices.faults import DeviceSourceError
+from edgehub.devices.source import DeviceSession, StoredDevice
+from tests.support.hubs import Hub, World, in_a_world
+
+STEP_S = 0.025
+STEPS = 64
+"""An uncached frame takes 1.35 s: load 1 + 0.1 + 0.1, opening 0.1, handling 0.05."""
+
+
+async def accept(stored: StoredDevice) -> DeviceSession:
+    """Answer a join."""
+    return replace(stored.session, session="joined", address="0a0b0c0d")
+
+
+def a_join(nonce: int = 1) -> JoinRequest:
+    """Make a join request."""
+    return JoinRequest(device_id="d", dev_nonce=nonce, station="s1", key=f"{nonce}")
+
+
+async def is_sound(hub: Hub, f_cnt: int, session: str = "") -> None:
+    """Check that the next frame is handled, and that the connection follows the flag."""
+    outcome = await hub.uplink(f_cnt, session=session)
+    assert outcome.result == "processed"
+    assert hub.handled[-1] == f_cnt
+    device = hub.devices.known("d")
+    assert device.is_idle
+    assert device.connection.statistics().activities == 0
+    assert hub.link("d").is_open == (hub.flags.of("d") is Ownership.OWNER)
+    assert hub.source.running_max <= 1
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_frame_may_be_cancelled_at_every_step(turn):
+    """Its caller goes away while it loads, asks, opens or sends; the next frame is handled."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(1))
+            await world.clock.sleep(turn * STEP_S)
+            frame.cancel()
+        await is_sound(hub, 2)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_frame_behind_a_cancelled_one_is_handled(turn):
+    """The load that the first one had begun is taken over by the second."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(hub.uplink(1))
+            second = tasks.create_task(hub.uplink(2))
+            await world.clock.sleep(turn * STEP_S)
+            first.cancel()
+        assert second.result().result == "processed"
+        assert len(hub.devices) == 1
+        await is_sound(hub, 3)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_close_may_meet_a_frame_at_every_step(turn):
+    """The frame that runs is never cut; afterwards the connection follows the flag."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(1))
+            await world.clock.sleep(turn * STEP_S)
+            await hub.devices.close("d")
+        assert frame.result().result == "processed"
+        device = hub.devices.known("d")
+        await device.connection.settled()
+        assert hub.link("d").is_open == (hub.flags.of("d") is Ownership.OWNER)
+        await is_sound(hub, 2)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(0, STEPS, 2))
+def test_a_close_may_meet_a_refresh_at_every_step(turn):
+    """The read is not cut, and it opens nothing after the close."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        loads = hub.source.loads
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(hub.devices.refresh("d"))
+            await world.clock.sleep(turn * STEP_S)
+            await hub.devices.close("d")
+        assert refresh.result() is (hub.source.loads == loads + 1)
+        assert not hub.link("d").is_open
+        assert hub.link("d").log.count("open") == 2  # the first load, and the frame's
+        await is_sound(hub, 2)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_refresh_may_be_cancelled_at_every_step(turn):
+    """A hub that never judged the device closes what the refresh opened."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.devices.adopt(await world.registry.load("d"))
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(hub.devices.refresh("d"))
+            await world.clock.sleep(turn * STEP_S)
+            refresh.cancel()
+        await hub.devices.known("d").connection.settled()
+        assert not hub.link("d").is_open
+        await is_sound(hub, 1)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_join_may_meet_a_frame_at_every_step(turn):
+    """Loads never overlap; the session of the join is in force after it."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(hub.uplink(1))
+            await world.clock.sleep(turn * STEP_S)
+            join = tasks.create_task(hub.devices.join(a_join(), accept))
+        assert join.result().result == "accepted"
+        assert hub.source.loads <= 3  # the frame's, the join's, and of a frame that fits no more
+        await is_sound(hub, 0, session="joined")
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_join_may_be_cancelled_at_every_step(turn):
+    """The device's next request is answered, and nothing stays open."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            join = tasks.create_task(hub.devices.join(a_join(1), accept))
+            await world.clock.sleep(turn * STEP_S)
+            join.cancel()
+        assert not hub.link("d").is_open
+        assert (await hub.devices.join(a_join(2), accept)).result == "accepted"
+        assert not hub.link("d").is_open
+        await is_sound(hub, 0, session="joined")
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(0, STEPS, 2))
+def test_two_hubs_may_meet_at_every_step(turn):
+    """One of them handles a frame, whatever the distance; one connection is left."""
+
+    async def test(world: World):
+        one, two = await world.hub("h1"), await world.hub("h2")
+        for f_cnt in (1, 2, 3):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(one.uplink(f_cnt))
+                await world.clock.sleep(turn * STEP_S)
+                tasks.create_task(two.uplink(f_cnt))
+            await world.clock.sleep(5)
+            assert sorted(one.handled + two.handled) == list(range(1, f_cnt + 1))
+            links = [one.link("d").is_open, two.link("d").is_open]
+            assert links.count(True) == 1
+            owners = [hub.flags.of("d") for hub in (one, two)]
+            assert owners[links.index(True)] is Ownership.OWNER
+            assert owners[links.index(False)] is Ownership.LOSER
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turns", range(40))
+def test_a_frame_may_be_cancelled_between_any_two_turns_of_the_loop(turns):
+    """Also where no time passes: in the search, at its turn, at the answer of the election."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.devices.adopt(await world.registry.load("d"))
+        async with asyncio.TaskGroup() as tasks:
+            frames = [tasks.create_task(hub.uplink(f_cnt)) for f_cnt in (1, 2, 3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            frames[1].cancel()
+        assert [f_cnt for f_cnt in hub.handled if f_cnt != 2] == [1, 3]
+        await is_sound(hub, 4)
+
+    in_a_world(test)
+
+
+def test_one_load_serves_all_that_wait_for_it():
+    """A frame, a join, a refresh and another frame at once: one object, one load at a time."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            frames = [tasks.create_task(hub.uplink(f_cnt)) for f_cnt in range(1, 6)]
+            tasks.create_task(hub.devices.refresh("d"))
+        assert [frame.result().result for frame in frames] == ["processed"] * 5
+        assert hub.handled == [1, 2, 3, 4, 5]
+        assert (hub.source.loads, len(hub.devices)) == (1, 1)
+
+    in_a_world(test)
+
+
+def test_a_failed_load_fails_all_that_waited_for_it_and_is_tried_again_after():
+    """Ten frames do not wait ten times for a source that is away."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        hub.source.is_away = True
+        started = world.clock.monotonic()
+        answers = await asyncio.gather(
+            *(hub.uplink(f_cnt) for f_cnt in range(1, 11)), return_exceptions=True
+        )
+        assert all(isinstance(answer, DeviceSourceError) for answer in answers)
+        assert world.clock.monotonic() - started < 3
+        assert len(hub.devices) == 0
+        hub.source.is_away = False
+        await is_sound(hub, 11)
+
+    in_a_world(test)

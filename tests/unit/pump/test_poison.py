@@ -1,0 +1,196 @@
+"""A peer that refuses a message by closing the connection: which row it is, and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.pump.poison import KEPT_OUT_MAX
+from tests.support.endpoints import StalledEndpoint
+from tests.support.memory_queue import a_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.endpoints.endpoint import Settle
+    from edgehub.message import Row
+    from tests.unit.pump.conftest import Bench
+
+    Start = Callable[..., Bench]
+
+CLOSED = SendResult(FailureKind.CLOSED, "closed by the peer")
+
+
+class ClosingEndpoint(StalledEndpoint):
+    """Delivers rows in order until it meets one that its peer closes the connection over."""
+
+    def __init__(self, poison: set[int], *, before_commit: int = 0) -> None:
+        super().__init__()
+        self.poison = poison
+        self.before_commit = before_commit
+        self.delivered: list[int] = []
+        self.closes = 0
+
+    def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
+        """See `Endpoint`."""
+        super().send_batch(rows, settle)
+        if self.poison.isdisjoint(self.pending):
+            self.delivered.extend(self.pending)
+            self.settle_all(DELIVERED)
+            return
+        # A peer that commits in groups has not confirmed what came right before either.
+        for offset in list(self.pending):
+            if offset in self.poison or self.before_commit:
+                break
+            self.delivered.append(offset)
+            self.settle(offset)
+        self.closes += 1
+        self.cut("closed by the peer", result=CLOSED)
+
+
+async def lives(bench: Bench, endpoint: ClosingEndpoint, connections: int) -> None:
+    """Let the link come back so many times."""
+    for _ in range(connections):
+        await bench.settle()
+        if not endpoint.link_is_up:
+            endpoint.revive()
+        await bench.settle()
+
+
+async def test_the_culprit_becomes_a_dead_letter_and_the_others_flow(start: Start) -> None:
+    """Three closes in company, then alone; a connection without it proves that it is the row."""
+    endpoint = ClosingEndpoint({3}, before_commit=1)
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(*(a_row(number, device=f"d{number}") for number in range(1, 7)))
+    await lives(bench, endpoint, 12)
+    assert queue.dead == [(3, FailureKind.REJECTED, "connection closed")]
+    assert queue.confirmed == [1, 2, 4, 5, 6]
+    assert 6 <= endpoint.closes <= 7
+
+
+async def test_order_of_the_sender_is_kept_around_it(start: Start) -> None:
+    """One device sent all of them: what comes behind the culprit waits, then leaves in order."""
+    endpoint = ClosingEndpoint({3}, before_commit=1)
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(*(a_row(number) for number in range(1, 9)))
+    await lives(bench, endpoint, 12)
+    assert queue.dead == [(3, FailureKind.REJECTED, "connection closed")]
+    assert queue.confirmed == [1, 2, 4, 5, 6, 7, 8]
+
+
+async def test_several_culprits_in_a_row(start: Start) -> None:
+    """One behind the other: each is kept out in turn, and all end once a good one gets through."""
+    endpoint = ClosingEndpoint({2, 3, 4}, before_commit=1)
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(*(a_row(number) for number in range(1, 8)))
+    await lives(bench, endpoint, 24)
+    assert [offset for offset, *_ in queue.dead] == [2, 3, 4]
+    assert queue.confirmed == [1, 5, 6, 7]
+
+
+async def test_a_peer_that_closes_on_everything_costs_nothing(start: Start) -> None:
+    """No connection does better without a row, so none is a dead letter, however long it lasts."""
+    rows = 2 * KEPT_OUT_MAX
+    endpoint = ClosingEndpoint(set(range(rows)))
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(*(a_row(number) for number in range(rows)))
+    await lives(bench, endpoint, 5 * rows)
+    assert queue.dead == []
+    endpoint.poison.clear()
+    await lives(bench, endpoint, 3)
+    assert len(queue.confirmed) + len(queue.dead) == rows
+    assert len(queue.dead) <= KEPT_OUT_MAX
+
+
+async def test_alone_it_ends_after_a_quiet_connection(start: Start) -> None:
+    """With nothing else to send, thirty seconds of connection without it prove as much."""
+    endpoint = ClosingEndpoint({1})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await lives(bench, endpoint, 4)
+    assert queue.dead == []
+    assert endpoint.link_is_up
+    await bench.clock.advance(29.0)
+    assert queue.dead == []
+    await bench.clock.advance(1.5)
+    assert queue.dead == [(1, FailureKind.REJECTED, "connection closed")]
+    assert endpoint.received == [1, 1, 1]
+
+
+async def test_two_alone_wait_for_a_third_or_their_time_to_live(start: Start) -> None:
+    """Each could be the reason for the other's closes; a row that is kept out still expires."""
+    endpoint = ClosingEndpoint({1, 2})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1), a_row(2, expires_ms=bench.clock.boottime_ms() + 100_000))
+    await lives(bench, endpoint, 12)
+    await bench.clock.advance(60.0)
+    assert (queue.dead, queue.expired) == ([], [])
+    await bench.clock.advance(45.0)
+    assert queue.expired == [2]
+    await bench.clock.advance(31.0)
+    assert [offset for offset, *_ in queue.dead] == [1]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.DISCONNECTED, FailureKind.TIMEOUT])
+async def test_other_ends_of_a_connection_count_against_no_row(
+    start: Start, kind: FailureKind
+) -> None:
+    """A lost link or a silent peer says nothing about the row, however often it happens."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    for _ in range(20):
+        await bench.settle()
+        if endpoint.link_is_up:
+            endpoint.cut(result=SendResult(kind, "away"))
+        await bench.clock.advance(61.0)
+        if not endpoint.link_is_up:
+            endpoint.revive()
+    await bench.settle()
+    assert queue.dead == []
+    assert 1 in endpoint.pending
+
+
+async def test_rows_leave_one_by_one_while_the_culprit_is_looked_for(start: Start) -> None:
+    """After the third close as many rows as were in flight leave alone, then the link is full."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(*(a_row(number, device=f"d{number}") for number in range(1, 9)))
+    await bench.settle()
+    assert list(endpoint.pending) == [1, 2, 3, 4]
+    for _ in range(3):
+        assert len(endpoint.pending) == 4
+        endpoint.cut(result=CLOSED)
+        endpoint.revive()
+        await bench.settle()
+    for number in range(1, 5):
+        assert list(endpoint.pending) == [number]
+        endpoint.settle(number)
+        await bench.settle()
+    assert len(endpoint.pending) > 1
+    endpoint.settle_all()
+    await bench.settle()
+    assert queue.confirmed == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert queue.dead == []
+
+
+async def test_a_row_that_was_kept_out_goes_back_when_the_pump_ends(start: Start) -> None:
+    """A stop or another endpoint in its place finds the row where it was."""
+    endpoint = ClosingEndpoint({1})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await lives(bench, endpoint, 4)
+    assert queue.waiting == []
+    await bench.pump.drain(bench.clock.monotonic())
+    assert queue.waiting == [1]

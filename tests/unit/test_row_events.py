@@ -1,0 +1,126 @@
+"""Events in columns: what is packed comes out again, and takes little room."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgehub.journal.events import unpack
+from edgehub.message import NEVER_MS, EndpointId, Message, Priority, Row
+from edgehub.row_events import EventColumns, RowEvent, pack
+
+QUEUE = (EndpointId("upstream"), Priority(7))
+
+rows = st.builds(
+    lambda offset, device, module, enqueued, ttl, size, attempts, routes, key: Row(
+        offset,
+        Message(device, module, "/messages/", {}, {}, b""),
+        enqueued,
+        NEVER_MS if ttl is None else enqueued + ttl,
+        tuple(routes),
+        size,
+        attempts,
+        message_key=key,
+    ),
+    st.integers(1, 2**40),
+    st.sampled_from(["a", "b", "gerät"]),
+    st.sampled_from([None, None, "cam"]),
+    st.integers(0, 2**44),
+    st.sampled_from([None, 1, 7_200_000]),
+    st.integers(64, 2**20),
+    st.integers(0, 3),
+    st.lists(st.sampled_from(["r1", "r2"]), min_size=1, max_size=2),
+    st.sampled_from([0, 5, "abc-1"]),
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=40), st.sampled_from(RowEvent), st.integers(0, 2**44))
+def test_what_is_packed_comes_out_again(some: list[Row], event: RowEvent, at_ms: int) -> None:
+    """Every column, whatever is equal or differs in it."""
+    columns = EventColumns()
+    enqueues = event is RowEvent.ENQUEUED
+    columns.add(event, some, None if enqueues else at_ms, None if enqueues else "why: so")
+    notes = [["stop"]]
+    events = unpack(pack(17, 18, notes, [(*QUEUE, columns)]))
+    assert (events.hub_ms, events.wall_ms, events.notes, events.counts) == (17, 18, notes, [])
+    section = events.sections[0]
+    assert (section.endpoint_id, section.priority) == QUEUE
+    for row, values in zip(some, section.rows, strict=True):
+        kind, offset, time, enqueued, ttl, size, attempts, sender, routes, key, reason = values
+        assert kind == event
+        assert (offset, enqueued, size, key) == (
+            row.offset,
+            row.enqueued_ms,
+            row.size,
+            row.message_key,
+        )
+        assert time == (row.enqueued_ms if enqueues else at_ms)
+        expires = NEVER_MS if ttl is None else enqueued + ttl
+        assert expires == row.expires_ms
+        assert attempts - row.attempts == (event in {RowEvent.SENT, RowEvent.DEAD_LETTERED})
+        assert section.senders[sender] == row.message.sender
+        assert tuple(section.routes[routes]) == row.routes
+        assert reason == (None if enqueues else "why: so")
+
+
+def test_an_event_takes_few_bytes() -> None:
+    """A busy commit: 500 rows of 100 devices take 3 bytes each."""
+    dice = random.Random(1)
+    some = [
+        Row(
+            n,
+            Message(f"dev-{dice.randrange(100)}", None, "", {}, {}, b""),
+            n // 83,
+            n // 83 + 60,
+            ("r",),
+            264,
+        )
+        for n in range(1, 501)
+    ]
+    columns = EventColumns()
+    columns.add(RowEvent.ENQUEUED, some, None)
+    assert len(pack(1, 1, [], [(*QUEUE, columns)])) < 3 * 500
+
+
+def a_row(offset: int, size: int = 100) -> Row:
+    """Build a row."""
+    return Row(offset, Message("d", None, "", {}, {}, b""), 5, NEVER_MS, ("r",), size)
+
+
+def test_parting_and_joining_keeps_the_order() -> None:
+    """Parts divide at an offset and leave out what is to be left out."""
+    columns = EventColumns()
+    columns.add(RowEvent.SENT, [a_row(n) for n in (1, 2, 3, 4)], 9)
+    low, high = columns.part(2, {4})
+    assert (low.offsets, high.offsets) == ([1, 2], [3])
+    low.extend(high)
+    assert low.offsets == [1, 2, 3]
+    taken = low.take({2})
+    assert (taken.offsets, low.offsets) == ([2], [1, 3])
+
+
+def test_sums_take_the_place_of_events() -> None:
+    """Shrunk columns keep number and bytes by event, of the offsets asked for."""
+    columns = EventColumns()
+    columns.add(RowEvent.SENT, [a_row(1), a_row(2)], 9)
+    columns.add(RowEvent.EXPIRED, [a_row(3, 50), a_row(4)], 9)
+    columns.shrink(3)
+    assert columns.offsets == [4]
+    events = unpack(pack(1, 1, [], [(*QUEUE, columns)]))
+    assert sorted(events.counts) == [
+        ("upstream", 7, 1, 2, 200, None),
+        ("upstream", 7, 2, 1, 50, None),
+    ]
+    columns.shrink()
+    assert not columns.offsets
+    assert columns.counts == {1: (2, 200), 2: (2, 150)}
+
+
+@pytest.mark.parametrize("blob", [b"", b"junk", pack(1, 1, [], [])[:-2]])
+def test_damage_is_told(blob: bytes) -> None:
+    """What cannot be read is a ValueError, not a crash."""
+    with pytest.raises(ValueError, match="damaged"):
+        unpack(blob)
