@@ -83,6 +83,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> None
             "dates": dates,
             "segments": segments,
             "manifests": [manifest["path"] for manifest in manifests],
+            "held_segments": plan["held_segments"],
         }
         click.echo(json.dumps(document, indent=2))
     elif segments:
@@ -90,5 +91,9 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> None
         click.echo(f"{len(segments)} segments, {lines} lines to {name}: {', '.join(dates)}")
     else:
         click.echo(f"nothing new for {name}")
-    if plan["held_segments"] and not as_json:
-        click.echo(f"{plan['held_segments']} segments are held until the clock is trusted")
+    if plan["held_segments"]:
+        click.echo(
+            f"{plan['held_segments']} segments are held until the clock is trusted: let NTP set it,"
+            ' or say clock.trust = "always" if it is right',
+            err=as_json,
+        )

@@ -131,7 +131,10 @@ def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
         publish(daemon, range(3))
         held = edgehub(daemon, "journal", "export", "exported", "--close")
         assert held.returncode == 0, held.stderr
-        assert held.stdout.endswith("1 segments are held until the clock is trusted\n")
+        assert "1 segments are held until the clock is trusted: " in held.stdout
+        again = edgehub(daemon, "journal", "export", "exported", "--json")
+        assert json.loads(again.stdout)["held_segments"] == 1
+        assert "clock.trust" in again.stderr
         text = edgehub(daemon, "journal", "status").stdout
         assert "held until the clock is trusted: 1 segments, " in text
         assert not (tmp_path / "exported").exists()
