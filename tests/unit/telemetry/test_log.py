@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import structlog
 
+from edgehub.store.writer import log as store_log
 from edgehub.telemetry.log import configure, set_level
-
-
-@pytest.fixture(autouse=True)
-def _own_set_up():
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 def test_the_level_changes_for_loggers_in_use(capsys):
@@ -34,3 +27,15 @@ def test_the_level_changes_for_loggers_in_use(capsys):
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["event"] for line in lines] == ["test.first", "test.second", "test.third"]
     assert lines[2]["level"] == "error"
+
+
+def test_a_set_up_ends_with_its_test_first():
+    """What the next test checks: this one sets the log up and uses a logger of the product."""
+    configure(level="error", fmt="json")
+    store_log.warning("test.dropped")
+
+
+def test_a_set_up_ends_with_its_test_second(capsys):
+    """A logger of the product writes as if no test before had set the log up."""
+    store_log.warning("test.seen")
+    assert "test.seen" in capsys.readouterr().out

@@ -1,0 +1,31 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from edgehub.telemetry.log import set_level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _log_set_up_of_its_own() -> Iterator[None]:
+    """Undo the process-wide log set-up of a command that a test runs in this process."""
+    before = structlog.get_config()
+    yield
+    if structlog.get_config() == before:
+        return
+    structlog.configure(**before)
+    set_level("info")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("edgehub."):
+            # A logger that was used meanwhile keeps that set-up in its instance.
+            logger = getattr(module, "log", None)
+            if isinstance(logger, structlog._config.BoundLoggerLazyProxy):  # noqa: SLF001 - no public name
+                logger.__dict__.pop("bind", None)
