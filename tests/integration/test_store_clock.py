@@ -219,9 +219,9 @@ async def test_steps_neither_expire_nor_immortalise(
     async with running(tmp_path / "q.db", clock=clock) as hub:
         await hub.stored(5, a_result(ttl_s=600))
         for _ in range(3):
-            await clock.advance(100)
+            await clock.advance(99)
             clock.step_wall(step_ms)
-            await clock.advance(100)
+            await clock.advance(99)
             clock.step_wall(-step_ms)
         assert hub.queue().statistics().depth == 5
         await clock.advance(70)
