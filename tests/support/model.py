@@ -136,6 +136,9 @@ class Ledger:
                 if kind is FailureKind.TRANSIENT:
                     pause_s = min(60.0, PAUSE_S_MIN * 2.0 ** min(copy.attempts - 1, 6))
                     copy.not_before_s = now_s + pause_s
+                    if copy.sender in self.lines[key].held_senders:
+                        # Refused on trial: the hold goes on, and its end counts from here.
+                        self.lines[key].held_senders[copy.sender] = now_s
             else:
                 fine = kind not in {*ATTEMPTED, *FINAL} and (result is None or kind or copy.again)
                 assert fine, f"{copy} goes back after {kind}"

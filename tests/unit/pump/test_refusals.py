@@ -68,6 +68,26 @@ async def test_a_row_on_trial_goes_alone_whatever_else_is_refused(start: Start) 
     assert endpoint.received == [1, 2, 1, 2]
 
 
+async def test_a_hold_counts_from_the_last_refusal(start: Start) -> None:
+    """A row refused on each trial keeps its sender back, but never longer than a minute at once."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await bench.settle()
+    endpoint.settle(1, LATER)
+    queue.put(a_row(2))
+    for trial in range(2, 10):
+        await bench.clock.advance(60.1)
+        assert endpoint.received == [1] * trial
+        endpoint.settle(1, LATER)
+        await bench.settle()
+    await bench.clock.advance(60.1)
+    endpoint.settle(1)
+    await bench.settle()
+    assert endpoint.received == [*[1] * 10, 2]
+
+
 async def test_strict_order_repeats_the_later_rows_of_the_sender(start: Start) -> None:
     """Later rows in flight follow the refused one again, even if delivered; others go on."""
     endpoint = StalledEndpoint()
