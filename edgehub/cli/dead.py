@@ -13,12 +13,28 @@ from edgehub.cli.tables import new_table, print_table
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _FIGURES: Final = ("number", "priority", "body", "tries")
 _AT_ONCE: Final = 200
 """What the daemon takes in one call."""
 _PAGE: Final = 1000
+
+
+def _release_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command choose dead letters that leave; its options are the arguments of `_release`."""
+    options = (
+        click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1),
+        click.option("--all", "every", is_flag=True, help="All there are."),
+        click.option("--queue", "queue_name", help="All of one queue."),
+        dry_run_option,
+        yes_option,
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -88,62 +104,35 @@ def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None
 
 
 @dead.command()
-@click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All there are.")
-@click.option("--queue", "queue_name", help="All of one queue.")
-@dry_run_option
-@yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_release_options
 @click.pass_obj
-def requeue(
-    obj: dict[str, Any],
-    numbers: tuple[int, ...],
-    every: bool,
-    queue_name: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def requeue(obj: dict[str, Any], /, **chosen: Any) -> None:
     """Put dead letters back into their queues, where they are tried anew.
 
     Each goes to its old place; its time to live goes on where it stood when it was given up.
     """
-    choice = (numbers, every, queue_name)
-    _release(obj, "dead requeue", choice, dry_run=dry_run, yes=yes, as_json=as_json)
+    _release(obj, "dead requeue", **chosen)
 
 
 @dead.command()
-@click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1)
-@click.option("--all", "every", is_flag=True, help="All there are.")
-@click.option("--queue", "queue_name", help="All of one queue.")
-@dry_run_option
-@yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_release_options
 @click.pass_obj
-def purge(
-    obj: dict[str, Any],
-    numbers: tuple[int, ...],
-    every: bool,
-    queue_name: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def purge(obj: dict[str, Any], /, **chosen: Any) -> None:
     """Delete dead letters; they are gone for good."""
-    choice = (numbers, every, queue_name)
-    _release(obj, "dead purge", choice, dry_run=dry_run, yes=yes, as_json=as_json)
+    _release(obj, "dead purge", **chosen)
 
 
 def _release(
     obj: dict[str, Any],
     command: str,
-    choice: tuple[tuple[int, ...], bool, str | None],
     *,
+    numbers: tuple[int, ...],
+    every: bool,
+    queue_name: str | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
-    numbers, every, queue_name = choice
     if sum([bool(numbers), every, queue_name is not None]) != 1:
         msg = "want numbers, or --queue, or --all (edgehub queue dead list shows what there is)"
         raise click.UsageError(msg)
