@@ -10,48 +10,41 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
-from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 import edgehub
-from edgehub import status
 from edgehub.clock import Clock, SystemClock
-from edgehub.config.configuration import (
-    Configuration,
-    compile_table,
-    fault_documents,
-    read_configuration,
-)
-from edgehub.config.effective import DATABASE_NAME, effective_document
+from edgehub.commands import Commands
+from edgehub.config.configuration import Configuration, read_configuration
+from edgehub.config.effective import DATABASE_NAME
 from edgehub.config.origin import LoadedSettings
 from edgehub.control.server import ControlServer
 from edgehub.destinations import Surroundings
 from edgehub.devices.identities import Identities
 from edgehub.egress import Egress
-from edgehub.errors import ConfigError, EdgeHubError, ManifestError
-from edgehub.forecast.forecast import Present, difference_document, manifest_document
+from edgehub.errors import EdgeHubError
 from edgehub.hub_id import load_hub_id
 from edgehub.ingress import IngressParts, build_http, build_listener
 from edgehub.journaling import Journaling
 from edgehub.lifecycle import Phase
 from edgehub.notify.reports import Reports
 from edgehub.notify.service_manager import ServiceManager
-from edgehub.operating.commands import NAMES, Operating
+from edgehub.operating.commands import Operating
 from edgehub.operating.outlook import Outlook
+from edgehub.overview import Overview
+from edgehub.parts import HubParts
 from edgehub.reload import Reloader, ReloadParts, store_caps
 from edgehub.router import Router
-from edgehub.routes.manifest import parse_manifest
 from edgehub.settings import Settings
 from edgehub.store.options import ClockTrust, StoreOptions, TtlWhileOff
 from edgehub.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine
 
+    from edgehub.control.server import Command
     from edgehub.heads.head import Head
     from edgehub.heads.http.head import HttpHead
     from edgehub.heads.mqtt.listener import MqttListener
@@ -114,8 +107,10 @@ class Hub:
         self._listener: MqttListener
         self._http: HttpHead | None = None
         self._reloader: Reloader
-        self._outlook: Outlook
-        self._operating: Operating
+        self._overview: Overview
+        # The control socket opens before pumps start, so that a hub that cannot have it starts
+        # none; its commands come with the parts that carry them out.
+        self._commands: dict[str, Command] = {}
         self.started = asyncio.Event()
 
     @property
@@ -211,7 +206,7 @@ class Hub:
         self._identities.apply(self._configuration.identities)
         self._router = Router(self._configuration.table, self._store)
         self._build_heads()
-        control = ControlServer(self._loaded.settings.control_path, self._commands())
+        control = ControlServer(self._loaded.settings.control_path, self._commands)
         for head in self._heads():
             await head.open()
         await control.open()
@@ -219,21 +214,16 @@ class Hub:
             async with asyncio.TaskGroup() as pumps:
                 self._egress = self._build_egress(pumps)
                 self._egress.ensure()
-                self._outlook = Outlook(self._store, self._egress, self._clock)
-                self._operating = Operating(
-                    store=self._store,
-                    egress=self._egress,
-                    outlook=self._outlook,
-                    journaling=self._journaling,
-                    router=self._router,
-                )
                 self._reloader = self._build_reloader()
+                parts = self._parts()
+                self._overview = Overview(parts)
+                self._commands.update(Commands(parts, self.status).table())
                 async with asyncio.TaskGroup() as heads:
                     serving = [
                         self._spawn(heads, head.run, type(head).__name__) for head in self._heads()
                     ]
                     reloader = self._spawn(heads, self._reloader.run, "reloader")
-                    outlook = self._spawn(heads, self._outlook.run, "outlook")
+                    outlook = self._spawn(heads, parts.outlook.run, "outlook")
                     self._announce()
                     await self._stopping.wait()
                     # No reload may start a pump that the drain does not know.
@@ -311,6 +301,29 @@ class Hub:
             reports=self._reports,
         )
 
+    def _parts(self) -> HubParts:
+        outlook = Outlook(self._store, self._egress, self._clock)
+        return HubParts(
+            hub_id=self._hub_id,
+            clock=self._clock,
+            store=self._store,
+            router=self._router,
+            egress=self._egress,
+            listener=self._listener,
+            http=self._http,
+            outlook=outlook,
+            operating=Operating(
+                store=self._store,
+                egress=self._egress,
+                outlook=outlook,
+                journaling=self._journaling,
+                router=self._router,
+            ),
+            reloader=self._reloader,
+            reports=self._reports,
+            assemblies=[self._journaling],
+        )
+
     def _announce(self) -> None:
         self._phase = Phase.RUNNING
         self._reports.ready()
@@ -377,103 +390,17 @@ class Hub:
         except TimeoutError:
             log.warning("hub.flush_cut_short", failing=self._store.statistics().failing)
 
-    def _commands(self) -> Mapping[str, Any]:
-        return {
-            "status": self._status_command,
-            "config reload": self._reload_command,
-            "config show": self._settings_command,
-            "manifest show": self._manifest_command,
-            "manifest diff": self._difference_command,
-            **self._journaling.commands(),
-            **{name: partial(self._operating_command, name) for name in NAMES},
-        }
-
-    async def _status_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return self.status()
-
-    async def _operating_command(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        # The socket opens before pumps start, so that a hub that cannot have it starts none.
-        return await self._operating.call(name, arguments)
-
-    async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._reloader.reload()).document()
-
-    async def _settings_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        configuration = self._reloader.configuration
-        return effective_document(
-            configuration.loaded, manifest=configuration.manifest, running=True
-        )
-
-    async def _manifest_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return manifest_document(self._router.table.manifest)
-
-    async def _difference_command(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        text, file = arguments.get("text"), arguments.get("file")
-        if not isinstance(text, str) or not isinstance(file, str):
-            raise ConfigError("arguments", "want the manifest's `text` and its `file` name")
-        settings = self._reloader.configuration.settings
-        try:
-            after = await asyncio.to_thread(parse_manifest, text, file=file)
-            compile_table(after, settings, hub_id=self._hub_id)
-        except ManifestError as error:
-            return {"faults": fault_documents(error)}
-        usage = await asyncio.to_thread(shutil.disk_usage, settings.data_dir)
-        present = Present(
-            manifest=self._router.table.manifest,
-            queues=[queue.statistics() for queue in self._store.queues()],
-            rates=self._outlook.rates(),
-            served=self._egress.served(),
-            free_bytes=usage.free,
-        )
-        return {"faults": [], **difference_document(present, after)}
-
     def _summary(self) -> str:
         if self._phase is Phase.STARTING:
             return "recovers what is stored"
-        endpoints = self._outlook.endpoint_documents()
-        queues = self._outlook.queue_documents()
-        return status.summary(self._phase, endpoints, queues, upstream=self._egress.has_upstream)
+        return self._overview.summary(self._phase)
 
     def _stalled(self, seconds: float) -> dict[str, float]:
         return {} if self._phase is Phase.STARTING else self._egress.stalled(seconds)
 
     def status(self) -> dict[str, Any]:
         """Describe the whole hub; what `edgehub status --json` prints."""
-        queues = self._outlook.queue_documents()
-        endpoints = self._outlook.endpoint_documents()
-        manifest = self._router.table.manifest
-        pending = self._reloader.needs_restart
-        store = self._store.statistics()
-        return {
-            "hub_id": self._hub_id,
-            "version": edgehub.__version__,
-            "phase": self._phase,
-            "pid": os.getpid(),
-            "summary": status.summary(
-                self._phase, endpoints, queues, upstream=self._egress.has_upstream
-            ),
-            "degraded": bool(status.store_warnings(store)),
-            "warnings": [
-                *status.store_warnings(store),
-                *status.warnings(
-                    self._egress.orphans(),
-                    [*map(str, pending), *map(str, manifest.warnings)],
-                    self._router.unrouted_total,
-                    self._reports.stalled,
-                ),
-                *self._outlook.warnings(),
-            ],
-            "stalled": sorted(self._reports.stalled),
-            "needs_restart": [entry.key for entry in pending],
-            "routes": len(manifest.routes),
-            "unrouted": self._router.unrouted_total,
-            "mqtt": asdict(self._listener.statistics()),
-            "http": None if self._http is None else asdict(self._http.statistics()),
-            "store": asdict(store),
-            "journal": self._journaling.document(),
-            "endpoints": endpoints,
-            "queues": queues,
-        }
+        return self._overview.document(self._phase)
 
 
 def _first(group: BaseExceptionGroup[EdgeHubError]) -> EdgeHubError:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock
+    from edgehub.control.server import Command
     from edgehub.journal.trace import Passed, Trace
     from edgehub.journal.waits import Key, Split
     from edgehub.settings import Settings
@@ -125,7 +126,16 @@ class Journaling:
             return {"enabled": False}
         return {"enabled": True, **asdict(self._journal.statistics())}
 
-    def commands(self) -> Mapping[str, Any]:
+    @property
+    def name(self) -> str:
+        """Give its key in the status."""
+        return "journal"
+
+    def warnings(self) -> list[str]:
+        """List what a person should look at."""
+        return []
+
+    def commands(self) -> Mapping[str, Command]:
         """Give the commands of the control socket."""
         return {
             "journal status": self._status_command,

@@ -65,7 +65,7 @@ class Bench:
 
     async def command(self, name: str, **arguments: object) -> Any:
         """Carry out a command of the control socket."""
-        return await self.hub._commands()[name](arguments)  # noqa: SLF001 - the socket's table
+        return await self.hub._commands[name](arguments)  # noqa: SLF001 - the socket's table
 
     async def publish(self, bodies: list[bytes], device_id: str = "press-1") -> None:
         """Publish as a device and wait for the acknowledgements."""

@@ -1,0 +1,92 @@
+"""The commands of the control socket: each name and the coroutine function behind it.
+
+Owns nothing. The hub's own commands stand here; assemblies bring theirs, `operating/` has those on
+queues and rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from edgehub.config.configuration import compile_table, fault_documents
+from edgehub.config.effective import effective_document
+from edgehub.errors import ConfigError, ManifestError
+from edgehub.forecast.forecast import Present, difference_document, manifest_document
+from edgehub.operating.commands import NAMES
+from edgehub.routes.manifest import parse_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edgehub.control.server import Command
+    from edgehub.parts import HubParts
+
+    Arguments = Mapping[str, Any]
+
+
+class Commands:
+    """See the module.
+
+    Args:
+        parts: The running hub.
+        status: Describes the whole hub.
+    """
+
+    __slots__ = ("_parts", "_status")
+
+    def __init__(self, parts: HubParts, status: Callable[[], dict[str, Any]]) -> None:
+        self._parts = parts
+        self._status = status
+
+    def table(self) -> dict[str, Command]:
+        """Give every command by its name."""
+        table: dict[str, Command] = {
+            "status": self._status_command,
+            "config reload": self._reload,
+            "config show": self._settings,
+            "manifest show": self._manifest,
+            "manifest diff": self._difference,
+            **{name: partial(self._parts.operating.call, name) for name in NAMES},
+        }
+        for assembly in self._parts.assemblies:
+            table.update(assembly.commands())
+        return table
+
+    async def _status_command(self, _arguments: Arguments) -> dict[str, Any]:
+        return self._status()
+
+    async def _reload(self, _arguments: Arguments) -> dict[str, Any]:
+        return (await self._parts.reloader.reload()).document()
+
+    async def _settings(self, _arguments: Arguments) -> dict[str, Any]:
+        configuration = self._parts.reloader.configuration
+        return effective_document(
+            configuration.loaded, manifest=configuration.manifest, running=True
+        )
+
+    async def _manifest(self, _arguments: Arguments) -> dict[str, Any]:
+        return manifest_document(self._parts.router.table.manifest)
+
+    async def _difference(self, arguments: Arguments) -> dict[str, Any]:
+        parts = self._parts
+        text, file = arguments.get("text"), arguments.get("file")
+        if not isinstance(text, str) or not isinstance(file, str):
+            raise ConfigError("arguments", "want the manifest's `text` and its `file` name")
+        settings = parts.reloader.configuration.settings
+        try:
+            after = await asyncio.to_thread(parse_manifest, text, file=file)
+            compile_table(after, settings, hub_id=parts.hub_id)
+        except ManifestError as error:
+            return {"faults": fault_documents(error)}
+        usage = await asyncio.to_thread(shutil.disk_usage, settings.data_dir)
+        present = Present(
+            manifest=parts.router.table.manifest,
+            queues=[queue.statistics() for queue in parts.store.queues()],
+            rates=parts.outlook.rates(),
+            served=parts.egress.served(),
+            free_bytes=usage.free,
+        )
+        return {"faults": [], **difference_document(present, after)}

@@ -1,0 +1,75 @@
+"""What a running hub says of itself as a whole: the status, and its one-line summary.
+
+Owns nothing. Invariant: the command line, the control socket, the service manager and pages show
+the same figures, because they all come from here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import edgehub
+from edgehub import status
+
+if TYPE_CHECKING:
+    from edgehub.lifecycle import Phase
+    from edgehub.parts import HubParts
+
+
+class Overview:
+    """See the module."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: HubParts) -> None:
+        self._parts = parts
+
+    def summary(self, phase: Phase) -> str:
+        """Say in a few words whether the hub delivers."""
+        outlook = self._parts.outlook
+        return status.summary(
+            phase,
+            outlook.endpoint_documents(),
+            outlook.queue_documents(),
+            upstream=self._parts.egress.has_upstream,
+        )
+
+    def document(self, phase: Phase) -> dict[str, Any]:
+        """Describe the whole hub; what `edgehub status --json` prints."""
+        parts = self._parts
+        queues = parts.outlook.queue_documents()
+        endpoints = parts.outlook.endpoint_documents()
+        manifest = parts.router.table.manifest
+        pending = parts.reloader.needs_restart
+        store = parts.store.statistics()
+        return {
+            "hub_id": parts.hub_id,
+            "version": edgehub.__version__,
+            "phase": phase,
+            "pid": os.getpid(),
+            "summary": status.summary(phase, endpoints, queues, upstream=parts.egress.has_upstream),
+            "degraded": bool(status.store_warnings(store)),
+            "warnings": [
+                *status.store_warnings(store),
+                *status.warnings(
+                    parts.egress.orphans(),
+                    [*map(str, pending), *map(str, manifest.warnings)],
+                    parts.router.unrouted_total,
+                    parts.reports.stalled,
+                ),
+                *parts.outlook.warnings(),
+                *(text for assembly in parts.assemblies for text in assembly.warnings()),
+            ],
+            "stalled": sorted(parts.reports.stalled),
+            "needs_restart": [entry.key for entry in pending],
+            "routes": len(manifest.routes),
+            "unrouted": parts.router.unrouted_total,
+            "mqtt": asdict(parts.listener.statistics()),
+            "http": None if parts.http is None else asdict(parts.http.statistics()),
+            "store": asdict(store),
+            **{assembly.name: assembly.document() for assembly in parts.assemblies},
+            "endpoints": endpoints,
+            "queues": queues,
+        }
