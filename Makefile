@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -p tests.support.stages
+WORKERS := 2
 STAGES := $(wildcard $(addprefix tests/,unit cases integration spark e2e deploy crash))
 
 RUNTIME := $(VENV)/.runtime-installed
@@ -34,7 +35,7 @@ analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-file
 	@$(BIN)/python -m zipfile -c dist/analytics.zip analytics
 
 test: $(DEVELOPMENT) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
-	$(PYTEST) -m "not soak" $(STAGES) $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(STAGES) $(ARGS)
 
 soak: $(DEVELOPMENT) debian java machines ## Run scaled and long tests in full size, up to hours
 	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
@@ -62,7 +63,7 @@ bench: $(DEVELOPMENT) debian ## Measure throughput and latency; ARGS="--runs 1 i
 	$(BIN)/python -m tests.bench.run $(ARGS)
 
 debian:
-	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev faketime:faketime \
+	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev faketime:faketime redis-server:redis-server \
 		systemd-analyze:systemd chromium:chromium
 
 java:
@@ -79,7 +80,7 @@ $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(DEVELOPMENT): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e '.[dev,spark]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,redis,spark,web,zstd]'
 	@touch $(RUNTIME) $(REPORT) $@
 
 $(REPORT): pyproject.toml constraints.txt | $(BIN)/python

@@ -10,6 +10,7 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.control.socket_path import address
 from edgehub.errors import DaemonUnreachableError, EdgeHubError
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def call(path: Path, command: str, **arguments: Any) -> Any:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(TIMEOUT_S)
-            connection.connect(str(path))
+            with address(path) as name:
+                connection.connect(name)
             with contextlib.suppress(BrokenPipeError):
                 # A hub that turns us away closes without reading, but says why.
                 connection.sendall(request)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import structlog
 
+from edgehub.control.socket_path import address
 from edgehub.errors import EdgeHubError, StartupError
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ CLIENTS_MAX: Final = 16
 SILENCE_MAX_S: Final = 60.0
 """Time for a client to ask, and to read its answer."""
 
-# sun_path holds 108 bytes with its closing zero.
-_SOCKET_PATH_BYTES_MAX: Final = 107
 _CROWDED: Final = f"{CLIENTS_MAX} others use the control socket; try again in a moment"
 
 log = structlog.get_logger(__name__)
@@ -70,15 +69,13 @@ class ControlServer:
         """Bind the socket.
 
         Raises:
-            StartupError: If the path is too long, in use or not writable.
+            StartupError: If the path is in use, not writable, or its last part too long.
         """
-        if len(bytes(self._path)) > _SOCKET_PATH_BYTES_MAX:
-            msg = f"control socket path is over {_SOCKET_PATH_BYTES_MAX} bytes: {self._path}"
-            raise StartupError(f"{msg} (set control_socket to a shorter one)")
         await self._remove_stale()
         listening = socket.socket(socket.AF_UNIX)
         try:
-            listening.bind(str(self._path))
+            with address(self._path) as name:
+                listening.bind(name)
             # Nobody can connect before `listen`, so a wider mode until here lets nobody in.
             self._path.chmod(0o600)
             self._server = await asyncio.start_unix_server(
@@ -114,7 +111,8 @@ class ControlServer:
             msg = f"{self._path} is in the way of the control socket and is no socket"
             raise StartupError(f"{msg} (move it away, or set control_socket to another path)")
         try:
-            _, writer = await asyncio.open_unix_connection(str(self._path))
+            with address(self._path) as name:
+                _, writer = await asyncio.open_unix_connection(name)
         except ConnectionRefusedError:
             self._path.unlink(missing_ok=True)
             return
@@ -126,7 +124,7 @@ class ControlServer:
 
     def _unusable(self, error: OSError) -> StartupError:
         msg = f"cannot open the control socket {self._path}: {error.strerror or error}"
-        return StartupError(f"{msg} (set control_socket to a path this user may write)")
+        return StartupError(f"{msg} (set control_socket to another path that this user may write)")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= CLIENTS_MAX:

@@ -162,8 +162,22 @@ async def test_a_command_that_outlives_the_server_is_not_answered(tmp_path, capl
     assert not caplog.records
 
 
-async def test_too_long_a_path_says_what_to_set(tmp_path):
-    """The kernel's limit on socket paths becomes a clear error."""
+async def test_a_socket_may_lie_deep(tmp_path):
+    """The kernel's limit on socket paths does not limit where the state may lie."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    path = folder / "control.sock"
+    server = ControlServer(path, {"echo": _echo})
+    await server.open()
+    try:
+        assert await asyncio.to_thread(call, path, "echo", a=1) == {"a": 1}
+    finally:
+        await server.close()
+    assert not path.exists()
+
+
+async def test_too_long_a_name_says_what_to_set(tmp_path):
+    """The kernel's limit on the name itself becomes a clear error."""
     with pytest.raises(StartupError, match="control_socket"):
         await ControlServer(tmp_path / ("x" * 120), {}).open()
 

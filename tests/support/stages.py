@@ -1,23 +1,31 @@
 """Pytest plugin of `make test`: the order of the stages, and an end even after a failed test.
 
-Quick tests come first, the daemon's crashes last, in random order inside a stage. A test that fails
+Quick tests come first, the daemon's crashes last, in random order inside a stage. Where two
+processes share the work, a file stays in one of them, and so does the report, which starts Spark
+once in a process. What takes both cores, or measures time, runs alone: the stages in `ALONE` and
+tests marked so. A test that fails
 half-way may leave a thread behind that keeps the process alive for ever, after all results were
 printed; then the run is ended, and is a failed one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
 STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
+ALONE: Final = frozenset({"spark", "crash"})
 EXIT_TIMEOUT_S: Final = 15.0
 
 
@@ -27,15 +35,48 @@ def stage_of(parts: Sequence[str]) -> int:
     return found[0] if found else len(STAGES)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Name what belongs into one process."""
+    parts = item.path.relative_to(item.config.rootpath).parts
+    together = "spark" if "spark" in parts else "/".join(parts)
+    item.add_marker(pytest.mark.xdist_group(together))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by stage; a stable sort keeps the random order that another plugin has made."""
     items.sort(key=lambda item: stage_of(item.path.relative_to(config.rootpath).parts))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test run beside others, or alone, before its time counts."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return (yield)
+    parts = item.path.relative_to(item.config.rootpath).parts
+    alone = not ALONE.isdisjoint(parts) or item.get_closest_marker("alone") is not None
+    with _turn(Path(tempfile.gettempdir()) / f"edgehub-tests-{run}", alone=alone):
+        return (yield)
+
+
+@contextlib.contextmanager
+def _turn(lock: Path, *, alone: bool) -> Iterator[None]:
+    # Who wants to be alone closes the gate meanwhile, so that a row of others cannot starve it.
+    with lock.with_suffix(".gate").open("w") as gate, lock.open("w") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        if not alone:
+            fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     """Watch the end of the process, which waits for all threads that are not daemons."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # It waits for the others when it is done, and is ended by the one that counts the results.
+        return
     watchdog = threading.Timer(EXIT_TIMEOUT_S, _give_up)
     watchdog.daemon = True
     watchdog.start()
