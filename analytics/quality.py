@@ -12,19 +12,17 @@ from analytics.errors import QualityError
 from analytics.transforms.balance import unbalanced
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, Row
 
 TOLD_MAX: Final = 10
 
 
-def check(balanced: DataFrame, faulty: Sequence[Row]) -> None:
+def check(balanced: DataFrame, quarantine: DataFrame) -> None:
     """Refuse a day whose counts do not close.
 
     Args:
         balanced: The equation of each queue.
-        faulty: Some of the lines that could not be used, for the explanation.
+        quarantine: The lines that could not be used; some of them go into the explanation.
 
     Raises:
         QualityError: Says which queues, by how much, and which lines may be the reason.
@@ -36,6 +34,7 @@ def check(balanced: DataFrame, faulty: Sequence[Row]) -> None:
     told += [_difference(row) for row in wrong[:TOLD_MAX]]
     if len(wrong) > TOLD_MAX:
         told.append("  and more")
+    faulty = quarantine.limit(TOLD_MAX).collect()
     if faulty:
         told.append("lines that could not be used:")
         told += [f"  {row['file']}: {row['fault']}: {row['line'][:160]}" for row in faulty]

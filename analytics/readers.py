@@ -60,14 +60,14 @@ def read_lines(spark: SparkSession, files: Files, args: JobArgs) -> DataFrame | 
         .option("recursiveFileLookup", value=True)
         .json(folders)
     )
-    return judge(raw.select("*", F.col("_metadata.file_path").alias("file")), args.midnight)
+    return judge(raw, args.midnight)
 
 
 def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
     """Say of every line what is wrong with it, and keep only what the questions need.
 
     Args:
-        raw: Lines as `schemas.LINE` has them, with `file`.
+        raw: Lines as `schemas.LINE` has them, as they come from their files.
         midnight: 00:00 UTC of the date that they should belong to.
 
     Returns:
@@ -99,11 +99,11 @@ def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
         "ttl_ms",
         "waited_ms",
         *(f"{cause}_ms" for cause in schemas.CAUSES),
-        F.coalesce("edge", "state", F.split_part("reason", F.lit(":"), F.lit(1))).alias("detail"),
+        F.coalesce("edge", "state", F.substring_index("reason", ":", 1)).alias("detail"),
         "to_endpoint",
         F.when(event == "moved", F.coalesce("to_priority", default)).alias("to_priority"),
         "fault",
-        F.when(is_faulty, F.col("file")).alias("file"),
+        F.when(is_faulty, F.input_file_name()).alias("file"),
         F.when(is_faulty, F.coalesce(schemas.CORRUPT, F.to_json(F.struct(*_told_columns())))).alias(
             "line"
         ),
@@ -143,18 +143,22 @@ def _is_incomplete() -> Column:
     }
     always = ("v", *schemas.LINE_KEY, "time", "hub_ms", "event")
     missing = [F.col(name).isNull() for name in always]
-    missing += [when & F.col(name).isNull() for name, when in needs.items()]
+    # In this order a line that has the key is not asked for its event.
+    missing += [F.col(name).isNull() & when for name, when in needs.items()]
     return reduce(or_, missing)
 
 
 def _is_out_of_range() -> Column:
     numbers = ("commit", "seq", "hub_ms", "priority", "bytes", "count", "ttl_ms", "rows")
     waits = ("waited_ms", "to_priority", *(f"{cause}_ms" for cause in schemas.CAUSES))
-    wrong = [F.coalesce(F.col(name) < 0, F.lit(False)) for name in (*numbers, *waits)]
     edge, state = F.col("edge"), F.col("state")
-    wrong.append((F.col("event") == "carried") & ~edge.isin(*schemas.EDGES))
-    wrong.append((F.col("event") == "link") & ~state.isin(*schemas.LINK_STATES))
-    return F.coalesce(reduce(or_, wrong), F.lit(False))
+    wrong = [
+        # The least of those that are there.
+        F.least(*(F.col(name) for name in (*numbers, *waits))) < 0,
+        (F.col("event") == "carried") & ~edge.isin(*schemas.EDGES),
+        (F.col("event") == "link") & ~state.isin(*schemas.LINK_STATES),
+    ]
+    return reduce(or_, [F.coalesce(each, F.lit(False)) for each in wrong])
 
 
 def good_lines(lines: DataFrame) -> DataFrame:
@@ -162,24 +166,25 @@ def good_lines(lines: DataFrame) -> DataFrame:
     return lines.where(F.col("fault").isNull()).drop("fault", "file", "line")
 
 
-def copies(lines: DataFrame) -> DataFrame:
-    """Count the lines that repeat another one.
+def tally(lines: DataFrame) -> DataFrame:
+    """Count lines by fault, and good ones that repeat another one.
 
     The places within a commit are looked at in masks of 64 bits: as exact as a count of distinct
     keys, with a group per commit instead of one per line.
 
     Returns:
-        One row: `copies`.
+        Grain: `fault`, null for good lines. `lines` and, among the good ones, `copies`.
     """
     place = F.col("seq")
     masks = lines.groupBy(
-        "hub", "store", "commit", F.shiftrightunsigned(place, 6).alias("block")
+        "fault", "hub", "store", "commit", F.shiftrightunsigned(place, 6).alias("block")
     ).agg(
         F.count(F.lit(1)).alias("lines"),
         F.bit_or(F.expr("shiftleft(1L, CAST(seq % 64 AS INT))")).alias("mask"),
     )
-    return masks.agg(
-        F.coalesce(F.sum(F.col("lines") - F.bit_count("mask")), F.lit(0)).alias("copies")
+    repeated = F.when(F.col("fault").isNull(), F.col("lines") - F.bit_count("mask"))
+    return masks.groupBy("fault").agg(
+        F.sum("lines").alias("lines"), F.coalesce(F.sum(repeated), F.lit(0)).alias("copies")
     )
 
 

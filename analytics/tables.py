@@ -6,6 +6,7 @@ plans that grow from question to question cost more than the questions.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from analytics import schemas
 from analytics.transforms.backlog import backlog
 from analytics.transforms.balance import balance
+from analytics.transforms.ends import ends
 from analytics.transforms.expiry import expiry
 from analytics.transforms.flows import flows, marks, queue_flows
 from analytics.transforms.losses import losses
@@ -35,14 +37,16 @@ class Shared:
 
     Attributes:
         lines: Good lines without copies.
-        marks: What was carried over the edges, and states of links.
+        marks: What was carried over the edges, states of links, and moves.
         summed: Flows of lines.
+        moved: Flows of queues.
         balanced: The equation of each queue.
     """
 
     lines: DataFrame
     marks: DataFrame
     summed: DataFrame
+    moved: DataFrame
     balanced: DataFrame
 
 
@@ -50,8 +54,9 @@ def share(lines: DataFrame) -> Shared:
     """Prepare what most questions need."""
     kept = _keep(marks(lines))
     summed = _keep(flows(lines))
-    balanced = _keep(balance(queue_flows(summed), kept))
-    return Shared(lines=lines, marks=kept, summed=summed, balanced=balanced)
+    moved = _keep(queue_flows(summed))
+    balanced = _keep(balance(moved, kept))
+    return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
 
 
 def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
@@ -60,23 +65,35 @@ def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
     Returns:
         Frames by the name of their table, each kept; docs/analytics.md describes them.
     """
-    moved = _keep(queue_flows(shared.summed))
+    # Two at a time: while one is being planned, the other has work for all cores.
+    with ThreadPoolExecutor(2, thread_name_prefix="ask") as pool:
+        asked = [pool.submit(_starvation, shared, args), pool.submit(_sums, shared)]
+    return {name: table for tables in asked for name, table in tables.result().items()}
+
+
+def _starvation(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
     changes = _keep(outages(shared.marks, shared.summed))
-    stepped = steps(shared.lines, shared.marks, shared.summed, moved, changes)
+    stepped = steps(shared.lines, shared.marks, shared.summed, shared.moved, changes)
     unserved = _keep(spells(stepped, args.starved_after_s * 1000))
     served = _keep(services(shared.lines))
     windows = _keep(starvation(unserved, served, args.idle_after_s * 1000))
-    buckets = _keep(histogram(shared.lines))
-    made = {
-        "expiry": expiry(shared.lines),
-        "waiting": percentiles(buckets),
-        "starvation_windows": _placed(windows, args),
-        "starvation": starved_queues(windows),
-        "backlog": backlog(moved, shared.balanced),
-        "losses": losses(shared.summed),
+    return {
+        "starvation_windows": _keep(_placed(windows, args)),
+        "starvation": _keep(starved_queues(windows)),
     }
-    kept = {name: _keep(table) for name, table in made.items()}
-    return kept | {"waiting_histogram": buckets, "balance": shared.balanced}
+
+
+def _sums(shared: Shared) -> dict[str, DataFrame]:
+    ended = _keep(ends(shared.lines))
+    buckets = histogram(ended)
+    return {
+        "balance": shared.balanced,
+        "expiry": expiry(ended),
+        "waiting_histogram": buckets,
+        "waiting": _keep(percentiles(buckets)),
+        "backlog": _keep(backlog(shared.moved, shared.balanced)),
+        "losses": _keep(losses(shared.summed)),
+    }
 
 
 def _keep(frame: DataFrame) -> DataFrame:

@@ -56,6 +56,7 @@ class Commands:
         return table
 
     async def _status_command(self, _arguments: Arguments) -> dict[str, Any]:
+        await self._parts.outlook.refresh()
         return self._status()
 
     async def _reload(self, _arguments: Arguments) -> dict[str, Any]:
@@ -83,7 +84,7 @@ class Commands:
             return {"faults": fault_documents(error)}
         usage = await asyncio.to_thread(shutil.disk_usage, settings.data_dir)
         present = Present(
-            manifest=parts.router.table.manifest,
+            manifest=parts.route_table.manifest(),
             queues=[queue.statistics() for queue in parts.store.queues()],
             rates=parts.outlook.rates(),
             served=parts.egress.served(),

@@ -6,24 +6,31 @@ the start of the hub and at a reload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import edgehub
-from edgehub.endpoints.aiomqtt_bridge import LinkOptions, TlsOptions
+from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
+from edgehub.endpoints.device_session import SessionOptions
+from edgehub.endpoints.device_sessions import DeviceSessions
 from edgehub.endpoints.file import FileEndpoint, FileOptions
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
-from edgehub.endpoints.mqtt_topic import TopicTemplate
+from edgehub.endpoints.mqtt_link import LinkOptions, TlsOptions
+from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic, SingleRows
+from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
+from edgehub.packet_limits import PacketLimits
 from edgehub.settings import (
+    CumulocityEndpointSettings,
     EndpointSettings,
     FileEndpointSettings,
     HttpEndpointSettings,
     MqttEndpointSettings,
 )
+from edgehub.settings.endpoints import identity_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,11 +38,19 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
+    from edgehub.devices.upstream_lanes import UpstreamLanes
+    from edgehub.endpoints.cumulocity import Publish
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.endpoints.module_input import ModuleSessions
+    from edgehub.endpoints.mqtt_payload import Payloads
+    from edgehub.endpoints.mqtt_topic import Topics
+    from edgehub.pump.succession import Succession
     from edgehub.routes.table import RouteTable
     from edgehub.store.store import Store
+
+    Relay = MqttEndpoint | DeviceSessions
+    """What takes messages to devices."""
 
     Spawn = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
 
@@ -53,6 +68,14 @@ class Surroundings:
         clock: Timers.
         rng: Randomness for jitter.
         spawn: Starts a supervised task in the group of the pumps.
+        succession: Knows predecessors of rows.
+        publish_local: Publishes in the local topic space.
+        cloud_prefix: First level of the local topics of Cumulocity.
+        cloud_id: External id of the gateway there.
+        lanes_of: Gives an endpoint at which devices have their own sessions its lanes.
+        platforms: What comes from Cumulocity, by endpoint.
+        device_sessions: Endpoints at which devices have their own sessions.
+        limits: Learns which endpoints have a largest packet.
     """
 
     hub_id: str
@@ -63,6 +86,14 @@ class Surroundings:
     clock: Clock
     rng: random.Random
     spawn: Spawn
+    succession: Succession
+    publish_local: Publish
+    cloud_prefix: str
+    cloud_id: str
+    lanes_of: Callable[[DeviceSessions], UpstreamLanes]
+    platforms: dict[EndpointId, CumulocityDownlink] = field(default_factory=dict)
+    device_sessions: dict[EndpointId, DeviceSessions] = field(default_factory=dict)
+    limits: PacketLimits = field(default_factory=PacketLimits)
 
 
 class Destinations:
@@ -85,7 +116,7 @@ class Destinations:
         self._ack_timeout_s = ack_timeout_s
         self._around = around
 
-    def build(self, endpoint_id: EndpointId) -> tuple[Endpoint, MqttEndpoint | None] | None:
+    def build(self, endpoint_id: EndpointId) -> tuple[Endpoint, Relay | None] | None:
         """Build an endpoint, and name the part of it that relays device-bound messages.
 
         None for $upstream without settings, which collects, and for a name of old settings.
@@ -94,7 +125,7 @@ class Destinations:
         options = self._named.get(endpoint_id)
         if link is None:
             return None
-        relay = link if isinstance(link, MqttEndpoint) and link.relays else None
+        relay = link if isinstance(link, MqttEndpoint | DeviceSessions) and link.relays else None
         if options is None or not options.open_at:
             return link, relay
         return self._scheduled(link, options), relay
@@ -122,11 +153,18 @@ class Destinations:
     def _build_link(self, endpoint_id: EndpointId) -> Endpoint | None:
         options = self._named.get(endpoint_id)
         if isinstance(options, MqttEndpointSettings):
+            if options.identity == "device":
+                return self._build_sessions(endpoint_id, options)
             return self._build_mqtt(endpoint_id, options)
+        if isinstance(options, CumulocityEndpointSettings):
+            return self._build_cumulocity(endpoint_id, options)
         if isinstance(options, FileEndpointSettings):
             return self._build_file(endpoint_id, options)
         if isinstance(options, HttpEndpointSettings):
             return self._build_http(endpoint_id, options)
+        return self._build_module_input(endpoint_id)
+
+    def _build_module_input(self, endpoint_id: EndpointId) -> ModuleInputEndpoint | None:
         module = split_module_input(endpoint_id)
         if module is None:
             return None
@@ -189,7 +227,7 @@ class Destinations:
             hub_id = self._around.hub_id
             return hub_id if endpoint_id == UPSTREAM else f"{hub_id}-{endpoint_id}"
         # A parent hub and Azure want the client id to be the user's id.
-        identity = _identity_of(options.username)
+        identity = identity_of(options.username)
         return f"{identity}-{endpoint_id}" if self._is_shared(endpoint_id, options) else identity
 
     def _is_shared(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> bool:
@@ -205,33 +243,25 @@ class Destinations:
         )
         return any((other.host, other.port, other.username) == key for other in others)
 
-    def _build_mqtt(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> MqttEndpoint:
+    def _build_mqtt(
+        self, endpoint_id: EndpointId, options: MqttEndpointSettings, *, relays: bool = True
+    ) -> MqttEndpoint:
         around = self._around
-        tls = None
-        if options.tls:
-            tls = TlsOptions(
-                ca_file=options.ca_file,
-                certificate_file=options.certificate_file,
-                key_file=options.key_file,
-            )
-        relays = options.device_bound and options.topic is None
+        relays = relays and options.device_bound and options.topic is None
+        client_id = self._client_id(endpoint_id, options)
         return MqttEndpoint(
             endpoint_id,
             MqttOptions(
                 link=LinkOptions(
                     host=options.host,
                     port=options.port,
-                    client_id=self._client_id(endpoint_id, options),
+                    client_id=client_id,
                     username=options.username,
                     password_file=options.password_file,
-                    tls=tls,
+                    tls=_tls_of(options),
                     keep_alive_s=options.keep_alive_s,
                 ),
-                topics=None
-                if options.topic is None
-                else TopicTemplate(
-                    options.topic, endpoint_id=endpoint_id, key=f"{endpoint_id}.topic"
-                ),
+                payloads=self._payloads(endpoint_id, options, client_id),
                 row_bytes_max=options.row_bytes_max,
                 ack_timeout_s=options.ack_timeout_s,
             ),
@@ -240,9 +270,91 @@ class Destinations:
             device_bound=around.device_bound if relays else None,
         )
 
+    def _build_sessions(
+        self, endpoint_id: EndpointId, options: MqttEndpointSettings
+    ) -> DeviceSessions:
+        around = self._around
+        sessions = around.device_sessions[endpoint_id] = DeviceSessions(
+            self._build_mqtt(endpoint_id, options, relays=False),
+            SessionOptions(
+                host=options.host,
+                port=options.port,
+                version=5 if options.device_mqtt == "5" else 4,
+                username=options.device_username,
+                password_file=options.device_password_file,
+                tls=_tls_of(options),
+                keep_alive_s=options.keep_alive_s,
+                ack_timeout_s=options.ack_timeout_s,
+            ),
+            on_behalf=options.on_behalf,
+            clock=around.clock,
+            device_bound=around.device_bound if options.device_bound else None,
+        )
+        return sessions
 
-def _identity_of(username: str) -> str:
-    # `<host>/<device>[/<module>]/?api-version=...` is how IoT Hub writes a user name.
-    parts = username.split("/")
-    ids = parts[1:-1]
-    return "/".join(ids) if 1 <= len(ids) <= 2 and "api-version=" in parts[-1] else username  # noqa: PLR2004 - device, module
+    def _build_cumulocity(
+        self, endpoint_id: EndpointId, options: CumulocityEndpointSettings
+    ) -> MqttEndpoint:
+        around = self._around
+        downlink = around.platforms[endpoint_id] = CumulocityDownlink(
+            endpoint_id,
+            prefix=around.cloud_prefix,
+            publisher=around.hub_id,
+            templates=options.templates,
+            publish=around.publish_local,
+            clock=around.clock,
+        )
+        return MqttEndpoint(
+            endpoint_id,
+            MqttOptions(
+                link=LinkOptions(
+                    host=options.host,
+                    port=options.port,
+                    client_id=options.client_id or around.cloud_id,
+                    username=options.username,
+                    password_file=options.password_file,
+                    tls=_tls_of(options),
+                    keep_alive_s=options.keep_alive_s,
+                ),
+                payloads=SingleRows(CumulocityTopics(around.cloud_prefix), options.row_bytes_max),
+                row_bytes_max=options.row_bytes_max,
+                ack_timeout_s=options.ack_timeout_s,
+            ),
+            clock=around.clock,
+            rng=around.rng,
+            downlink=downlink,
+        )
+
+    def _payloads(
+        self, endpoint_id: EndpointId, options: MqttEndpointSettings, client_id: str
+    ) -> Payloads:
+        compress = options.batch == "zstd"
+        topics: Topics
+        if options.topic is not None:
+            topics = TopicTemplate(
+                options.topic, endpoint_id=endpoint_id, key=f"{endpoint_id}.topic"
+            )
+        elif options.batches:
+            topics = BatchTopic(client_id, compress=compress)
+        else:
+            topics = IotHubTopics()
+        if not options.batches:
+            return SingleRows(topics, options.row_bytes_max)
+        return BatchedRows(
+            topics,
+            self._around.store.utc_ms,
+            rows_max=options.batch_rows_max,
+            bytes_max=options.batch_bytes_max,
+            compress=compress,
+            packet_bytes_max=options.row_bytes_max,
+        )
+
+
+def _tls_of(options: MqttEndpointSettings | CumulocityEndpointSettings) -> TlsOptions | None:
+    if not options.tls:
+        return None
+    return TlsOptions(
+        ca_file=options.ca_file,
+        certificate_file=options.certificate_file,
+        key_file=options.key_file,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -17,22 +18,26 @@ from edgehub import status
 from edgehub.destinations import Destinations
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, Order
+from edgehub.pump.dealing_queue import DealtQueues
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
 from edgehub.settings import EndpointSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from edgehub.destinations import Surroundings
+    from edgehub.destinations import Relay, Surroundings
     from edgehub.endpoints.endpoint import Endpoint
-    from edgehub.endpoints.mqtt import MqttEndpoint
     from edgehub.message import Row
+    from edgehub.pump.queue import PumpQueue
     from edgehub.settings import Settings
 
 REPLACE_DRAIN_S: Final = 3.0
 """What is in flight at an endpoint that is replaced may settle for so long; the rest goes back to
 its queue and leaves again through the new one."""
+
+TIDY_S: Final = 2.0
+"""Between two looks for endpoints that are not needed any more."""
 
 ADJUSTABLE: Final = frozenset(
     {
@@ -43,9 +48,13 @@ ADJUSTABLE: Final = frozenset(
         "in_flight_max",
         "rate_bytes_s_max",
         "aging_s",
+        "batch_linger_ms",
     }
 )
 """Settings of an endpoint that change while its link stays."""
+
+BATCH_PIECE_SHARE: Final = 0.4
+"""See `PumpOptions.piece_share`: what compresses well together, and an alarm still waits little."""
 
 log = structlog.get_logger(__name__)
 
@@ -70,11 +79,12 @@ class EgressChange:
 class _Served:
     """An endpoint id that is served: its pump and the pump's task."""
 
-    __slots__ = ("pump", "task")
+    __slots__ = ("dealt", "pump", "task")
 
-    def __init__(self, pump: Pump, task: asyncio.Task[None]) -> None:
+    def __init__(self, pump: Pump, task: asyncio.Task[None], dealt: DealtQueues | None) -> None:
         self.pump = pump
         self.task = task
+        self.dealt = dealt
 
 
 class Egress:
@@ -90,8 +100,10 @@ class Egress:
         self._named = _named(settings)
         self._ack_timeout_s = settings.mqtt.ack_timeout_s
         self._served: dict[EndpointId, _Served] = {}
-        self._relays: dict[EndpointId, MqttEndpoint] = {}
+        self._relays: dict[EndpointId, Relay] = {}
         self._listening: set[str] = set()
+        self._unneeded: set[EndpointId] = set()
+        self._ending = asyncio.Lock()
 
     @property
     def has_upstream(self) -> bool:
@@ -109,6 +121,42 @@ class Egress:
             built = destinations.build(endpoint_id)
             if built is not None:
                 self._start(*built)
+
+    def open(self, endpoint_id: EndpointId) -> None:
+        """Start an endpoint that a route is about to send to, if it is not there yet."""
+        self._unneeded.discard(endpoint_id)
+        if endpoint_id in self._served:
+            return
+        destinations = Destinations(
+            self._named, ack_timeout_s=self._ack_timeout_s, around=self._around
+        )
+        built = destinations.build(endpoint_id)
+        if built is not None:
+            self._start(*built)
+
+    def release(self, endpoint_id: EndpointId) -> None:
+        """Let an endpoint end that no route sends to any more; see `tidy`."""
+        if endpoint_id not in self._named:
+            self._unneeded.add(endpoint_id)
+
+    async def tidy(self) -> None:
+        """End, now and then, released endpoints for which nothing waits any more."""
+        while True:
+            await self._around.clock.sleep(TIDY_S)
+            waiting = self._stored()
+            for endpoint_id in sorted(self._unneeded - waiting):
+                self._unneeded.discard(endpoint_id)
+                async with self._ending:
+                    if endpoint_id in self._served and not self._still_wanted(endpoint_id):
+                        await self._end([endpoint_id])
+
+    def _still_wanted(self, endpoint_id: EndpointId) -> bool:
+        return endpoint_id in self._named or endpoint_id in self._around.table().endpoints
+
+    def _stored(self) -> set[EndpointId]:
+        return {
+            queue.endpoint_id for queue in self._around.store.queues() if queue.statistics().depth
+        }
 
     async def apply(self, settings: Settings) -> EgressChange:
         """Take over other settings: what did not change goes on, with its link.
@@ -133,7 +181,8 @@ class Egress:
             elif then != now:
                 self._served[endpoint_id].pump.adjust(PumpOptions(**_bounds(now)))
                 adjusted.append(endpoint_id)
-        await self._end(ended)
+        async with self._ending:
+            await self._end(name for name in ended if name in self._served)
         self.ensure()
         return EgressChange(
             added=tuple(sorted(self._served.keys() - before)),
@@ -183,13 +232,12 @@ class Egress:
         """End all pumps; what they still have in flight goes back to its queues."""
         for served in self._served.values():
             served.task.cancel()
+            if served.dealt is not None:
+                served.dealt.close()
 
     def orphans(self) -> set[EndpointId]:
         """Give the endpoints of stored queues that nobody serves; $upstream is never one."""
-        stored = {
-            queue.endpoint_id for queue in self._around.store.queues() if queue.statistics().depth
-        }
-        return stored - self.served()
+        return self._stored() - self.served()
 
     def endpoint_documents(self, drain_s: Mapping[EndpointId, float]) -> list[dict[str, Any]]:
         """Describe all endpoints.
@@ -199,8 +247,13 @@ class Egress:
         """
         return [
             status.endpoint_document(served.pump, drain_eta_seconds=drain_s.get(endpoint_id))
+            | self._platform_document(endpoint_id)
             for endpoint_id, served in sorted(self._served.items())
         ]
+
+    def _platform_document(self, endpoint_id: EndpointId) -> dict[str, Any]:
+        downlink = self._around.platforms.get(endpoint_id)
+        return {} if downlink is None else {"platform": downlink.document()}
 
     def waiting_bytes(self) -> dict[EndpointId, int]:
         """Give the bytes that wait for each endpoint whose link is up."""
@@ -217,16 +270,20 @@ class Egress:
         served = self._served.get(endpoint_id)
         return None if served is None else served.pump
 
-    def _start(self, endpoint: Endpoint, relay: MqttEndpoint | None) -> None:
+    def _start(self, endpoint: Endpoint, relay: Relay | None) -> None:
         around = self._around
         endpoint_id = endpoint.id
         if relay is not None:
             self._relays[endpoint_id] = relay
             for device_id in self._listening:
                 relay.subscribe_device(device_id)
+        dealt = None
+        queues: Callable[[], Sequence[PumpQueue]] = partial(around.store.queues_of, endpoint_id)
+        if sessions := around.device_sessions.get(endpoint_id):
+            queues = dealt = DealtQueues(queues, around.lanes_of(sessions))
         pump = Pump(
             endpoint,
-            queues=lambda: around.store.queues_of(endpoint_id),
+            queues=queues,
             rules=lambda row: self._rules(row, endpoint_id),
             clock=around.clock,
             now_ms=around.store.hub_time.now_ms,
@@ -234,12 +291,18 @@ class Egress:
             options=PumpOptions(**_bounds(self._named.get(endpoint_id, EndpointSettings()))),
             listener=around.store.journal,
         )
+        if dealt is not None:
+            dealt.wake = pump.rows_ready
+        pump.follow(around.succession)
         pump.remember_closes(around.store.suspects)
         around.store.watch(endpoint_id, pump.rows_ready)
         if isinstance(endpoint, ScheduledEndpoint):
             around.store.watch(endpoint_id, endpoint.rows_ready)
         task = around.spawn(pump.run, f"pump[{endpoint_id}]")
-        self._served[endpoint_id] = _Served(pump, task)
+        self._served[endpoint_id] = _Served(pump, task, dealt)
+        if not getattr(self._named.get(endpoint_id), "batches", False):
+            # Of several rows together, and compressed, nobody knows the size beforehand.
+            around.limits.watch(endpoint)
 
     async def _end(self, endpoint_ids: Iterable[EndpointId]) -> None:
         deadline = self._around.clock.monotonic() + REPLACE_DRAIN_S
@@ -257,6 +320,11 @@ class Egress:
         if isinstance(served.pump.endpoint, ScheduledEndpoint):
             self._around.store.unwatch(endpoint_id, served.pump.endpoint.rows_ready)
         self._relays.pop(endpoint_id, None)
+        self._around.limits.unwatch(endpoint_id)
+        self._around.platforms.pop(endpoint_id, None)
+        self._around.device_sessions.pop(endpoint_id, None)
+        if served.dealt is not None:
+            served.dealt.close()
         del self._served[endpoint_id]
 
     def _rules(self, row: Row, endpoint_id: EndpointId) -> DeliveryRules:
@@ -294,4 +362,6 @@ def _bounds(options: EndpointSettings) -> dict[str, Any]:
         "rows_in_flight_max": getattr(options, "in_flight_max", rows_max),
         "rate_bytes_s_max": options.rate_bytes_s_max,
         "aging_s": options.aging_s,
+        "piece_share": BATCH_PIECE_SHARE if getattr(options, "batches", False) else 0,
+        "linger_s": getattr(options, "batch_linger_ms", 0) / 1000,
     }

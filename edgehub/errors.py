@@ -154,3 +154,12 @@ class StartupError(EdgeHubError):
 
 class DaemonUnreachableError(EdgeHubError):
     """No daemon answers on the control socket."""
+
+
+def first_of(group: BaseExceptionGroup[EdgeHubError]) -> EdgeHubError:
+    """Give the first error in a group, however deep it lies."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, EdgeHubError)
+    return error

@@ -8,13 +8,16 @@ part that fails records itself and asks for the orderly stop; the others finish 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 import edgehub
+from edgehub.brokering import Brokering
 from edgehub.clock import Clock, SystemClock
 from edgehub.commands import Commands
 from edgehub.config.configuration import Configuration, read_configuration
@@ -23,38 +26,39 @@ from edgehub.config.origin import LoadedSettings
 from edgehub.control.server import ControlServer
 from edgehub.destinations import Surroundings
 from edgehub.devices.identities import Identities
+from edgehub.devices.tokens import Tokens
+from edgehub.drain import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S, drain, flush
 from edgehub.egress import Egress
-from edgehub.errors import EdgeHubError
+from edgehub.errors import EdgeHubError, first_of
 from edgehub.hub_id import load_hub_id
 from edgehub.ingress import IngressParts, build_http, build_listener
 from edgehub.journaling import Journaling
 from edgehub.lifecycle import Phase
+from edgehub.mapping.mapping import Mapping
 from edgehub.notify.reports import Reports
 from edgehub.notify.service_manager import ServiceManager
 from edgehub.operating.commands import Operating
 from edgehub.operating.outlook import Outlook
 from edgehub.overview import Overview
+from edgehub.packet_limits import PacketLimits
 from edgehub.parts import HubParts
-from edgehub.reload import Reloader, ReloadParts, store_caps
-from edgehub.router import Router
+from edgehub.reload import Reloader, ReloadParts
+from edgehub.roaming import Roaming
+from edgehub.route_table import RouteTableAssembly, build_router
+from edgehub.serving import Serving, Shown
 from edgehub.settings import Settings
-from edgehub.store.options import ClockTrust, StoreOptions, TtlWhileOff
+from edgehub.state_file import STATE_NAME, StateFile
 from edgehub.store.store import Store
+from edgehub.storing import store_options
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from edgehub.control.server import Command
     from edgehub.heads.head import Head
     from edgehub.heads.http.head import HttpHead
     from edgehub.heads.mqtt.listener import MqttListener
-
-# Time for what was taken to be committed after the drain; beyond it the process ends regardless:
-# whatever was not committed was not acknowledged either.
-FLUSH_TIMEOUT_S: Final = 5.0
-
-# For closing links, heads and files after that; then the service manager may end the process.
-CLOSE_TIMEOUT_S: Final = 10.0
+    from edgehub.router import Router
 
 log = structlog.get_logger(__name__)
 
@@ -98,18 +102,24 @@ class Hub:
         self._failures: list[str] = []
         self._phase = Phase.STARTING
         self._hub_id = ""
+        self._limits = PacketLimits()
         self._configuration: Configuration
         self._store: Store
         self._journaling: Journaling
         self._router: Router
+        self._route_table: RouteTableAssembly
         self._egress: Egress
         self._identities: Identities
+        self._tokens: Tokens
+        self._serving: Serving
         self._listener: MqttListener
         self._http: HttpHead | None = None
+        self._brokering: Brokering
+        self._mapping: Mapping
+        self._roaming: Roaming
+        self._state: StateFile
         self._reloader: Reloader
         self._overview: Overview
-        # The control socket opens before pumps start, so that a hub that cannot have it starts
-        # none; its commands come with the parts that carry them out.
         self._commands: dict[str, Command] = {}
         self.started = asyncio.Event()
 
@@ -156,7 +166,7 @@ class Hub:
                     reports.cancel()
         except* EdgeHubError as group_of_errors:
             # The task groups wrap what a part refuses at the start; callers want its own type.
-            refused = _first(group_of_errors)
+            refused = first_of(group_of_errors)
         finally:
             self._phase = Phase.STOPPED
         if refused is not None:
@@ -170,75 +180,124 @@ class Hub:
         self._configuration = await asyncio.to_thread(
             read_configuration, self._loaded, hub_id=self._hub_id
         )
-        self._store = await Store.open(
-            settings.data_dir / DATABASE_NAME,
-            clock=self._clock,
-            options=StoreOptions(
-                durable=settings.store.durable,
-                commit_linger_ms=settings.store.commit_linger_ms,
-                check_entire_queue_on_cleanup=settings.store.check_entire_queue_on_cleanup,
-                cache_bytes_max=settings.store.cache_bytes,
-                clock_trust=ClockTrust(settings.clock.trust),
-                ttl_while_off=TtlWhileOff(settings.clock.ttl_while_off),
-                journal=settings.journal.enabled,
-                caps=store_caps(settings.store),
-            ),
-        )
-        self._journaling = Journaling(
-            settings, hub_id=self._hub_id, store=self._store, clock=self._clock
-        )
-        try:
+        async with contextlib.AsyncExitStack() as files:
+            self._store = await Store.open(
+                settings.data_dir / DATABASE_NAME,
+                clock=self._clock,
+                options=store_options(settings),
+            )
+            files.push_async_callback(self._store.close)
+            self._state = await StateFile.open(settings.data_dir / STATE_NAME)
+            files.push_async_callback(self._state.close)
+            self._journaling = Journaling(
+                settings, hub_id=self._hub_id, store=self._store, clock=self._clock
+            )
             async with asyncio.TaskGroup() as group:
                 writer = self._spawn(group, self._store.run, "store")
                 journal = self._spawn(group, self._journaling.run, "journal")
                 try:
                     await self._serve()
-                    await self._flush()
+                    await flush(self._store)
                     await self._journaling.end()
                 finally:
                     journal.cancel()
                     writer.cancel()
-        finally:
-            await self._store.close()
 
     async def _serve(self) -> None:
-        self._identities = Identities()
-        self._identities.apply(self._configuration.identities)
-        self._router = Router(self._configuration.table, self._store)
+        self._admit()
+        self._router = build_router(
+            self._configuration,
+            self._store,
+            identities=self._identities,
+            limits=self._limits,
+            clock=self._clock,
+        )
+        self._route_table = await self._open_table()
+        self._roaming = self._build_roaming()
         self._build_heads()
         control = ControlServer(self._loaded.settings.control_path, self._commands)
-        for head in self._heads():
-            await head.open()
-        await control.open()
+        await self._listen()
+        self._mapping = await self._open_mapping()
         try:
             async with asyncio.TaskGroup() as pumps:
+                await self._roaming.open(pumps, partial(self._spawn, pumps), self._state)
+                # A hub that cannot have the socket starts no pump. From here on to the commands
+                # nothing waits, so nobody meets a hub that knows none.
+                await control.open()
                 self._egress = self._build_egress(pumps)
                 self._egress.ensure()
+                self._route_table.attach(self._egress)
                 self._reloader = self._build_reloader()
                 parts = self._parts()
-                self._overview = Overview(parts)
-                self._commands.update(Commands(parts, self.status).table())
+                self._answer_for(parts)
                 async with asyncio.TaskGroup() as heads:
                     serving = [
                         self._spawn(heads, head.run, type(head).__name__) for head in self._heads()
                     ]
                     reloader = self._spawn(heads, self._reloader.run, "reloader")
+                    table = self._spawn(heads, self._route_table.run, "route table")
                     outlook = self._spawn(heads, parts.outlook.run, "outlook")
                     self._announce()
+                    serving.append(self._spawn(heads, self._serving.run, "web"))
                     await self._stopping.wait()
                     # No reload may start a pump that the drain does not know.
                     reloader.cancel()
-                    await asyncio.wait({reloader})
+                    table.cancel()
+                    await asyncio.wait({reloader, table})
                     await self._drain()
                     for head_task in serving:
                         head_task.cancel()
                     outlook.cancel()
+                await self._roaming.end()
                 self._egress.cancel()
         finally:
+            self._mapping.close()
             await control.close()
-            for head in self._heads():
-                await head.close()
-            self._identities.close()
+            await self._route_table.close()
+            await self._fall_silent()
+
+    def _answer_for(self, parts: HubParts) -> None:
+        self._overview = Overview(parts)
+        self._commands.update(Commands(parts, self.status).table())
+
+    async def _listen(self) -> None:
+        for head in self._heads():
+            await head.open()
+        self._serving = self._build_serving()
+        await self._serving.open()
+
+    async def _fall_silent(self) -> None:
+        await self._serving.close()
+        for head in self._heads():
+            await head.close()
+        self._identities.close()
+
+    def _admit(self) -> None:
+        self._identities = Identities()
+        self._identities.apply(self._configuration.identities)
+        self._tokens = Tokens()
+        self._tokens.apply(self._configuration.tokens)
+
+    async def _open_table(self) -> RouteTableAssembly:
+        table = RouteTableAssembly(
+            self._configuration,
+            hub_id=self._hub_id,
+            router=self._router,
+            state=self._state,
+            clock=self._clock,
+            rng=self._rng,
+        )
+        await table.open()
+        return table
+
+    def _build_roaming(self) -> Roaming:
+        return Roaming(
+            self._loaded.settings,
+            hub_id=self._hub_id,
+            store=self._store,
+            router=self._router,
+            clock=self._clock,
+        )
 
     def _build_heads(self) -> None:
         settings, tls = self._loaded.settings, self._configuration.tls
@@ -246,6 +305,7 @@ class Hub:
             hub_id=self._hub_id,
             store=self._store,
             router=self._router,
+            submit=self._roaming.take,
             identities=self._identities,
             clock=self._clock,
         )
@@ -257,9 +317,47 @@ class Hub:
             tls=None if tls is None else tls.context,
         )
         self._http = build_http(settings, parts)
+        self._brokering = Brokering(
+            settings,
+            hub_id=self._hub_id,
+            store=self._store,
+            submit=self._roaming.take,
+            space=self._listener.space,
+            takes_qos0=self._listener.takes_qos0,
+            clock=self._clock,
+            rng=self._rng,
+        )
+        self._brokering.follow(self._router)
+
+    def _build_serving(self) -> Serving:
+        return Serving(
+            self._loaded.settings.web,
+            tokens=self._tokens,
+            clock=self._clock,
+            shown=Shown(
+                phase=lambda: self._phase,
+                status=self.status,
+                table=self._route_table.table,
+                desk=lambda: self._mapping.desk,
+            ),
+        )
+
+    async def _open_mapping(self) -> Mapping:
+        mapping = Mapping(
+            self._loaded.settings,
+            hub_id=self._hub_id,
+            store=self._store,
+            router=self._router,
+            space=self._listener.space,
+            clock=self._clock,
+            takes_qos0=self._listener.takes_qos0,
+        )
+        await mapping.open()
+        return mapping
 
     def _heads(self) -> list[Head]:
-        return [self._listener] if self._http is None else [self._listener, self._http]
+        heads = (self._listener, self._http, self._brokering.head)
+        return [head for head in heads if head is not None]
 
     # Clients are served only while the way out exists, which is built after the listener.
 
@@ -281,6 +379,12 @@ class Hub:
                 clock=self._clock,
                 rng=self._rng,
                 spawn=lambda work, name: self._spawn(group, work, name),
+                succession=self._mapping,
+                lanes_of=self._roaming.lanes_of,
+                limits=self._limits,
+                publish_local=self._listener.space.publish,
+                cloud_prefix=self._loaded.settings.mapper.topic_prefix,
+                cloud_id=self._loaded.settings.mapper.external_id or self._hub_id,
             ),
         )
 
@@ -290,11 +394,14 @@ class Hub:
             hub_id=self._hub_id,
             parts=ReloadParts(
                 identities=self._identities,
+                tokens=self._tokens,
                 listener=self._listener,
-                router=self._router,
+                route_table=self._route_table,
                 egress=self._egress,
                 store=self._store,
+                serving=self._serving,
                 http=self._http,
+                brokering=self._brokering,
             ),
             reread=self._reread,
             wanted=self._reloading,
@@ -308,6 +415,7 @@ class Hub:
             clock=self._clock,
             store=self._store,
             router=self._router,
+            route_table=self._route_table,
             egress=self._egress,
             listener=self._listener,
             http=self._http,
@@ -318,10 +426,18 @@ class Hub:
                 outlook=outlook,
                 journaling=self._journaling,
                 router=self._router,
+                rows_changed=self._mapping.rows_changed,
             ),
             reloader=self._reloader,
             reports=self._reports,
-            assemblies=[self._journaling],
+            assemblies=[
+                self._journaling,
+                self._route_table,
+                self._mapping,
+                self._serving,
+                self._brokering,
+                self._roaming,
+            ],
         )
 
     def _announce(self) -> None:
@@ -360,35 +476,14 @@ class Hub:
         self._phase = Phase.DRAINING
         timeout_s = self._reloader.configuration.settings.drain_timeout_s
         self._reports.stopping(timeout_s + FLUSH_TIMEOUT_S + CLOSE_TIMEOUT_S)
-        log.info("hub.drain_started", timeout_s=timeout_s)
-        deadline = self._clock.monotonic() + timeout_s
-        await self._unless_aborted(self._drain_parts(deadline), timeout_s)
+        await drain(
+            self._heads(),
+            self._egress,
+            clock=self._clock,
+            timeout_s=timeout_s,
+            aborted=self._aborting,
+        )
         log.info("hub.drain_ended", waiting=self._store.statistics().rows)
-
-    async def _drain_parts(self, deadline: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            for head in self._heads():
-                group.create_task(head.drain(), name=f"drain[{type(head).__name__}]")
-        await self._egress.drain(deadline)
-
-    async def _unless_aborted(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(work, name="drain")
-            watch = group.create_task(self._aborting.wait(), name="abort")
-            await asyncio.wait(
-                {task, watch}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            watch.cancel()
-            if not task.done():
-                log.warning("hub.drain_cut_short", aborted=self._aborting.is_set())
-                task.cancel()
-
-    async def _flush(self) -> None:
-        try:
-            async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await self._store.flush()
-        except TimeoutError:
-            log.warning("hub.flush_cut_short", failing=self._store.statistics().failing)
 
     def _summary(self) -> str:
         if self._phase is Phase.STARTING:
@@ -401,11 +496,3 @@ class Hub:
     def status(self) -> dict[str, Any]:
         """Describe the whole hub; what `edgehub status --json` prints."""
         return self._overview.document(self._phase)
-
-
-def _first(group: BaseExceptionGroup[EdgeHubError]) -> EdgeHubError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, EdgeHubError)
-    return error

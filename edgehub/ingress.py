@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgehub.entities.configured import local_topics
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
-    from edgehub.heads.head import Refused
+    from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.head import HttpHead
     from edgehub.router import Router
     from edgehub.settings import Settings
@@ -36,6 +37,7 @@ class IngressParts:
         hub_id: Device id of the hub itself.
         store: Keeps sessions and the local topic space.
         router: Takes messages.
+        submit: Takes messages of devices; the router, or what elects them first.
         identities: Who may sign in.
         clock: For all timers.
     """
@@ -43,6 +45,7 @@ class IngressParts:
     hub_id: str
     store: Store
     router: Router
+    submit: Submit
     identities: Identities
     clock: Clock
 
@@ -79,7 +82,7 @@ def build_listener(
         ),
         hub_id=parts.hub_id,
         clock=parts.clock,
-        submit=parts.router.submit,
+        submit=parts.submit,
         offer=parts.router.offer,
         sessions=SessionTable(parts.store),
         space=_build_space(settings, parts),
@@ -89,7 +92,7 @@ def build_listener(
         refused=_account(parts.store),
         tls=tls,
     )
-    listener.follow_routes(parts.router.table.mqtt_filters)
+    parts.router.follow(lambda table: listener.follow_routes(table.mqtt_filters))
     return listener
 
 
@@ -114,7 +117,7 @@ def build_http(settings: Settings, parts: IngressParts) -> HttpHead | None:
             body_timeout_s=http.body_timeout_s,
         ),
         clock=parts.clock,
-        submit=parts.router.submit,
+        submit=parts.submit,
         refused=_account(parts.store),
         identities=parts.identities,
     )
@@ -133,7 +136,7 @@ def _build_space(settings: Settings, parts: IngressParts) -> LocalSpace:
     mqtt = settings.mqtt
     space = LocalSpace(
         LocalOptions(
-            topics=mqtt.local_topics,
+            topics=(*mqtt.local_topics, *local_topics(settings)),
             retained_max=mqtt.local_retained_max,
             retained_bytes_max=mqtt.local_retained_bytes_max,
             queue_max=mqtt.local_queue_max,

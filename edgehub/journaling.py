@@ -145,7 +145,12 @@ class Journaling:
 
     async def _status_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         targets = [] if self._journal is None else await self._journal.targets()
-        return {**self.document(), "folder": str(self._folder), "targets": targets}
+        return {
+            **self.document(),
+            "folder": str(self._folder),
+            "targets": targets,
+            "clock": self._clock(),
+        }
 
     async def _plan_command(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         target, close = _target(arguments), arguments.get("close") is True
@@ -161,6 +166,7 @@ class Journaling:
             "hub_id": self._hub_id,
             "segments": segments,
             "held_segments": journal.statistics().held_segments,
+            "clock": self._clock(),
         }
 
     async def _exported_command(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +176,10 @@ class Journaling:
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
         return {}
+
+    def _clock(self) -> dict[str, Any]:
+        clock = self._store.statistics().clock
+        return {"trusted": clock.trusted, "reason": clock.reason}
 
     def _enabled(self) -> Journal:
         if self._journal is None:

@@ -33,10 +33,13 @@ class LocalMessage:
         expiry_ms: Time from its publish on after which it is of no use any more, None = never.
         expires_ms: The same as hub time; set when it is published.
         id: Number under which it is stored, 0 = it is not.
+        came_by: Client id of the session by which it came and never goes back, empty = it may go
+            to any; a part of the hub that passes on what others publish sets it.
     """
 
     __slots__ = (
         "body",
+        "came_by",
         "expires_ms",
         "expiry_ms",
         "id",
@@ -67,6 +70,7 @@ class LocalMessage:
         self.expiry_ms = expiry_ms
         self.expires_ms: int | None = None
         self.id = 0
+        self.came_by = ""
 
     @property
     def size(self) -> int:

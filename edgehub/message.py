@@ -68,6 +68,8 @@ class Message:
         body: Payload bytes.
         expiry_ms: Time to live asked for by the sender; shortens that of the route; None = none.
         message_id: Unique over all hubs; set by the store when the message is appended.
+        tenant: Whose routes it meets, `organisation/application`; empty = those of everybody
+            without a tenant.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class Message:
         "properties",
         "source",
         "system",
+        "tenant",
     )
 
     def __init__(
@@ -100,6 +103,7 @@ class Message:
         self.body = body
         self.expiry_ms = expiry_ms
         self.message_id = message_id
+        self.tenant = ""
 
     @property
     def sender(self) -> str:
@@ -141,6 +145,10 @@ class RouteResult:
         ttl_ms: Time to live in milliseconds, None = never expires.
         routes: Names of all matching routes to this endpoint, the winner first.
         recency: Recency rule of the winning route, None = none.
+        predecessor: Offset of the row of this endpoint that must be confirmed before this copy is
+            sent, None = none.
+        creation: The copy creates an entity, so it stays until it is delivered or a person takes it
+            away: it has neither time to live nor recency, and never gives way to others.
     """
 
     endpoint_id: EndpointId
@@ -148,6 +156,8 @@ class RouteResult:
     ttl_ms: int | None
     routes: tuple[str, ...]
     recency: Recency | None = None
+    predecessor: int | None = None
+    creation: bool = False
 
 
 class Order(StrEnum):
@@ -188,10 +198,12 @@ class Row:
         message_key: What the message's id is made of: 0 = this row's offset, else the offset of the
             message's first row, or the id itself.
         fresh_until_ms: Hub time from which it waits in its fallback priority, `NEVER_MS` = never.
+        creation: See `RouteResult`.
     """
 
     __slots__ = (
         "attempts",
+        "creation",
         "enqueued_ms",
         "expires_ms",
         "fresh_until_ms",
@@ -225,6 +237,7 @@ class Row:
         self.predecessor = predecessor
         self.message_key = message_key
         self.fresh_until_ms = NEVER_MS
+        self.creation = False
 
     def age(self, milliseconds: int) -> None:
         """Put its times back: it has waited longer than was known."""
@@ -244,6 +257,7 @@ class FailureKind(StrEnum):
     UNAUTHORIZED = "unauthorized"  # the peer does not let us in: park until settings change
     DISCONNECTED = "disconnected"  # the link went away before the answer
     CLOSED = "closed"  # the peer closed it after it had the whole message, and before an answer
+    AWAY = "away"  # the session of its device is not there; others go on
     REJECTED = "rejected"  # never acceptable: dead letter
     TOO_LARGE = "too_large"  # over the peer's limit: dead letter
 
@@ -269,4 +283,5 @@ class Refusal(StrEnum):
 
     INVALID = "invalid"  # can never be stored: acknowledge and drop where there is no other word
     LIMIT = "limit"  # a limit of rows, bytes or disk
+    UNAVAILABLE = "unavailable"  # not now: what decides about it cannot be asked
     CLOSED = "closed"  # the hub is shutting down

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgehub.operating.commands import Operating
     from edgehub.operating.outlook import Outlook
     from edgehub.reload import Reloader
+    from edgehub.route_table import RouteTableAssembly
     from edgehub.router import Router
     from edgehub.store.store import Store
 
@@ -50,6 +51,7 @@ class HubParts:
     clock: Clock
     store: Store
     router: Router
+    route_table: RouteTableAssembly
     egress: Egress
     listener: MqttListener
     http: HttpHead | None

@@ -17,23 +17,26 @@ from edgehub.config.change import plan_change
 from edgehub.config.configuration import fault_documents, read_configuration
 from edgehub.egress import EgressChange
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.store import Caps, Overflow
+from edgehub.storing import store_caps
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edgehub.brokering import Brokering
     from edgehub.config.change import PendingKey
     from edgehub.config.configuration import Configuration
     from edgehub.config.origin import LoadedSettings
     from edgehub.devices.identities import Identities
+    from edgehub.devices.tokens import Tokens
     from edgehub.egress import Egress
     from edgehub.heads.http.head import HttpHead
     from edgehub.heads.mqtt.listener import MqttListener
     from edgehub.notify.reports import Reports
-    from edgehub.router import Router
-    from edgehub.settings import Settings, StoreSettings
+    from edgehub.route_table import RouteTableAssembly
+    from edgehub.serving import Serving
+    from edgehub.settings import Settings
     from edgehub.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -45,19 +48,25 @@ class ReloadParts:
 
     Attributes:
         identities: Who may sign in.
+        tokens: Who may ask the HTTP API.
         listener: The MQTT head.
-        router: Holds the route table.
+        route_table: The routes.
         egress: Endpoints and pumps.
         store: The queues.
+        serving: The HTTP API.
         http: The HTTP head, None = there is none.
+        brokering: The broker head, None = there is none.
     """
 
     identities: Identities
+    tokens: Tokens
     listener: MqttListener
-    router: Router
+    route_table: RouteTableAssembly
     egress: Egress
     store: Store
+    serving: Serving
     http: HttpHead | None = None
+    brokering: Brokering | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +79,7 @@ class Outcome:
         needs_restart: Settings that differ from those in force and wait for a restart.
         manifest_changed: Other routes are in force.
         identities_changed: Other identities are in force.
+        tokens_changed: Other tokens of the API are in force.
         certificate_changed: The listener shows another certificate, or trusts others.
         routes: Number of routes in force.
         endpoints: What happened to the endpoints.
@@ -80,6 +90,7 @@ class Outcome:
     needs_restart: tuple[PendingKey, ...] = ()
     manifest_changed: bool = False
     identities_changed: bool = False
+    tokens_changed: bool = False
     certificate_changed: bool = False
     routes: int
     endpoints: EgressChange = field(default_factory=EgressChange)
@@ -90,7 +101,8 @@ class Outcome:
         if self.faults:
             return "refused"
         changed = self.applied or self.manifest_changed
-        changed = changed or self.identities_changed or self.certificate_changed
+        changed = changed or self.identities_changed or self.tokens_changed
+        changed = changed or self.certificate_changed
         return "applied" if changed else "unchanged"
 
     def document(self) -> dict[str, Any]:
@@ -102,6 +114,7 @@ class Outcome:
             "needs_restart": [asdict(entry) for entry in self.needs_restart],
             "manifest_changed": self.manifest_changed,
             "identities_changed": self.identities_changed,
+            "tokens_changed": self.tokens_changed,
             "certificate_changed": self.certificate_changed,
             "routes": self.routes,
             "endpoints": {name: list(ids) for name, ids in asdict(self.endpoints).items()},
@@ -175,9 +188,12 @@ class Reloader:
     async def _reload(self) -> Outcome:
         try:
             wanted = await asyncio.to_thread(self._read)
+            self._parts.route_table.check(wanted.manifest)
             if self._parts.http is not None:
                 # The last of what may fail: a certificate is taken over as it is read.
                 await self._parts.http.reload()
+            await self._parts.serving.reload()
+            outcome = await self._apply(wanted)
         except ConfigError as error:
             faults = str(error).splitlines()
             log.error("hub.reload_refused", faults=faults)  # noqa: TRY400 - a file's fault
@@ -186,13 +202,13 @@ class Reloader:
                 needs_restart=self.needs_restart,
                 routes=len(self.configuration.manifest.routes),
             )
-        outcome = await self._apply(wanted)
         log.info(
             "hub.reloaded",
             outcome=outcome.word,
             applied=list(outcome.applied),
             manifest_changed=outcome.manifest_changed,
             identities_changed=outcome.identities_changed,
+            tokens_changed=outcome.tokens_changed,
             certificate_changed=outcome.certificate_changed,
             routes=outcome.routes,
             **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
@@ -212,29 +228,34 @@ class Reloader:
         # Other files need a restart, as other ports do; what the files hold does not.
         tls = wanted.tls if _tls_files(settings) == _tls_files(wanted.settings) else old.tls
         new = replace(wanted, settings=settings, origins=change.loaded.origins, tls=tls)
+        # First, since it may be refused still: an id may just have been added to the table.
+        await parts.route_table.reload(new)
         self.configuration, self.needs_restart = new, change.needs_restart
         identities_changed = new.identities != old.identities
         if identities_changed:
             parts.identities.apply(new.identities)
             parts.listener.identities_changed()
+        tokens_changed = new.tokens != old.tokens
+        if tokens_changed:
+            parts.tokens.apply(new.tokens)
         certificate_changed = False
         if new.tls is not None and old.tls is not None:
             certificate_changed = new.tls.fingerprint != old.tls.fingerprint
             if certificate_changed:
                 await parts.listener.renew_certificate(new.tls.context)
         manifest_changed = new.manifest.fingerprint != old.manifest.fingerprint
-        if manifest_changed or new.manifest.file != old.manifest.file:
-            parts.router.replace(new.table)
-            parts.listener.follow_routes(new.table.mqtt_filters)
         self._adjust(settings)
         endpoints = await parts.egress.apply(settings)
         # An operator who asks for a reload does not want to wait for a back-off.
         parts.egress.retry_now()
+        if parts.brokering is not None:
+            parts.brokering.retry_now()
         return Outcome(
             applied=change.applied,
             needs_restart=change.needs_restart,
             manifest_changed=manifest_changed,
             identities_changed=identities_changed,
+            tokens_changed=tokens_changed,
             certificate_changed=certificate_changed,
             routes=len(new.manifest.routes),
             endpoints=endpoints,
@@ -255,26 +276,6 @@ class Reloader:
             cache_bytes_max=store.cache_bytes,
             caps=store_caps(store),
         )
-
-
-def store_caps(settings: StoreSettings) -> Caps:
-    """Give the limits of the queues as the store wants them."""
-    size, share = _size_and_share(settings.bytes_max)
-    free, free_share = _size_and_share(settings.free_bytes_min)
-    return Caps(
-        rows=settings.rows_max,
-        bytes=size,
-        bytes_percent=share,
-        queue_rows=settings.queue_rows_max,
-        queue_bytes=settings.queue_bytes_max,
-        free_bytes_min=free,
-        free_percent=free_share,
-        overflow=Overflow(settings.overflow),
-    )
-
-
-def _size_and_share(value: int | str) -> tuple[int, int]:
-    return (value, 0) if isinstance(value, int) else (0, int(value.removesuffix("%")))
 
 
 def _tls_files(settings: Settings) -> tuple[Path | None, ...]:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from edgehub.message import Refusal
+from edgehub.packet_limits import PacketLimits
 
-    from edgehub.message import Message, Refusal
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.devices.tenancy import Tenancy
+    from edgehub.message import Message, RouteResult
     from edgehub.routes.table import RouteTable
     from edgehub.store.store import Store
 
@@ -23,12 +27,28 @@ log = structlog.get_logger(__name__)
 class Router:
     """Evaluates messages against the current table and appends them to the store."""
 
-    __slots__ = ("_append", "_evaluate", "_table", "_told_at", "unrouted_total")
+    __slots__ = (
+        "_append",
+        "_evaluate",
+        "_followers",
+        "_large_told_at",
+        "_limits",
+        "_store",
+        "_table",
+        "_told_at",
+        "too_large_total",
+        "unrouted_total",
+    )
 
-    def __init__(self, table: RouteTable, store: Store) -> None:
+    def __init__(self, table: RouteTable, store: Store, limits: PacketLimits | None = None) -> None:
         self._table = table
         self._evaluate = table.evaluate
         self._append = store.append
+        self._store = store
+        self._limits = PacketLimits() if limits is None else limits
+        self.too_large_total = 0
+        self._large_told_at = 1
+        self._followers: list[Callable[[RouteTable], None]] = []
         self.unrouted_total = 0
         self._told_at = 1
 
@@ -41,15 +61,27 @@ class Router:
         """Put another table in force; messages submitted from now on use it."""
         self._table = table
         self._evaluate = table.evaluate
+        for told in self._followers:
+            told(table)
+
+    def follow(self, told: Callable[[RouteTable], None]) -> None:
+        """Tell of the table in force, now and whenever another one takes its place."""
+        self._followers.append(told)
+        told(self._table)
 
     def submit(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
         """Route and store one message; see `edgehub.heads.head.Submit`.
 
-        A message that no route wants is acknowledged and counted, as in the original hub.
+        A message that no route wants is acknowledged and counted, as in the original hub. One that
+        is too large for all peers it should go to is refused as one that can never be stored.
         """
         results = self._evaluate(message)
+        if results and self._limits:
+            results = self._fitting(message, results, settle, token)
+            if not results:
+                return
         if results:
             self._append(message, results, settle, token)
         else:
@@ -61,10 +93,53 @@ class Router:
     ) -> None:
         """Route and store a message that has its receivers anyway; see `submit`."""
         results = self._evaluate(message)
+        if results and self._limits:
+            results = self._fitting(message, results, settle, token)
+            if not results:
+                return
         if results:
             self._append(message, results, settle, token)
         else:
             settle(token, None)
+
+    def route(self, message: Message) -> Sequence[RouteResult]:
+        """Say where a message goes, for those who hand it to the store themselves."""
+        results = self._evaluate(message)
+        if not results:
+            self._count_unrouted(message)
+        return results
+
+    def _fitting(
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        settle: Callable[[int, Refusal | None], None],
+        token: int,
+    ) -> Sequence[RouteResult]:
+        """Leave out the copies that a peer could never take; settles a message without others."""
+        faults = [self._limits.fault(message, result.endpoint_id) for result in results]
+        if not any(faults):
+            return results
+        self._count_too_large(message, next(fault for fault in faults if fault))
+        if all(faults):
+            self._store.refuse(message, str(faults[0]))
+            settle(token, Refusal.INVALID)
+            return ()
+        for result, fault in zip(results, faults, strict=True):
+            if fault:
+                self._store.drop(message, result, fault)
+        return [result for result, fault in zip(results, faults, strict=True) if not fault]
+
+    def _count_too_large(self, message: Message, reason: str) -> None:
+        self.too_large_total += 1
+        if self.too_large_total == self._large_told_at:
+            self._large_told_at *= 10
+            log.warning(
+                "router.message_too_large",
+                total=self.too_large_total,
+                device_id=message.device_id,
+                reason=reason,
+            )
 
     def _count_unrouted(self, message: Message) -> None:
         self.unrouted_total += 1
@@ -77,3 +152,49 @@ class Router:
                 device_id=message.device_id,
                 source=message.source,
             )
+
+
+class TenantRouter(Router):
+    """A router of a hub with tenants: each message meets the routes of its own.
+
+    Args:
+        table: Routes of all tenants.
+        store: The queues.
+        limits: What peers can take.
+        tenancy: Knows whose a message is.
+    """
+
+    __slots__ = ("tenancy",)
+
+    def __init__(
+        self, table: RouteTable, store: Store, limits: PacketLimits, tenancy: Tenancy
+    ) -> None:
+        super().__init__(table, store, limits)
+        self.tenancy = tenancy
+
+    def submit(
+        self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
+    ) -> None:
+        """See `Router.submit`; beyond its tenant's allowance a message is refused."""
+        if self._admits(message):
+            super().submit(message, settle, token)
+        else:
+            settle(token, Refusal.LIMIT)
+
+    def offer(
+        self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
+    ) -> None:
+        """See `Router.offer`, and `submit`."""
+        if self._admits(message):
+            super().offer(message, settle, token)
+        else:
+            settle(token, Refusal.LIMIT)
+
+    def route(self, message: Message) -> Sequence[RouteResult]:
+        """See `Router.route`; what the hub makes itself is not counted against anybody."""
+        message.tenant = self.tenancy.of(message)
+        return super().route(message)
+
+    def _admits(self, message: Message) -> bool:
+        message.tenant = self.tenancy.of(message)
+        return self.tenancy.allows(message.tenant)

@@ -45,7 +45,7 @@ def source(args: JobArgs, metrics: Mapping[str, Any]) -> str:
     """Say what was read."""
     faults = ", ".join(f"{name} {number}" for name, number in metrics["faults"].items()) or "none"
     told = (
-        f"{count(metrics['copies'])} copies of lines were dropped. "
+        f"Copies of lines that were dropped: {count(metrics['copies'])}. "
         f"Lines in quarantine: {text(faults)}. "
         f"Left out: {text(', '.join(args.exclude_hubs) or 'no hub')}."
     )

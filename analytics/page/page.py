@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from analytics.page import counts, sections, starving
 from analytics.page.figures import figures
-from analytics.page.words import count, duration, share, size
+from analytics.page.words import count, counted, duration, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +100,8 @@ def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
     )
     hubs = "One hub" if totals["hubs"] == 1 else f"{count(totals['hubs'])} hubs"
     verdict = f"{hubs}. " + (
-        f"{count(lost_rows)} rows ({size(lost_bytes)}, {share(lost_rows, came)}) were lost"
+        f"{counted(lost_rows, 'row')} ({size(lost_bytes)}, {share(lost_rows, came)})"
+        f" {'was' if lost_rows == 1 else 'were'} lost"
         if lost_rows
         else "Nothing was lost"
     )
@@ -120,8 +121,8 @@ def _warnings(metrics: Mapping[str, Any]) -> str:
     told = []
     if metrics["quarantined"]:
         told.append(
-            f"{count(metrics['quarantined'])} lines could not be used and are in quarantine."
+            f"{counted(metrics['quarantined'], 'line')} could not be used: see the quarantine."
         )
     if metrics["excluded_hubs"]:
-        told.append(f"{count(len(metrics['excluded_hubs']))} hubs were left out on request.")
+        told.append(f"Left out on request: {counted(len(metrics['excluded_hubs']), 'hub')}.")
     return "".join(f'<p class="bad">{line}</p>' for line in told)

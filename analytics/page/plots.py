@@ -93,11 +93,11 @@ def lanes(rows: Sequence[tuple[str, Sequence[tuple[int, int, str, str]]]]) -> st
                 f'width="{max(last - first, _BAR_MIN):.1f}" height="9">'
                 f"<title>{title}</title></rect>"
             )
-    return _svg(height, _hours(height - BOTTOM, line_from=TOP) + "".join(shapes))
+    return _svg(height, _hours(height - BOTTOM, line_from=TOP) + "".join(shapes), style="lanes")
 
 
-def _svg(height: int, content: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{content}</svg>'
+def _svg(height: int, content: str, style: str = "plot") -> str:
+    return f'<svg class="{style}" viewBox="0 0 {WIDTH} {height}" role="img">{content}</svg>'
 
 
 def _x(day_ms: float) -> float:

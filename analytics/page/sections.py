@@ -10,6 +10,7 @@ from analytics.page.grid import legend, section, split, table
 from analytics.page.words import (
     CAUSE_WORDS,
     count,
+    counted,
     duration,
     priority,
     share,
@@ -49,12 +50,12 @@ def advice(shown: Figures) -> str:
         if not row["waited_ms"]:
             continue
         told.append(
-            f"<li><b>{_queue(row)}</b>: {count(row['rows'])} rows expired. For "
+            f"<li><b>{_queue(row)}</b>: {counted(row['rows'], 'row')} expired. For "
             f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]}</li>"
         )
     if shown.totals["idle_windows"]:
         told.append(
-            f"<li>{count(shown.totals['idle_windows'])} times a link was up, rows waited, and "
+            f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, rows waited, and "
             "nothing was sent, without a refusal. That should not happen: see the hub's log of "
             "these times.</li>"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from analytics.page import plots
 from analytics.page.grid import legend, section, table
-from analytics.page.words import KIND_WORDS, count, duration, priority, size, text
+from analytics.page.words import KIND_WORDS, count, counted, duration, priority, size, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _lanes(windows: Sequence[Record]) -> list[tuple[str, list[tuple[int, int, st
         start_ms = ((start.hour * 60 + start.minute) * 60 + start.second) * 1000
         title = (
             f"{start:%H:%M:%S}, {duration(row['length_ms'])}: {KIND_WORDS[row['kind']]}, "
-            f"{count(row['rows'])} rows"
+            f"{counted(row['rows'], 'row')}"
         )
         found.setdefault(key, []).append((start_ms, row["length_ms"], row["kind"], title))
     ordered = sorted(found, key=lambda key: (-totals[key], key))

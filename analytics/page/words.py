@@ -48,6 +48,11 @@ def count(value: int | None) -> str:
     return "\u2013" if value is None else f"{value:,}".replace(",", "\u202f")
 
 
+def counted(value: int, one: str, many: str | None = None) -> str:
+    """Write a number and what it counts; `many` is for words that do not end in s."""
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
 def size(value: int) -> str:
     """Write bytes in decimal units with two or three digits."""
     number, unit = float(value), 0

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 UNKNOWN: Final = "unknown"
-_HOUR_MS: Final = 3_600_000
 
 
-def expiry(lines: DataFrame) -> DataFrame:
+def expiry(ended: DataFrame) -> DataFrame:
     """Count expired rows by cause.
+
+    Args:
+        ended: See `analytics.transforms.ends`.
 
     Returns:
         Grain: queue, route (the winner), device, cause, hour of the day (UTC). `rows` and `bytes`
@@ -25,14 +27,11 @@ def expiry(lines: DataFrame) -> DataFrame:
         row is the largest part of its wait; lines that stand for many rows have no parts: cause
         `unknown`.
     """
-    hour = F.floor(F.col("day_ms") / F.lit(_HOUR_MS)).cast("int")
     parts = [f"{cause}_ms" for cause in schemas.CAUSES]
     sums = ["rows", "bytes", "ttl_ms", "waited_ms", *parts]
-    return (
-        lines.where(F.col("event") == "expired")
-        .withColumn("cause", cause())
-        .groupBy(*schemas.QUEUE, "route", "device", "cause", hour.alias("hour"))
-        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums))
+    return ended.where(F.col("event") == "expired").select(
+        *(*schemas.QUEUE, "route", "device", "cause", "hour"),
+        *(F.coalesce(name, F.lit(0)).alias(name) for name in sums),
     )
 
 

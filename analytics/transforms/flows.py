@@ -21,7 +21,7 @@ PIECE_MS: Final = 3_600_000
 _MARK: Final = (
     *schemas.QUEUE,
     *("hub_ms", "commit", "seq", "day_ms"),
-    *("event", "detail", "rows", "bytes"),
+    *("event", "detail", "to_endpoint", "to_priority", "rows", "bytes"),
 )
 
 
@@ -56,8 +56,12 @@ def piece_of(name: str) -> Column:
 
 
 def marks(lines: DataFrame) -> DataFrame:
-    """Keep what tells of the hub: what was carried over its edges, and the state of its links."""
-    return lines.where(F.col("event").isin("carried", "link")).select(*_MARK)
+    """Keep the lines that few questions ask for, but those again and again.
+
+    They tell of the hub, what was carried over its edges and the state of its links, and of rows
+    that moved to another queue.
+    """
+    return lines.where(F.col("event").isin("carried", "link", "moved")).select(*_MARK)
 
 
 def queue_flows(summed: DataFrame) -> DataFrame:

@@ -38,7 +38,7 @@ def steps(
 
     Args:
         lines: All lines.
-        marks: What was carried over the edges.
+        marks: What was carried over the edges, and moves.
         summed: Flows of lines.
         moved: Flows of queues.
         changes: When endpoints could be served.
@@ -53,7 +53,7 @@ def steps(
     cuts = _cut(changes.join(queues, on=["hub", "endpoint"], how="inner"))
     ends = _cut(_ends(marks, summed).join(queues, on="hub", how="inner"))
     few = carried.unionByName(cuts).unionByName(ends).withColumn("piece", piece_of("hub_ms"))
-    many = _rows(lines).unionByName(_moved_in(lines)).withColumn("piece", piece_of("hub_ms"))
+    many = _rows(lines).unionByName(_moved_in(marks)).withColumn("piece", piece_of("hub_ms"))
     sums = _sums(moved).unionByName(few.select(*PIECE, *COUNTS))
     return many.unionByName(few).unionByName(_bases(sums))
 
@@ -81,8 +81,8 @@ def _rows(lines: DataFrame) -> DataFrame:
     )
 
 
-def _moved_in(lines: DataFrame) -> DataFrame:
-    return lines.where(F.col("event") == "moved").select(
+def _moved_in(marks: DataFrame) -> DataFrame:
+    return marks.where(F.col("event") == "moved").select(
         "hub",
         F.col("to_endpoint").alias("endpoint"),
         F.col("to_priority").alias("priority"),

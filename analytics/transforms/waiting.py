@@ -23,22 +23,19 @@ _EXACT_MS: Final = 1_000
 _DIGITS_MAX: Final = 15
 
 
-def histogram(lines: DataFrame) -> DataFrame:
+def histogram(ended: DataFrame) -> DataFrame:
     """Group the waits of sent rows.
+
+    Args:
+        ended: See `analytics.transforms.ends`.
 
     Returns:
         Grain: queue and `bucket_ms`, null where a line stands for many rows. `rows`, the longest
         `max_ms`, and the sums of the wait's parts.
     """
-    parts = ["waited_ms", *(f"{cause}_ms" for cause in schemas.CAUSES)]
-    return (
-        lines.where(F.col("event") == "sent")
-        .groupBy(*schemas.QUEUE, bucket("waited_ms").alias("bucket_ms"))
-        .agg(
-            F.sum("rows").alias("rows"),
-            F.max("waited_ms").alias("max_ms"),
-            *(F.sum(name).alias(name) for name in parts),
-        )
+    parts = ("waited_ms", *(f"{cause}_ms" for cause in schemas.CAUSES))
+    return ended.where(F.col("event") == "sent").select(
+        *schemas.QUEUE, "bucket_ms", "rows", "max_ms", *parts
     )
 
 

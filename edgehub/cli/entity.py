@@ -1,22 +1,177 @@
-"""`edgehub entity`: what the hub makes of the messages of entities.
+"""`edgehub entity`: who is behind the running hub, and what the mapper makes of messages.
 
-Works on files alone and asks no daemon; it runs the mapper that the daemon runs.
+`replay` works on files alone and asks no daemon; it runs the mapper that the daemon runs.
 """
 
 from __future__ import annotations
 
 import json
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
 
+from edgehub.cli.consent import ask, yes_option
+from edgehub.cli.daemon import call
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
+from edgehub.settings import load_settings
+
+_TYPES: Final = ("device", "child-device", "service")
+_DEBT_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def entity() -> None:
-    """Try registrations and data of entities, without a running hub."""
+    """See and change who is behind the running hub; try what the mapper makes of messages.
+
+    TOPIC-ID is four segments, such as device/boiler3//; slashes at the end may be left out.
+    """
+
+
+@entity.command("list")
+@click.option("--root", metavar="TOPIC-ID", help="Only this one and all below it.")
+@click.option("--parent", metavar="TOPIC-ID", help="Only those right below this one.")
+@click.option("--type", "type_", type=click.Choice(_TYPES), help="Only those of a type.")
+@as_json_option
+@click.pass_obj
+def list_entities(
+    obj: dict[str, Any], root: str | None, parent: str | None, type_: str | None, as_json: bool
+) -> None:
+    """List registered entities, the gateway first."""
+    entities = _call(obj, "entity list", root=root, parent=parent, type=type_)
+    if as_json:
+        click.echo(json.dumps(entities, indent=2))
+        return
+    table = new_table("topic id", "type", "id", "parent", "name", "announced")
+    for each in entities:
+        table.add_row(
+            each["@topic-id"],
+            each["@type"] + (" (automatic)" if each["auto_registered"] else ""),
+            each["@id"],
+            each["@parent"] or "",
+            each["name"],
+            "yes" if each["announced"] else "no, refused",
+        )
+    print_table(table)
+
+
+@entity.command()
+@click.argument("topic_id", metavar="TOPIC-ID")
+@as_json_option
+@click.pass_obj
+def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
+    """Show one entity with its twin values and what is right below it."""
+    document = _call(obj, "entity show", topic_id=topic_id)
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    for key, value in document.items():
+        if key not in {"twin", "children"} and value is not None:
+            click.echo(f"{key}: {_word(value)}")
+    for key, value in document["twin"].items():
+        click.echo(f"twin {key}: {json.dumps(value, ensure_ascii=False)}")
+    for child in document["children"]:
+        click.echo(f"below: {child}")
+
+
+@entity.command()
+@click.argument("topic_id", metavar="TOPIC-ID")
+@click.option("--type", "type_", type=click.Choice(_TYPES), default="child-device")
+@click.option("--id", "external_id", help="Id at the cloud; absent = derived from TOPIC-ID.")
+@click.option("--parent", metavar="TOPIC-ID", help="Absent = the default parent.")
+@click.option("--health", metavar="TOPIC-ID", help="Service whose health stands for it.")
+@click.option("--name", help="Display name.")
+@click.option("--cloud-type", help="Type at the cloud.")
+@as_json_option
+@click.pass_obj
+def register(  # noqa: PLR0913, PLR0917 - one per option
+    obj: dict[str, Any],
+    topic_id: str,
+    type_: str,
+    external_id: str | None,
+    parent: str | None,
+    health: str | None,
+    name: str | None,
+    cloud_type: str | None,
+    as_json: bool,
+) -> None:
+    """Register an entity, or change its registration."""
+    members = {
+        "@type": type_,
+        "@id": external_id,
+        "@parent": parent,
+        "@health": health,
+        "name": name,
+        "type": cloud_type,
+    }
+    document = {key: value for key, value in members.items() if value is not None}
+    answer = _call(obj, "entity register", topic_id=topic_id, document=document)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    elif answer["outcome"] == "pending":
+        click.echo(f"{answer['@topic-id']}: pending, waits for {answer['waits_for']}")
+    else:
+        found = answer["entity"]
+        click.echo(f"{found['@topic-id']}: {answer['outcome']}, {found['@id']} at the cloud")
+
+
+@entity.command()
+@click.argument("topic_id", metavar="TOPIC-ID")
+@yes_option
+@as_json_option
+@click.pass_obj
+def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None:
+    """Forget an entity and all below it, and clear what is retained of them.
+
+    The cloud is told nothing: what it has stays there.
+    """
+    ask(f"Forget {topic_id} and all below it?", yes=yes)
+    answer = _call(obj, "entity remove", topic_id=topic_id)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        for gone in answer["removed"]:
+            click.echo(f"removed {gone}")
+
+
+@entity.command()
+@as_json_option
+@click.pass_obj
+def pending(obj: dict[str, Any], as_json: bool) -> None:
+    """Show who sends without being registered, the largest debt first."""
+    document = _call(obj, "entity pending")
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    table = new_table("topic id", "waits for", *_DEBT_FIGURES, "clients", right=_DEBT_FIGURES)
+    for debt in document["entities"]:
+        table.add_row(
+            debt["@topic-id"],
+            debt["waits_for"] or "its registration",
+            str(debt["messages"]),
+            str(debt["bytes"]),
+            f"{debt['oldest_age_s']} s",
+            str(debt["evicted"]),
+            ", ".join(debt["clients"]),
+        )
+    if document["entities"]:
+        print_table(table)
+    click.echo(
+        f"{counted(document['messages'], 'message')} held for"
+        f" {document['entities_total']} entities, {document['bytes']} bytes;"
+        f" {document['evicted_total']} evicted, {document['expired_total']} expired"
+    )
+
+
+def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
+    return call(load_settings(obj["config"]).control_path, command, **arguments)
+
+
+def _word(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 @entity.command()

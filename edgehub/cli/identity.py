@@ -26,6 +26,7 @@ from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 from edgehub.errors import ConfigError
 from edgehub.settings import load_settings
+from edgehub.settings.routing_table import tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,13 @@ def _checked_rights(
     return value
 
 
+def _checked_tenant(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        return tenant_name(value) if value else ""
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("identity_id", metavar="ID", callback=_checked_id)(command)
 
@@ -111,6 +119,13 @@ def identity() -> None:
     help="Local topics it may subscribe to, likewise.",
 )
 @click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic.")
+@click.option(
+    "--tenant",
+    default="",
+    metavar="ORG/APP",
+    callback=_checked_tenant,
+    help="Whose routes its messages meet; absent = those of everybody without a tenant.",
+)
 @click.pass_obj
 def add(  # noqa: PLR0913 - one argument for each option
     obj: dict[str, Any] | None,
@@ -123,6 +138,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     no_publish: bool,
     subscribe: tuple[str, ...],
     no_subscribe: bool,
+    tenant: str,
 ) -> None:
     """Add an identity, <device> or <device>/<module>."""
     path = _path(file, obj)
@@ -138,6 +154,7 @@ def add(  # noqa: PLR0913 - one argument for each option
             password=hashed,
             on_behalf=on_behalf,
             publish=may_publish,
+            tenant=tenant,
             subscribe=may_subscribe,
         )
     click.echo(f"added {identity_id}; a running hub takes it over at reload", err=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from edgehub.cli.daemon import call
+from edgehub.cli.tables import counted
 from edgehub.journal.delivery import deliver, open_target
 from edgehub.settings import load_settings
+
+_TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
 
 
 @click.group()
@@ -33,22 +36,27 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
         return 0
     click.echo(f"folder: {document['folder']}")
     click.echo(
-        f"segments: {document['segments']}, {document['segment_bytes']} bytes,"
+        f"segments: {document['segments']}, {counted(document['segment_bytes'], 'byte')},"
         f" {document['not_exported']} not exported"
     )
     click.echo(f"growing: {document['growing'] or 'none'}")
     click.echo(
-        f"behind: {document['journal_lag_seconds']:.0f} s, {document['waiting_bytes']} bytes"
+        f"behind: {document['journal_lag_seconds']:.0f} s,"
+        f" {counted(document['waiting_bytes'], 'byte')}"
     )
+    if not document["clock"]["trusted"]:
+        reason = document["clock"]["reason"]
+        click.echo(f"not exported: the clock is not trusted, {reason}; {_TRUST}")
     if document["held_segments"]:
         click.echo(
-            f"held until the clock is trusted: {document['held_segments']} segments,"
-            f" {document['held_bytes']} bytes"
+            f"held until the clock is trusted: {counted(document['held_segments'], 'segment')},"
+            f" {counted(document['held_bytes'], 'byte')}"
         )
     for target in document["targets"]:
         click.echo(f"exported to: {target}")
     if document["dropped_not_exported"]:
-        click.echo(f"deleted before any export: {document['dropped_not_exported']} segments")
+        dropped = counted(document["dropped_not_exported"], "segment")
+        click.echo(f"deleted before any export: {dropped}")
     if failed:
         click.echo(f"failing: {document['failing']}", err=True)
     return failed
@@ -88,12 +96,14 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> None
         click.echo(json.dumps(document, indent=2))
     elif segments:
         lines = sum(segment["lines"] for segment in segments)
-        click.echo(f"{len(segments)} segments, {lines} lines to {name}: {', '.join(dates)}")
+        told = f"{counted(len(segments), 'segment')}, {counted(lines, 'line')}"
+        click.echo(f"{told} to {name}: {', '.join(dates)}")
     else:
         click.echo(f"nothing new for {name}")
     if plan["held_segments"]:
+        held = counted(plan["held_segments"], "segment")
+        verb = "is" if plan["held_segments"] == 1 else "are"
+        reason = plan["clock"]["reason"] or "not trusted until now"
         click.echo(
-            f"{plan['held_segments']} segments are held until the clock is trusted: let NTP set it,"
-            ' or say clock.trust = "always" if it is right',
-            err=as_json,
+            f"{held} {verb} held until the clock is trusted ({reason}): {_TRUST}", err=as_json
         )

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from edgehub.cli.config import EXIT_CONFIG, print_faults
 from edgehub.cli.daemon import call
+from edgehub.cli.table_answer import ask_table, print_applied, wait_option
+from edgehub.cli.tables import counted
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.settings import load_settings
@@ -24,7 +26,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 
 @click.group()
 def manifest() -> None:
-    """Show the manifest in force, or compare another one with it."""
+    """Show the manifest in force, compare another one with it, or apply one to a shared table."""
 
 
 @manifest.command()
@@ -67,12 +69,8 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
 
     Nothing is changed. Exit code 78 if the hub would refuse the manifest.
     """
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(file), f"cannot read the manifest: {error}") from error
     document = call(
-        load_settings(obj["config"]).control_path, "manifest diff", text=text, file=str(file)
+        load_settings(obj["config"]).control_path, "manifest diff", text=_read(file), file=str(file)
     )
     if as_json:
         _echo_json(document)
@@ -83,10 +81,58 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
     return EXIT_CONFIG if document["faults"] else 0
 
 
+@manifest.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--if-revision",
+    "expected",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only if the table still has this revision, as `route list --json` prints it.",
+)
+@wait_option
+@_json_option
+@click.pass_obj
+def apply(
+    obj: dict[str, Any], *, file: Path, expected: int | None, wait: bool, as_json: bool
+) -> int:
+    """Write the routes of FILE into the table that several hubs share.
+
+    Whole or not at all. Routes of an earlier manifest that FILE no longer has are removed; those
+    that came over the API stay. A single hub reads its manifest at start and reload instead. Exit
+    code 78 if the manifest is wrong, 1 if the table has another revision than the one given.
+    """
+    applied = ask_table(
+        obj,
+        "manifest apply",
+        as_json=as_json,
+        text=_read(file),
+        file=str(file),
+        expected_revision=expected,
+        wait=wait,
+    )
+    if as_json:
+        _echo_json(applied)
+        result = applied["applied"]
+        return 0 if result is None or result["result"] == "complete" else 1
+    for name in ("added", "updated", "removed"):
+        if applied[name]:
+            click.echo(f"{name}: {', '.join(applied[name])}")
+    click.echo(f"{applied['unchanged']} unchanged, revision {applied['revision']}")
+    return print_applied(applied["applied"])
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(file), f"cannot read the manifest: {error}") from error
+
+
 def _print_difference(document: dict[str, Any]) -> None:
     before, after = document["in_force"], document["new"]
-    click.echo(f"in force: {before['file']}, {before['routes']} routes")
-    click.echo(f"new:      {after['file']}, {after['routes']} routes")
+    click.echo(f"in force: {before['file']}, {counted(before['routes'], 'route')}")
+    click.echo(f"new:      {after['file']}, {counted(after['routes'], 'route')}")
     if document["same"]:
         click.echo("the same routes; applying it changes nothing")
         return
@@ -94,18 +140,22 @@ def _print_difference(document: dict[str, Any]) -> None:
     for change in document["class_changes"]:
         click.echo(
             f"class of {change['route']}: {_class(change['before'])} -> "
-            f"{_class(change['after'])}; {change['rows_in_old_queue']} rows stay in "
+            f"{_class(change['after'])}; {_rows(change['rows_in_old_queue'], 'stay')} in "
             f"{change['old_queue']}, new ones go to {change['new_queue']}"
         )
     for kept in document["snapshots"]:
         click.echo(
-            f"{kept['queue']}: {kept['rows']} rows keep the priority and time to live they were "
-            f"stored with ({', '.join(kept['routes'])})"
+            f"{kept['queue']}: {_rows(kept['rows'], 'keep')} the priority and time to live of their"
+            f" arrival ({', '.join(kept['routes'])})"
         )
     _print_queues(document["queues"])
     _print_disk(document["disk"])
     for warning in document["warnings"]:
         click.echo(f"warning: {warning}")
+
+
+def _rows(rows: int, verb: str) -> str:
+    return f"1 row {verb}s" if rows == 1 else f"{rows} rows {verb}"
 
 
 def _print_routes(routes: dict[str, Any]) -> None:
@@ -139,7 +189,7 @@ def _print_queues(queues: list[dict[str, Any]]) -> None:
 
 
 def _print_disk(disk: dict[str, Any]) -> None:
-    if disk["measured_s"] is None:
+    if disk["fits"] is None:
         click.echo("space on disk: not measured yet; ask again in a few seconds of traffic")
     else:
         span = f"rates of the last {disk['measured_s']:.0f} s"

@@ -10,7 +10,7 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import call
 from edgehub.cli.dead import dead
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.settings import load_settings
 
 _FIGURES: Final = (
@@ -147,7 +147,7 @@ def _take_out(
     done = total
     if not dry_run:
         if total["rows"]:
-            ask(f"{verb} {total['rows']} rows {where}?", yes=yes)
+            ask(f"{verb} {counted(total['rows'], 'row')} {where}?", yes=yes)
         total |= {"rows": 0, "bytes": 0, "in_flight": 0}
         at: int | None = 0
         while at is not None:
@@ -160,9 +160,10 @@ def _take_out(
         click.echo(json.dumps(result | {"dry_run": dry_run}, indent=2))
         return
     would = f"would {verb}" if dry_run else f"{verb}d"
-    click.echo(f"{would} {total['rows']} rows {where}")
+    click.echo(f"{would} {counted(total['rows'], 'row')} {where}")
     if total["in_flight"]:
-        click.echo(f"{total['in_flight']} rows in flight stay", err=True)
+        verb = "stays" if total["in_flight"] == 1 else "stay"
+        click.echo(f"{counted(total['in_flight'], 'row')} in flight {verb}", err=True)
 
 
 def queue_table(queues: list[dict[str, Any]]) -> None:

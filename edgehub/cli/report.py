@@ -63,7 +63,10 @@ def report(
     Exit code 5: the counts of that day do not close, and nothing was written.
     """
     if importlib.util.find_spec("analytics") is None or importlib.util.find_spec("pyspark") is None:
-        raise EdgeHubError("the report needs PySpark: pip install 'edgehub[spark]'")
+        raise EdgeHubError(
+            "the report needs the package analytics and PySpark, which this installation lacks:"
+            " in a checkout pip install -c constraints.txt '.[spark]', or the wheel with [spark]"
+        )
     command = [sys.executable, "-m", "analytics", f"--date={date:%Y-%m-%d}"]
     command += [f"--input={source}", f"--output={output}"]
     command += [f"--exclude-hub={hub}" for hub in exclude_hub]

@@ -1,7 +1,7 @@
 """`edgehub route`: try conditions and routes, check a manifest, ask where a message goes.
 
-Works on files alone and asks no daemon; it runs the same parser, compiler and route table that the
-daemon runs.
+What stands here works on files alone and asks no daemon; it runs the same parser, compiler and
+route table that the daemon runs. The commands on the table of a running hub are in `route_table`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.message_form import MessageFormError, read_message
+from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import ManifestError
@@ -41,7 +42,14 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 
 @click.group()
 def route() -> None:
-    """Try routes and manifests, without a running hub."""
+    """See and change the routes of a running hub; try routes and manifests without one.
+
+    test, check and explain work on files; the others ask the hub.
+    """
+
+
+for _command in COMMANDS:
+    route.add_command(_command)
 
 
 @route.command()

@@ -32,6 +32,10 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
         click.echo(f"  warning: {warning}")
     for endpoint in document["endpoints"]:
         click.echo(f"  endpoint {_endpoint_text(endpoint)}")
+    if document["broker"]["enabled"]:
+        click.echo(f"  broker: {_broker_text(document['broker'])}")
+    if document["entities"]["enabled"]:
+        click.echo(f"  entities: {_entities_text(document['entities'])}")
     queue_table(document["queues"])
     return 0
 
@@ -43,6 +47,32 @@ def _clock_text(clock: dict[str, Any]) -> str:
     if clock["off_s"]:
         text += f", {clock['off_s']:.0f} s without power counted"
     return f"{text}, rows are ageing" if clock["ageing"] else text
+
+
+def _broker_text(broker: dict[str, Any]) -> str:
+    text = str(broker["state"])
+    if broker["reason"]:
+        text += f", {broker['reason']}"
+    if broker["retry_in_s"] is not None:
+        text += f", next try in {broker['retry_in_s']:.0f} s"
+    text += f"; {len(broker['subscriptions'])} subscriptions, {broker['acknowledged_total']} taken"
+    if broker["waiting"]:
+        text += f", {broker['waiting']} not on disk yet"
+    if broker["unpublished"]:
+        text += f"; {broker['unpublished']} local messages wait for it"
+    return text
+
+
+def _entities_text(entities: dict[str, Any]) -> str:
+    debt = entities["debt"]
+    text = f"{entities['entities']} registered"
+    if debt["messages"]:
+        text += f"; {debt['messages']} messages held for {debt['entities_total']} that are not"
+    if entities["creations_under_way"]:
+        text += f"; {entities['creations_under_way']} on their way to the cloud"
+    if entities["creations_refused"]:
+        text += f"; {entities['creations_refused']} refused by the cloud"
+    return text
 
 
 def _endpoint_text(endpoint: dict[str, Any]) -> str:

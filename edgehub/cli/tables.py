@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _WIDTH_MAX: Final = 1_000_000
 
 
+def counted(number: int, noun: str) -> str:
+    """Give a number and what it counts: `1 segment`, `2 segments`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def new_table(*columns: str, right: Collection[str] = ()) -> Table:
     """Make an empty table.
 

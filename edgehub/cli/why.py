@@ -9,6 +9,7 @@ import click
 
 from edgehub.cli.daemon import call
 from edgehub.cli.queue import drain_text, sender
+from edgehub.cli.tables import counted
 from edgehub.settings import load_settings
 
 
@@ -34,12 +35,12 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
 def _print(document: dict[str, Any]) -> None:
     click.echo(f"{document['message'] or document['asked']}: {document['state']}")
     if not document["complete"]:
-        click.echo(f"only {document['looked_at_rows']} rows were looked at", err=True)
+        click.echo(f"no more than {counted(document['looked_at_rows'], 'row')} looked at", err=True)
     for copy in document["copies"]:
         _print_copy(copy)
     more = document["copies_total"] - len(document["copies"])
     if more:
-        click.echo(f"and {more} more rows with that id")
+        click.echo(f"and {counted(more, 'more row')} with that id")
     for letter in document["dead_letters"]:
         click.echo(
             f"dead letter {letter['dead_letter']} of {letter['endpoint']} since {letter['dead']}:"
@@ -67,21 +68,26 @@ def _print_copy(copy: dict[str, Any]) -> None:
     click.echo(f"  time to live: {ttl} ({copy['ttl_from']}){left}")
     click.echo(f"  waits for {copy['age_s']:.1f} s{_waited_text(copy['waited'])}")
     if copy["attempts"]:
-        click.echo(f"  refused {copy['attempts']} times")
+        click.echo(f"  refused {counted(copy['attempts'], 'time')}")
     passed = copy["overtaken_by"]
     if passed is not None and (passed["rows"] or passed["complete"]):
         queues = ", ".join(f"{rows} of {name}" for name, rows in passed["queues"].items())
         least = "" if passed["complete"] else "at least "
         click.echo(
-            f"  overtaken by {least}{passed['rows']} rows" + (f": {queues}" if queues else "")
+            f"  overtaken by {least}{counted(passed['rows'], 'row')}"
+            + (f": {queues}" if queues else "")
         )
     before = copy["before"]
-    click.echo(f"  before it in its queue: {before['rows']} rows, {before['bytes']} bytes")
+    click.echo(f"  before it in its queue: {_amount(before)}")
     for each in before["better"]:
-        click.echo(f"  goes first: {each['rows']} rows of {each['queue']}, {each['bytes']} bytes")
+        click.echo(f"  goes first: {_amount(each)} of {each['queue']}")
     if copy["leaves"] is not None:
         text = drain_text(copy["leaves"])
         click.echo(f"  leaves in: {'not measured yet' if text == '?' else text}")
+
+
+def _amount(figures: dict[str, Any]) -> str:
+    return f"{counted(figures['rows'], 'row')} ({counted(figures['bytes'], 'byte')})"
 
 
 def _waited_text(waited: dict[str, float] | None) -> str:

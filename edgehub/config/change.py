@@ -37,6 +37,7 @@ LIVE_KEYS: Final = frozenset(
         "mqtt.connect_timeout_s",
         "mqtt.ack_timeout_s",
         "mqtt.store_qos0",
+        "web.token_file",
         "log.level",
     }
 )

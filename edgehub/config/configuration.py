@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,19 +18,23 @@ from edgehub.config.origin import LoadedSettings, flat_settings
 from edgehub.devices.identities import IdentityList, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
 from edgehub.devices.server_tls import ServerTls, read_server_tls
+from edgehub.devices.token_file import TokenFileError
+from edgehub.devices.tokens import TokenList, read_token_list
 from edgehub.endpoints.mqtt_topic import TopicTemplate
 from edgehub.errors import ConfigError, ManifestError
 from edgehub.message import UPSTREAM, EndpointId
 from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.settings import MqttEndpointSettings, SettingsError
+from edgehub.settings.derived import broker_topics
 from edgehub.settings.values import CREDENTIAL
+from edgehub.topic_filter import covers, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from edgehub.config.origin import Origin
-    from edgehub.settings import EndpointSettings, MqttSettings, Settings
+    from edgehub.settings import EndpointSettings, MqttSettings, Settings, WebSettings
 
 T = TypeVar("T")
 
@@ -59,6 +64,7 @@ class Configuration:
         manifest: The routes.
         table: The same, compiled.
         identities: Who may sign in.
+        tokens: Who may ask the HTTP API.
         tls: Certificate of the MQTT listener, None = it has none.
     """
 
@@ -67,6 +73,7 @@ class Configuration:
     manifest: Manifest
     table: RouteTable
     identities: IdentityList
+    tokens: TokenList
     tls: ServerTls | None
 
     @property
@@ -89,12 +96,16 @@ def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
     faults: list[ConfigError] = []
     table = _part(faults, lambda: read_table(settings, hub_id=hub_id))
     identities = _part(faults, lambda: read_identity_list(settings.mqtt.identities_file))
+    tokens = _part(faults, lambda: read_token_list(settings.web.token_file))
     tls = _part(faults, lambda: _read_tls(settings.mqtt))
+    _part(faults, lambda: _check_web(settings.web))
     for key, endpoint in named_endpoints(settings):
         if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
             _part(faults, partial(_compile_topic, endpoint.topic, key))
     faults += _unreadable_files(settings)
-    if table is None or identities is None or faults:
+    faults += _unknown_tenants(settings, identities)
+    faults += [] if table is None else _shared_local_topics(settings, table)
+    if table is None or identities is None or tokens is None or faults:
         raise ConfigurationError(faults)
     return Configuration(
         settings=settings,
@@ -102,6 +113,7 @@ def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
         manifest=table.manifest,
         table=table,
         identities=identities,
+        tokens=tokens,
         tls=tls,
     )
 
@@ -150,7 +162,7 @@ def fault_documents(error: ConfigError) -> list[dict[str, Any]]:
             }
             for fault in error.faults
         ]
-    if isinstance(error, ConfigurationError | SettingsError | IdentityFileError):
+    if isinstance(error, ConfigurationError | SettingsError | IdentityFileError | TokenFileError):
         return [document for fault in error.faults for document in fault_documents(fault)]
     return [
         {
@@ -181,22 +193,54 @@ def _read_tls(mqtt: MqttSettings) -> ServerTls | None:
     return read_server_tls("mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file)
 
 
+def _check_web(web: WebSettings) -> None:
+    if web.port is None:
+        return
+    absent = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if absent:
+        reason = f"the HTTP API needs {' and '.join(absent)}, which this installation does not have"
+        raise ConfigError("web.port", reason, "pip install 'edgehub[web]', or remove the port")
+    if web.certificate_file is not None and web.key_file is not None:
+        read_server_tls("web", web.certificate_file, web.key_file, None)
+
+
 def _compile_topic(topic: str, key: str) -> TopicTemplate:
     return TopicTemplate(topic, endpoint_id=EndpointId(key), key=f"{key}.topic")
 
 
 def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:
     # By convention a setting whose name ends in `_file` names a file that must be there. Those of
-    # the listener are read as a whole, which says more.
+    # the listener and of the API are read as a whole, which says more.
     for key, value in flat_settings(settings).items():
         if not isinstance(value, Path) or not key.endswith("_file"):
             continue
-        if key.startswith("mqtt."):
+        if key.startswith(("mqtt.", "web.")):
             continue
         if not value.is_file():
             yield ConfigError(key, f"there is no file {value}", _hint_for_absent(value))
         elif not os.access(value, os.R_OK):
             yield ConfigError(key, f"{value} cannot be read by this user", "check its rights")
+
+
+def _unknown_tenants(settings: Settings, identities: IdentityList | None) -> Iterator[ConfigError]:
+    # No route could take their messages, which would be acknowledged and gone.
+    for entry in () if identities is None else identities.entries.values():
+        if entry.tenant and entry.tenant not in settings.tenants:
+            hint = f'add [tenants."{entry.tenant}"] to the settings'
+            yield ConfigError(f"identity {entry.id}", f"there is no tenant {entry.tenant}", hint)
+
+
+def _shared_local_topics(settings: Settings, table: RouteTable) -> Iterator[ConfigError]:
+    # Every hub of the group gets these messages, so a route that shares them says what is not so.
+    if settings.broker is None or settings.broker.share_group is None:
+        return
+    local = broker_topics(settings, settings.broker)
+    for each in table.mqtt_filters:
+        if any(overlaps(each, own) for own in local) and not any(
+            covers(own, each) for own in local
+        ):
+            reason = f"a route takes {each}, which holds local topics; a group does not share them"
+            yield ConfigError("broker.share_group", reason, f"leave {', '.join(local)} out of it")
 
 
 def _hint_for_absent(file: Path) -> str:

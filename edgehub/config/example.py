@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.config.fields import endpoint_kind, plain_fields, section_type
-from edgehub.settings import ENDPOINT_TYPES, Settings
+from edgehub.settings import ENDPOINT_TYPES, Settings, TenantSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +53,8 @@ def settings_example() -> str:
             lines += _section(
                 f"endpoints.{endpoint_kind(endpoint)}", about, endpoint, optional=True
             )
+    about = Settings.model_fields["tenants"].description or ""
+    lines += _section('tenants."acme/press"', about, TenantSettings, optional=True)
     return "\n".join(lines).rstrip() + "\n"
 
 

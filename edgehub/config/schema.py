@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.config.fields import endpoint_kind, plain_fields, section_type, title_of, unit_of
-from edgehub.settings import ENDPOINT_TYPES, Settings
+from edgehub.settings import ENDPOINT_TYPES, Settings, TenantSettings
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -38,6 +38,8 @@ def settings_schema() -> dict[str, Any]:
         if section is not None and section not in ENDPOINT_TYPES:
             _describe(definitions[section.__name__], section, f"{name}.")
             definitions[section.__name__]["title"] = f"[{name}]"
+    _describe(definitions["TenantSettings"], TenantSettings, "tenants.*.")
+    definitions["TenantSettings"]["title"] = "One tenant"
     for endpoint in ENDPOINT_TYPES:
         _describe(definitions[endpoint.__name__], endpoint, "endpoints.*.")
         definitions[endpoint.__name__]["title"] = f"Endpoint of type {endpoint_kind(endpoint)}"

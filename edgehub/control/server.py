@@ -128,14 +128,14 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= CLIENTS_MAX:
-            writer.write(_encode({"ok": False, "error": _CROWDED}))
+            writer.write(_refused(_CROWDED))
             writer.close()
             return
         self._clients.add(writer)
         self._idle.clear()
         try:
             while line := await self._read_line(reader):
-                answer = _encode(await self._answer(line))
+                answer = await self._answer(line)
                 if writer.is_closing():
                     break
                 writer.write(answer)
@@ -159,20 +159,31 @@ class ControlServer:
             log.warning("control.request_refused", bytes_max=REQUEST_BYTES_MAX)
             return b""
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes) -> bytes:
         try:
             request = orjson.loads(line)
             name, arguments = request["command"], request.get("arguments", {})
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            return {"ok": False, "error": 'want {"command": name, "arguments": {...}} on one line'}
+            return _refused('want {"command": name, "arguments": {...}} on one line')
         command = self._commands.get(name) if isinstance(name, str) else None
         if command is None:
             known = ", ".join(sorted(self._commands))
-            return {"ok": False, "error": f"unknown command {name!r} (known: {known})"}
+            return _refused(f"unknown command {name!r} (known: {known})")
         try:
-            return {"ok": True, "result": await command(arguments)}
+            return _encode({"ok": True, "result": await command(arguments)})
         except EdgeHubError as error:
-            return {"ok": False, "error": str(error)}
+            return _refused(str(error))
+        except Exception as error:
+            # A supervision point: a fault in what a person asks must not cost the hub its work, nor
+            # the person the answer.
+            log.exception("control.command_failed", command=name)
+            return _refused(f"the hub failed over {name!r}: {error!r}; its log has more")
+
+
+def _refused(reason: str) -> bytes:
+    # A path may hold bytes that are no text.
+    text = reason.encode("utf-8", "replace").decode()
+    return _encode({"ok": False, "error": text})
 
 
 def _encode(answer: dict[str, Any]) -> bytes:

@@ -28,7 +28,14 @@ from edgehub.demo.scenario import (
     parent_manifest,
 )
 from edgehub.demo.simulation import HOST, Collector, Device, Gates
-from edgehub.demo.snapshot import LinkMeter, Snapshot, link_is_up, queue_figures, rows_waiting
+from edgehub.demo.snapshot import (
+    LinkMeter,
+    Snapshot,
+    link_is_up,
+    link_wait,
+    queue_figures,
+    rows_waiting,
+)
 from edgehub.demo.thin_link import ThinLink
 from edgehub.demo.verdict import Verdict, judge, missing
 from edgehub.devices.identity_file import Identity, changing
@@ -277,6 +284,7 @@ class Demo:
         snapshot = Snapshot(
             elapsed_s=now_s - self._began_s,
             link_up=link_up,
+            link_wait=link_wait(status),
             link_use=self._meter.use_now,
             queues=queue_figures(status, self._ledger),
             acknowledged=self._ledger.acknowledged,

@@ -46,6 +46,7 @@ class Snapshot:
     Attributes:
         elapsed_s: Since the devices began.
         link_up: Whether the gateway is connected to its parent.
+        link_wait: Why it is not, and when it tries again; empty while it is.
         link_use: Share of the link's rate used over the last seconds, 0 to 1.
         queues: Per priority, best first.
         acknowledged: Messages that devices were told are safe.
@@ -56,6 +57,7 @@ class Snapshot:
 
     elapsed_s: float
     link_up: bool
+    link_wait: str
     link_use: float
     queues: tuple[QueueFigures, ...]
     acknowledged: int
@@ -109,6 +111,16 @@ class LinkMeter:
 def link_is_up(status: Mapping[str, Any]) -> bool:
     """Read from the gateway's status whether it is connected to its parent."""
     return any(e["id"] == UPSTREAM and e["state"] == "up" for e in status["endpoints"])
+
+
+def link_wait(status: Mapping[str, Any]) -> str:
+    """Read from the gateway's status what it waits for before it connects; empty = nothing."""
+    upstream = next((e for e in status["endpoints"] if e["id"] == UPSTREAM), None)
+    if upstream is None or upstream["state"] == "up":
+        return ""
+    wait_s = upstream["backoff_remaining_s"]
+    when = "trying to connect" if wait_s is None else f"next try in {wait_s:.1f} s"
+    return f"{when}: {upstream['reason']}" if upstream["reason"] else when
 
 
 def rows_waiting(status: Mapping[str, Any], priority: int | None = None) -> int:

@@ -101,7 +101,7 @@ def render(snapshot: Snapshot) -> RenderableType:
 
 def plain_line(snapshot: Snapshot) -> str:
     """Write a snapshot as one line."""
-    link = f"up {snapshot.link_use:4.0%}" if snapshot.link_up else "DOWN   "
+    link = f"up {snapshot.link_use:4.0%}" if snapshot.link_up else f"DOWN    {_why(snapshot)}"
     queues = " | ".join(
         f"P{q.priority} waiting {q.waiting} sent {q.sent} expired {q.expired} "
         f"oldest {_seconds(q.oldest_age_s)} p99 {_seconds(q.p99_s)}"
@@ -116,7 +116,13 @@ def _link_line(snapshot: Snapshot) -> RenderableType:
     bar = ProgressBar(total=1.0, completed=min(1.0, snapshot.link_use), width=_BAR_WIDTH)
     use = f"{snapshot.link_use:.0%} of {LINK_BIT_S // 1000} kbit/s"
     line.add_row(Text("gateway -> parent"), state, bar, Text(use))
-    return line
+    if snapshot.link_up:
+        return line
+    return Group(line, Text(f"  {_why(snapshot)}", style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _why(snapshot: Snapshot) -> str:
+    return snapshot.link_wait or "the link is cut"
 
 
 def _queue_table(snapshot: Snapshot) -> RenderableType:

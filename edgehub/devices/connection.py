@@ -87,6 +87,7 @@ class DeviceConnection:
         "_closing",
         "_device_id",
         "_idle_timer",
+        "_is_ending",
         "_keep_alive_s",
         "_link",
         "_opened",
@@ -113,6 +114,7 @@ class DeviceConnection:
         self._close_requested = False
         self._keep_alive_s = 0
         self._idle_timer: TimerHandle | None = None
+        self._is_ending = False
         self._transition = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._opened = self._closed = 0
@@ -156,6 +158,8 @@ class DeviceConnection:
         assert self._activities > 0, "outside of an activity nothing would close it"
         async with self._transition:
             if not self._link.is_open:
+                if self._is_ending:
+                    raise DeviceConnectionError(self._device_id, "the hub is ending")
                 if not entitled and not self._owns():
                     raise DeviceNotOwnedError(
                         self._device_id, "another hub speaks for it; the connection stays closed"
@@ -175,6 +179,11 @@ class DeviceConnection:
         self._close_requested = True
         if self._activities == 0:
             self._start_closing()
+
+    def end(self) -> None:
+        """Close it at the hub's end, or at the latest with its last activity."""
+        self._is_ending = True
+        self.request_close()
 
     async def settled(self) -> None:
         """Wait for an opening or closing that is under way."""
@@ -204,11 +213,18 @@ class DeviceConnection:
             self._close_requested = False
             return
         # In a task of its own, so that whoever is cancelled here does not leave it half closed.
-        await asyncio.shield(self._start_closing())
+        if closing := self._start_closing():
+            await asyncio.shield(closing)
 
-    def _start_closing(self) -> asyncio.Task[None]:
+    def _start_closing(self) -> asyncio.Task[None] | None:
         name = f"close[{self._device_id}]"
-        self._closing = self._tasks.create_task(self._close(), name=name)
+        close = self._close()
+        try:
+            self._closing = self._tasks.create_task(close, name=name)
+        except RuntimeError:
+            # The hub fails, and its group takes no more tasks; the end of the process closes it.
+            close.close()
+            return None
         return self._closing
 
     async def _close(self) -> None:

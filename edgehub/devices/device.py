@@ -50,6 +50,8 @@ class Surroundings:
         rules: Figures of the affinity.
         link_of: Gives the session of a device.
         tasks: Where closes run.
+        stores: Messages are stored and leave later over the connection, which whoever sends them
+            opens then; else handling one is sending it, and opens it.
     """
 
     hub_id: str
@@ -60,6 +62,7 @@ class Surroundings:
     rules: AffinityRules
     link_of: Callable[[str], DeviceLink]
     tasks: asyncio.TaskGroup
+    stores: bool = False
 
 
 class Device:
@@ -151,6 +154,10 @@ class Device:
         self.is_known = True
         self._stored = None
 
+    def silent_s(self) -> float:
+        """Give the seconds since it was heard last."""
+        return self.shared.clock.monotonic() - self.seen_s
+
     def loaded_age_s(self) -> float:
         """Give the seconds since it was read."""
         return self.shared.clock.monotonic() - self._loaded_s
@@ -209,6 +216,27 @@ class Device:
             DeviceError: It could not be read; what is known stays in force.
         """
         return await self.queue.run(RequestKind.REFRESH, self._refresh)
+
+    async def take_over_settings(self) -> None:
+        """Have settings in force that somebody changed: now, or with the next frame of a loser.
+
+        Raises:
+            DeviceError: They could not be read; what is known stays in force.
+        """
+
+        async def run() -> None:
+            if not await self._refresh():
+                self._stored = None
+
+        await self.queue.run(RequestKind.REFRESH, run)
+
+    async def start_over(self) -> None:
+        """Read it again before its next frame, without what was counted here; in its turn."""
+
+        async def run() -> None:
+            self._stored = None
+
+        await self.queue.run(RequestKind.REFRESH, run)
 
     async def downlink(self, send: Callable[[], Awaitable[None]]) -> bool:
         """Send a message to the device between its own, False = another hub speaks for it.

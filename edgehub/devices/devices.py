@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.affinity.data import process_data
-from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import process_join
 from edgehub.devices.affinity.outcome import Outcome, Reason, Result
 from edgehub.devices.device import Device
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from edgehub.devices.source import StoredDevice
 
 DEVICES_MAX: Final = 10_000
+LOADS_MAX: Final = 3
+"""Loads for one frame, when others have a device read anew as soon as it is read."""
+
 LOOK_S: Final = 600.0
 REFRESH_S: Final = 2 * 86_400.0
 UNSEEN_S: Final = 10 * 86_400.0
@@ -111,6 +114,25 @@ class Devices:
         """Give a device that is in memory, None = it is not."""
         return self._devices.get(device_id)
 
+    async def hold(self, device_id: str) -> Device:
+        """Give the one object of a device, made if need be; nothing is loaded.
+
+        Raises:
+            TooManyDevicesError: All that are in memory have something to do.
+        """
+        return await self._device(device_id)
+
+    def all(self) -> list[Device]:
+        """Give the devices in memory, the one that was silent longest first."""
+        return list(self._devices.values())
+
+    async def end(self) -> None:
+        """Close all connections; for the end of the hub, when nothing uses them any more."""
+        for device in list(self._devices.values()):
+            device.connection.end()
+        for device in list(self._devices.values()):
+            await device.connection.settled()
+
     async def adopt(self, stored: StoredDevice) -> Device:
         """Take in a device whose state is known already, as after a restart with a warm cache.
 
@@ -171,13 +193,31 @@ class Devices:
         device = self._devices.get(device_id)
         return device is not None and await device.refresh()
 
+    async def settings_changed(self, device_id: str) -> None:
+        """Have new settings of a device in force, if it is in memory.
+
+        Raises:
+            DeviceError: They could not be read.
+        """
+        if device := self._devices.get(device_id):
+            await device.take_over_settings()
+
+    async def forgotten(self, device_id: str) -> None:
+        """Count a device anew that its source has forgotten, if it is in memory.
+
+        Raises:
+            DeviceQueueFullError: There is no turn for it.
+        """
+        if device := self._devices.get(device_id):
+            await device.start_over()
+
     async def close(self, device_id: str) -> None:
         """Give a device away as another hub or an operator asks; nothing is loaded for it.
 
         Raises:
             DeviceQueueFullError: The close will happen, but there is no turn to wait for it.
         """
-        await self._shared.flags.set(device_id, Ownership.LOSER)
+        self._shared.flags.set(device_id, Ownership.LOSER, cause=Cause.CLOSED)
         if device := self._devices.get(device_id):
             await device.close()
 
@@ -261,13 +301,17 @@ class Devices:
             return Reason.NO_DEVICE_BY_ADDRESS
         if device := self._fitting(ids, uplink):
             return device, False
-        try:
-            waited = await self._load(ids, uplink)
-        except DeviceError as exc:
-            gate.error, gate.failed = exc, gate.arrived
-            raise
-        if device := self._fitting(ids, uplink):
-            return device, device.device_id in waited
+        waited: set[str] = set()
+        for _ in range(LOADS_MAX):
+            try:
+                waited |= await self._load(ids, uplink)
+            except DeviceError as exc:
+                gate.error, gate.failed = exc, gate.arrived
+                raise
+            if device := self._fitting(ids, uplink):
+                return device, device.device_id in waited
+            if all(device is None or device.stored for device in map(self._devices.get, ids)):
+                break  # else it was to be read anew just after it had been read
         return Reason.NO_DEVICE_BY_MIC
 
     def _fitting(self, ids: Sequence[str], uplink: Uplink) -> Device | None:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.devices.identity_file import loose_mode, read_identities
+from edgehub.devices.identity_file import read_identities
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
+from edgehub.devices.private_file import loose_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from edgehub.devices.identity_file import Identity
@@ -62,6 +63,8 @@ class Identities:
 
     def __init__(self) -> None:
         self._by_id: Mapping[str, Identity] = {}
+        self.version = 0
+        """Changes with every list."""
         # Half of the cores at most: hashing must not starve the thread of the event loop.
         threads = min(_THREADS_MAX, max(1, (os.cpu_count() or 1) // 2))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="password")
@@ -78,9 +81,14 @@ class Identities:
         """Give the entry of an id, disabled ones too."""
         return self._by_id.get(identity_id)
 
+    def entries(self) -> Iterable[Identity]:
+        """Give all entries."""
+        return self._by_id.values()
+
     def apply(self, identities: IdentityList) -> None:
         """Put a list in force, in place of the one before."""
         self._by_id = identities.entries
+        self.version += 1
         self._known = {
             identity_id: known
             for identity_id, known in self._known.items()

@@ -1,39 +1,36 @@
 """The identities file: one JSON object per line, read whole or not at all, replaced atomically.
 
-Owns the format and the file's rights. Blocks on the disk: the daemon calls it from a thread, the
+Owns the format. Blocks on the disk: the daemon calls it from a thread, the
 command line directly. Invariant: a reader sees the file before or after a change, never in between.
 """
 
 from __future__ import annotations
 
 import difflib
-import fcntl
 import json
-import os
 import re
-import stat
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import translate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
+from edgehub.devices.private_file import locked, replace_lines
 from edgehub.errors import ConfigError
+from edgehub.settings.routing_table import tenant_name
 from edgehub.topic_filter import filter_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-_KEYS: Final = ("id", "password", "on_behalf", "publish", "subscribe", "disabled")
+_KEYS: Final = ("id", "password", "on_behalf", "publish", "subscribe", "disabled", "tenant")
 OWN_ID: Final = "{id}"
 """Stands in a right for the id of who has it."""
 
 _BRACES: Final = re.compile(r"\{[^{}/]*\}")
 _PATTERN_CHARACTERS_MAX: Final = 256
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class IdentityFileError(ConfigError):
@@ -61,6 +58,7 @@ class Identity:
         publish: Filters of local topics that it may publish to, with `{id}` for its own id; None =
             all of them.
         subscribe: Filters of local topics that it may subscribe to, likewise.
+        tenant: `organisation/application` whose routes its messages meet; empty = the default.
     """
 
     id: str
@@ -69,6 +67,7 @@ class Identity:
     disabled: bool = False
     publish: tuple[str, ...] | None = None
     subscribe: tuple[str, ...] | None = None
+    tenant: str = ""
 
     def scope(self) -> re.Pattern[str] | None:
         """Compile the patterns, None = it speaks for itself alone."""
@@ -110,54 +109,19 @@ def read_identities(path: Path) -> dict[str, Identity]:
     return identities
 
 
-def loose_mode(path: Path) -> int | None:
-    """Give the file's permission bits where others may read or change it, else None."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        # It was there a moment ago, when it was read; what is gone exposes nothing.
-        return None
-    return mode if mode & _OTHERS else None
-
-
 @contextmanager
 def changing(path: Path) -> Iterator[dict[str, Identity]]:
     """Give the entries to change in place; written back when the block ends without an error.
 
-    A lock on the folder keeps two commands from undoing each other's change. The file keeps its
-    owner; a new one gets the folder's, so that root can prepare it for the daemon. Of a symbolic
-    link the file behind it is changed.
+    Two commands do not undo each other's change. Of a symbolic link the file behind it is changed.
 
     Raises:
         IdentityFileError: If the present file is unusable.
     """
-    path = path.resolve()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        identities = read_identities(path) if path.exists() else {}
+    with locked(path) as file:
+        identities = read_identities(file) if file.exists() else {}
         yield identities
-        _write(path, identities)
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _write(path: Path, identities: Mapping[str, Identity]) -> None:
-    owner = (path if path.exists() else path.parent).stat()
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
-            if os.geteuid() == 0:
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            file.writelines(_line(identity) for identity in identities.values())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        replace_lines(file, (_line(identity) for identity in identities.values()))
 
 
 def _line(identity: Identity) -> str:
@@ -170,6 +134,8 @@ def _line(identity: Identity) -> str:
         entry["subscribe"] = list(identity.subscribe)
     if identity.disabled:
         entry["disabled"] = True
+    if identity.tenant:
+        entry["tenant"] = identity.tenant
     return json.dumps(entry) + "\n"
 
 
@@ -198,6 +164,7 @@ class _Line:
         on_behalf = self._on_behalf(entry.get("on_behalf", []))
         publish = self._filters(entry, "publish")
         subscribe = self._filters(entry, "subscribe")
+        tenant = self._tenant(entry.get("tenant", ""))
         disabled = entry.get("disabled", False)
         if not isinstance(disabled, bool):
             self._fault("disabled is neither true nor false")
@@ -209,8 +176,18 @@ class _Line:
                 disabled=disabled,
                 publish=publish,
                 subscribe=subscribe,
+                tenant=tenant,
             )
         return self
+
+    def _tenant(self, value: Any) -> str:
+        if value == "":
+            return ""
+        try:
+            return tenant_name(value if isinstance(value, str) else "")
+        except ValueError as error:
+            self._fault(f"tenant: {error}")
+            return ""
 
     def _id(self, value: Any) -> str | None:
         if isinstance(value, str) and split_sender(value) is not None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.devices.connection import KEEP_ALIVE_S_MIN
 from edgehub.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+GAP_MAX: Final = 16_384
+"""LoRaWAN 1.0.2 section 4.3.1.5, MAX_FCNT_GAP."""
 
 
 class Deduplication(StrEnum):
@@ -43,6 +47,7 @@ class DeviceProfile:
         keep_alive_s: Idle seconds until its connection closes; 0 = never, else at least 60.
         activation: See `Activation`.
         relaxed_counters: An ABP device may start again with frame counter 0 or 1.
+        gap_max: Frames that may be missing between two that are heard, None = any number.
     """
 
     device_id: str
@@ -51,6 +56,7 @@ class DeviceProfile:
     keep_alive_s: int = 0
     activation: Activation = Activation.OTAA
     relaxed_counters: bool = True
+    gap_max: int | None = GAP_MAX
 
     def __post_init__(self) -> None:
         if self.keep_alive_s and self.keep_alive_s < KEEP_ALIVE_S_MIN:
@@ -116,4 +122,29 @@ class DeviceSource(Protocol):
         Raises:
             DeviceUnknownError: There is none.
             DeviceSourceError: It cannot be written now.
+        """
+
+
+class DeviceRegistry(DeviceSource, Protocol):
+    """A source that an operator writes to."""
+
+    async def put(self, profile: DeviceProfile) -> None:
+        """Write a profile down; the session stays.
+
+        Raises:
+            DeviceSourceError: It cannot be written now.
+        """
+
+    async def remove(self, device_id: str) -> bool:
+        """Forget a device, profile and session; False = there was none.
+
+        Raises:
+            DeviceSourceError: It cannot be written now.
+        """
+
+    async def page(self, after: str, limit: int) -> list[StoredDevice]:
+        """Read devices with an id above `after`, in the order of their ids.
+
+        Raises:
+            DeviceSourceError: They cannot be read now.
         """

@@ -1,18 +1,20 @@
-"""One upstream connection through aiomqtt; no other file knows the inside of aiomqtt and paho.
+"""One connection to an MQTT broker through aiomqtt; no other file knows the inside of it and paho.
 
-aiomqtt (2.5.1 on paho-mqtt 2.2) keeps the session: CONNECT, keep-alive, subscriptions, incoming
-messages, DISCONNECT. What is reached into, and why:
+aiomqtt (2.5.1 on paho-mqtt 2.2) keeps the session: CONNECT, keep-alive, subscriptions, DISCONNECT.
+What is reached into, and why:
 
 - `Client._client`: paho's client. aiomqtt has no argument for manual acknowledgement, and its own
   queue of incoming messages would acknowledge before anybody has taken a message.
 - `paho._create_socket`: returns a `Channel` around a socket that was connected here without
-  blocking; paho would connect in a thread that cannot be cancelled, and read byte by byte.
+  blocking; paho would connect in a thread that cannot be cancelled, and read byte by byte. The
+  channel takes PUBLISHes and PUBACKs out, so paho sees messages of QoS 2 only.
 - `paho._mid_generate`: packet ids of our PUBLISHes must not collide with those of paho's
   SUBSCRIBEs. The PUBLISHes themselves are written straight to the channel: `await publish` costs
   about 48 us a message, paho's own `publish` about 25, a written packet 2.
 - `paho._loop_rc_handle`, `paho._sock_close`: the ways to end a connection at once, with and
   without telling aiomqtt.
-- `Client._client_connect`, `_on_disconnect`, `_disconnected`: see `_Client`.
+- `Client._client_connect`, `_on_connect`, `_on_disconnect`, `_disconnected`: see `_Client`.
+- `Client._loop`: see `_Readers`.
 
 Invariant: when `connect` is left, by whatever way, the socket is closed and no callback comes.
 """
@@ -21,28 +23,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
-import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiomqtt
 from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edgehub.endpoints.mqtt_channel import Channel
-from edgehub.errors import EdgeHubError
+from edgehub.endpoints.mqtt_channel import Channel, Receiver
+from edgehub.endpoints.mqtt_inbound import MQTT_5, Incoming
+from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, Wanted, Welcome, open_socket, words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
-    from pathlib import Path
 
     from paho.mqtt.client import Client as PahoClient
     from paho.mqtt.client import MQTTMessage
-
-UNSENT_IN_KERNEL_MAX: Final = 16_384
-"""Unsent bytes that the kernel takes; the rest waits in the channel, where it costs no wake-up."""
 
 DISCONNECT_TIMEOUT_S: Final = 1.0
 SUBSCRIBE_TIMEOUT_S: Final = 10.0
@@ -50,84 +48,103 @@ SUBSCRIBE_TIMEOUT_S: Final = 10.0
 # MQTT 5 reason codes, to which paho translates those of 3.1.1.
 _REFUSED_FOR_GOOD: Final = {133, 134, 135}
 _BAD_CLIENT_ID: Final = 133
+_PUBACK_HEAD: Final = b"\x40\x02"
 _FAILURE: Final = 0x80
 
 
-class LinkError(EdgeHubError):
-    """The connection cannot be made.
+class _Gate:
+    """Holds messages back until whoever connected is ready for them.
 
-    Attributes:
-        reason: For status and logs.
-        parked: A person must change something before it can work.
+    A peer that has kept the session sends what waited right behind its CONNACK.
     """
 
-    def __init__(self, reason: str, *, parked: bool) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.parked = parked
+    __slots__ = ("_held", "_is_open", "_pass_on")
+
+    def __init__(self, pass_on: Callable[[list[Incoming]], None]) -> None:
+        self._pass_on = pass_on
+        self._held: list[Incoming] = []
+        self._is_open = False
+
+    def take(self, messages: list[Incoming]) -> None:
+        """Take what came."""
+        if self._is_open:
+            self._pass_on(messages)
+        else:
+            self._held += messages
+
+    def open(self) -> None:
+        """Pass on what is held, and what comes from now on."""
+        self._is_open = True
+        held, self._held = self._held, []
+        if held:
+            self._pass_on(held)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
-    """How the peer proves itself, and how this hub does.
+class _Readers:
+    """The loop as aiomqtt sees it; remembers who reads the socket, so that reading can pause.
 
-    Attributes:
-        ca_file: Certificates that are trusted, None = the system's.
-        certificate_file: Client certificate, None = none.
-        key_file: Its key.
+    aiomqtt hands its reader to the loop and has no way to take it back.
     """
 
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._reader: Callable[[], object] | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions:
-    """Whom to connect to, and as whom.
+    def add_reader(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """See the loop."""
+        self._reader = callback
+        self._loop.add_reader(descriptor, callback)
 
-    Attributes:
-        host: Name or address.
-        port: TCP port.
-        client_id: MQTT client id.
-        username: User name, None = none.
-        password_file: File whose first line is the password; read at each connect.
-        tls: None = plain TCP.
-        clean_session: False keeps subscriptions and device-bound messages at the peer.
-        keep_alive_s: A silent peer is noticed after twice this time.
-        connect_timeout_s: For name, TCP and TLS together, and again for CONNACK.
-    """
+    def pause(self, descriptor: int) -> None:
+        """Read no more."""
+        self._loop.remove_reader(descriptor)
 
-    host: str
-    port: int
-    client_id: str
-    username: str | None = None
-    password_file: Path | None = None
-    tls: TlsOptions | None = None
-    clean_session: bool = False
-    keep_alive_s: int = 60
-    connect_timeout_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
-    """A message from the peer that waits for its acknowledgement."""
-
-    topic: str
-    body: bytes
-    mid: int
-    qos: int
+    def resume(self, descriptor: int) -> None:
+        """Read again."""
+        if self._reader is not None:
+            self._loop.add_reader(descriptor, self._reader)
 
 
 class Connection:
-    """An established session."""
+    """An established session.
 
-    __slots__ = ("_channel", "_client", "_paho")
+    Attributes:
+        welcome: What the peer's CONNACK said.
+    """
 
-    def __init__(self, client: aiomqtt.Client, channel: Channel) -> None:
+    __slots__ = ("_channel", "_client", "_gate", "_level", "_paho", "_pauses", "welcome")
+
+    def __init__(self, client: _Client, channel: Channel, gate: _Gate, level: int) -> None:
         self._client = client
         self._paho = _paho_of(client)
         self._channel = channel
+        self._gate = gate
+        self._level = level
+        self._pauses = 0
+        self.welcome = client.welcome
+
+    def pause_reading(self) -> None:
+        """Leave what the peer sends in the socket; its answers to pings too, so not for long.
+
+        Who calls it twice has to resume twice.
+        """
+        self._pauses += 1
+        if self._pauses == 1 and self._channel.is_open:
+            self._client.readers.pause(self._channel.fileno())
+
+    def resume_reading(self) -> None:
+        """End a pause."""
+        assert self._pauses
+        self._pauses -= 1
+        if not self._pauses and self._channel.is_open:
+            self._client.readers.resume(self._channel.fileno())
+
+    def begin(self) -> None:
+        """Hand over messages from now on, those first that came since CONNACK."""
+        self._gate.open()
 
     def next_mid(self) -> int:
         """Give the next packet id, 1 to 65 535, from the row that paho counts."""
@@ -141,6 +158,10 @@ class Connection:
         """Give the bytes that have not left this machine."""
         return self._channel.unsent_bytes()
 
+    def look_at_way(self) -> None:
+        """See `Channel.look_at_way`."""
+        self._channel.look_at_way()
+
     @property
     def unsent_at_close(self) -> int | None:
         """Bytes that had not left when the peer closed; None = it did not close."""
@@ -148,8 +169,20 @@ class Connection:
 
     def acknowledge(self, message: Incoming) -> None:
         """Send the PUBACK of a message of this connection; nothing once it is closed."""
-        if self._channel.is_open:
-            self._paho.ack(message.mid, message.qos)
+        self.acknowledge_all((message,))
+
+    def acknowledge_all(self, messages: Iterable[Incoming]) -> None:
+        """Send the PUBACKs of messages of this connection, in order; nothing once it is closed."""
+        if not self._channel.is_open:
+            return
+        pubacks: list[bytes] = []
+        for message in messages:
+            if message.qos == 1:
+                pubacks.append(_PUBACK_HEAD + message.mid.to_bytes(2, "big"))
+            elif message.qos:
+                self._paho.ack(message.mid, message.qos)
+        if pubacks:
+            self._channel.write(b"".join(pubacks))
 
     async def subscribe(self, filters: Iterable[str]) -> list[str]:
         """Subscribe with QoS 1; gives the filters that the peer refused."""
@@ -160,8 +193,38 @@ class Connection:
             )
         except aiomqtt.MqttError as error:
             raise LinkError(f"subscribe: {error}", parked=False) from error
-        codes = [code.value if isinstance(code, ReasonCode) else code for code in granted]
+        codes = [_code(code) for code in granted]
         return [topic for topic, code in zip(wanted, codes, strict=True) if code >= _FAILURE]
+
+    async def subscribe_as(self, wanted: Wanted) -> int:
+        """Subscribe with the options of MQTT 5, as far as the protocol level has them.
+
+        The retain flag comes as it was published, and retained messages come when the session does
+        not have the subscription yet.
+
+        Returns:
+            The peer's reason code; from 128 on it refused.
+
+        Raises:
+            LinkError: If it does not answer.
+        """
+        assert self._level >= MQTT_5
+        options = SubscribeOptions(
+            qos=1,
+            noLocal=wanted.no_local,
+            retainAsPublished=True,
+            retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB,
+        )
+        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call] # paho's has no types
+        if wanted.number is not None:
+            properties.SubscriptionIdentifier = wanted.number
+        try:
+            (granted,) = await self._client.subscribe(
+                wanted.filter, options=options, properties=properties, timeout=SUBSCRIBE_TIMEOUT_S
+            )
+        except aiomqtt.MqttError as error:
+            raise LinkError(f"subscribe: {error}", parked=False) from error
+        return _code(granted)
 
     async def unsubscribe(self, filters: Iterable[str]) -> None:
         """Unsubscribe."""
@@ -192,30 +255,41 @@ async def connect(
     options: LinkOptions,
     *,
     on_pubacks: Callable[[list[int]], None],
-    on_message: Callable[[Incoming], None],
+    on_messages: Callable[[list[Incoming]], None],
+    on_refusals: Callable[[list[tuple[int, int]]], None] | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect, and close again at the end of the block.
 
     Args:
         options: See `LinkOptions`.
         on_pubacks: Gets the packet ids of confirmed PUBLISHes.
-        on_message: Gets incoming messages; each is acknowledged by `Connection.acknowledge`.
+        on_messages: Gets incoming messages from `Connection.begin` on; each is acknowledged by
+            `Connection.acknowledge`.
+        on_refusals: Gets packet ids and reason codes of PUBLISHes that a peer of MQTT 5 refused.
 
     Raises:
         LinkError: If there is no connection.
     """
     password = await _password(options)
-    sock = await _open_socket(options)
-    channel = Channel(sock, asyncio.get_running_loop(), on_pubacks)
+    sock = await open_socket(options)
+    gate = _Gate(on_messages)
+    receiver = Receiver(
+        on_pubacks,
+        gate.take,
+        on_refusals,
+        level=options.level,
+        bytes_max=options.incoming_bytes_max,
+    )
+    channel = Channel(sock, asyncio.get_running_loop(), receiver)
     try:
         client = _client(options, password, channel)
         paho = _paho_of(client)
-        _take_over_messages(paho, on_message)
+        _take_over_messages(paho, gate.take)
         try:
             client.start()
             async with client:
                 client.timeout = DISCONNECT_TIMEOUT_S
-                yield Connection(client, channel)
+                yield Connection(client, channel, gate, options.level)
         except aiomqtt.MqttError as error:
             raise _refused(error, channel) from error
         finally:
@@ -225,10 +299,20 @@ async def connect(
 
 
 class _Client(aiomqtt.Client):
-    """aiomqtt's client on a socket that is connected already; used for one connection."""
+    """aiomqtt's client on a socket that is connected already; used for one connection.
+
+    Attributes:
+        welcome: What CONNACK said, once it came.
+        readers: Pauses reading.
+    """
+
+    welcome = Welcome()
+    readers: _Readers
 
     def start(self) -> None:
         """Send CONNECT: aiomqtt would do it in a thread, which is of no use without blocking."""
+        self.readers = _Readers(self._loop)
+        self._loop = self.readers  # type: ignore[assignment] # stands in for the loop
         # The end may come when nobody waits for it, which asyncio would complain about.
         self._disconnected.add_done_callback(lambda end: end.cancelled() or end.exception())
         super()._client_connect()
@@ -243,6 +327,18 @@ class _Client(aiomqtt.Client):
 
     def _client_connect(self) -> None:
         """Do nothing: `start` has done it."""
+
+    def _on_connect(
+        self,
+        client: PahoClient,
+        userdata: Any,
+        flags: Any,
+        reason_code: Any,
+        properties: Any = None,
+    ) -> None:
+        # aiomqtt drops what else is in CONNACK.
+        self.welcome = _welcome(flags, properties)
+        super()._on_connect(client, userdata, flags, reason_code, properties)
 
     def _on_disconnect(
         self,
@@ -259,6 +355,38 @@ class _Client(aiomqtt.Client):
         super()._on_disconnect(client, userdata, flags, reason_code, properties)
 
 
+def _welcome(flags: Any, properties: Any) -> Welcome:
+    def said(name: str, absent: int | None) -> Any:
+        return getattr(properties, name, absent)
+
+    return Welcome(
+        session_present=bool(flags.session_present),
+        receive_maximum=said("ReceiveMaximum", 65_535),
+        packet_bytes_max=said("MaximumPacketSize", None),
+        retains=bool(said("RetainAvailable", 1)),
+        shares=bool(said("SharedSubscriptionAvailable", 1)),
+        identifies=bool(said("SubscriptionIdentifierAvailable", 1)),
+    )
+
+
+def _code(code: ReasonCode | int) -> int:
+    return int(code.value) if isinstance(code, ReasonCode) else code
+
+
+def _session_options(options: LinkOptions) -> dict[str, Any]:
+    """Say in the words of the protocol level whether and how long the session is kept."""
+    if options.level < MQTT_5:
+        return {"clean_session": options.clean_session}
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # likewise
+    properties.SessionExpiryInterval = 0 if options.clean_session else options.session_expiry_s
+    properties.ReceiveMaximum = options.receive_maximum
+    return {
+        "protocol": aiomqtt.ProtocolVersion.V5,
+        "clean_start": options.clean_session,
+        "properties": properties,
+    }
+
+
 def _client(options: LinkOptions, password: str | None, channel: Channel) -> _Client:
     client = _Client(
         options.host,
@@ -266,9 +394,9 @@ def _client(options: LinkOptions, password: str | None, channel: Channel) -> _Cl
         username=options.username,
         password=password,
         identifier=options.client_id,
-        clean_session=options.clean_session,
         keepalive=options.keep_alive_s,
         timeout=options.connect_timeout_s,
+        **_session_options(options),
     )
     paho = _paho_of(client)
     # Two log calls a packet, payload lengths and topics in them: nothing for production.
@@ -287,21 +415,21 @@ def _client(options: LinkOptions, password: str | None, channel: Channel) -> _Cl
     return client
 
 
-def _take_over_messages(paho: PahoClient, on_message: Callable[[Incoming], None]) -> None:
+def _take_over_messages(paho: PahoClient, on_messages: Callable[[list[Incoming]], None]) -> None:
+    """Take messages of QoS 2, which a subscription of somebody else may bring."""
     loop = asyncio.get_running_loop()
 
     def take(_client: PahoClient, _userdata: Any, message: MQTTMessage) -> None:
+        topic: str | None
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            # Nobody can handle it, and without PUBACK it would come for ever.
-            paho.ack(message.mid, message.qos)
-            return
+            topic = None
         incoming = Incoming(
             topic=topic, body=bytes(message.payload), mid=message.mid, qos=message.qos
         )
         # Not from inside paho's read, which would take an error of ours for one of the link.
-        loop.call_soon(on_message, incoming)
+        loop.call_soon(on_messages, [incoming])
 
     paho.on_message = take
 
@@ -313,96 +441,8 @@ async def _password(options: LinkOptions) -> str | None:
     try:
         text = await asyncio.to_thread(file.read_text, "utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise LinkError(f"password file {file}: {_words(error)}", parked=True) from error
+        raise LinkError(f"password file {file}: {words(error)}", parked=True) from error
     return text.split("\n", 1)[0].rstrip("\r")
-
-
-async def _open_socket(options: LinkOptions) -> socket.socket:
-    try:
-        async with asyncio.timeout(options.connect_timeout_s):
-            if options.tls is None:
-                return await _tcp(options)
-            context = await asyncio.to_thread(_tls_context, options.tls)
-            return await _tls(await _tcp(options), context, options.host)
-    except ssl.SSLCertVerificationError as error:
-        raise LinkError(f"certificate of the peer: {error.verify_message}", parked=True) from error
-    except OSError as error:
-        # TimeoutError is one, as are all of TLS and of name resolution.
-        text = "connect timed out" if isinstance(error, TimeoutError) else _words(error)
-        raise LinkError(text, parked=False) from error
-
-
-def _tls_context(options: TlsOptions) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=options.ca_file)
-        if options.certificate_file is not None:
-            context.load_cert_chain(options.certificate_file, options.key_file)
-    except OSError as error:
-        files = [options.ca_file, options.certificate_file, options.key_file]
-        named = ", ".join(str(file) for file in files if file is not None)
-        raise LinkError(f"TLS files ({named}): {_words(error)}", parked=True) from error
-    return context
-
-
-async def _tcp(options: LinkOptions) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-    last: OSError = OSError("no address")
-    for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            _set_options(sock)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            last = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise last
-
-
-def _set_options(sock: socket.socket) -> None:
-    # Packets are written whole and in batches; waiting for more would only delay them.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Bounds what waits unsent in the kernel. The send buffer itself is left to the kernel: what it
-    # holds beyond this is under way and bounded by the pump's window, while a small fixed buffer
-    # would cap every link with a long round trip.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_MAX)
-
-
-async def _tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    try:
-        wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-    except BaseException:
-        sock.close()
-        raise
-    try:
-        while True:
-            try:
-                wrapped.do_handshake()
-            except ssl.SSLWantReadError:
-                await _ready(wrapped.fileno(), loop.add_reader, loop.remove_reader)
-            except ssl.SSLWantWriteError:
-                await _ready(wrapped.fileno(), loop.add_writer, loop.remove_writer)
-            else:
-                return wrapped
-    except BaseException:
-        wrapped.close()
-        raise
-
-
-async def _ready(descriptor: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-    event = asyncio.Event()
-    add(descriptor, event.set)
-    try:
-        await event.wait()
-    finally:
-        remove(descriptor)
 
 
 def _refused(error: aiomqtt.MqttError, channel: Channel) -> LinkError:
@@ -412,13 +452,6 @@ def _refused(error: aiomqtt.MqttError, channel: Channel) -> LinkError:
         hint = " (set client_id to the user's id)" if code.value == _BAD_CLIENT_ID else ""
         return LinkError(f"refused: {code.getName()}{hint}", parked=parked)
     return LinkError(channel.end_reason or str(error), parked=False)
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError | socket.gaierror):
-        # asyncio puts the address into the text, and the address is in the settings already.
-        return os.strerror(error.errno) if error.errno else str(error)
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _paho_of(client: aiomqtt.Client) -> PahoClient:

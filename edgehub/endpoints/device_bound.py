@@ -19,7 +19,8 @@ from edgehub.property_bag import BagError, parse_bag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.endpoints.aiomqtt_bridge import Connection, Incoming
+    from edgehub.endpoints.aiomqtt_bridge import Connection
+    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.message import SendResult
 
     Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
@@ -71,6 +72,7 @@ class DeviceBoundRelay:
         """Keep the peer's subscriptions as wanted while the connection lasts."""
         self._connection = connection
         self._subscribed.clear()
+        connection.begin()
         try:
             while True:
                 self._changed.clear()
@@ -83,8 +85,8 @@ class DeviceBoundRelay:
 
     def take(self, incoming: Incoming) -> None:
         """Relay a message that came in."""
-        match = _TOPIC.fullmatch(incoming.topic)
-        if match is None:
+        match = None if incoming.topic is None else _TOPIC.fullmatch(incoming.topic)
+        if match is None or incoming.body is None:
             self._drop(incoming, "not a device-bound topic")
             return
         device_id, bag = match.groups()

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import orjson
-import structlog
 
-from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.json_lines import JsonLinesFile
+from edgehub.endpoints.link_state import LinkState
 from edgehub.endpoints.record import encode_record
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.message import EndpointId, Row
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +75,7 @@ class FileEndpoint:
             rotate_s=options.rotate_s,
             keep_files=options.keep_files,
         )
-        self._backoff = Backoff(rng)
-        self._retry = RetryWait(clock)
-        self._state = "connecting"
-        self._told = ""
+        self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._pending: list[tuple[Row, Settle]] = []
         self._writing: list[tuple[Row, Settle]] = []
         self._unsent_bytes = 0
@@ -90,12 +84,12 @@ class FileEndpoint:
     @property
     def state(self) -> str:
         """See `Endpoint`; `down` while the disk does not take rows."""
-        return self._state
+        return self._link.state
 
     @property
     def retry_in_s(self) -> float | None:
         """See `Endpoint`."""
-        return self._retry.remaining_s
+        return self._link.retry_in_s
 
     @property
     def row_bytes_max(self) -> int | None:
@@ -124,32 +118,30 @@ class FileEndpoint:
                 try:
                     await self._write_while_possible(listener)
                 except OSError as error:
-                    wait_s = self._link_down(error.strerror or str(error), listener)
-                await self._retry.wait(wait_s)
+                    reason = error.strerror or str(error)
+                    self._give_up(reason)
+                    wait_s = self._link.down(reason, listener)
+                await self._link.wait(wait_s)
         finally:
             await self.close()
 
     def retry_now(self) -> None:
         """See `Endpoint`."""
-        if self._state != "up":
-            self._retry.end()
+        self._link.retry_now()
 
     def retry_within(self, seconds: float) -> None:
         """See `Endpoint`."""
-        if self._state != "up":
-            self._retry.cut(seconds)
+        self._link.retry_within(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`."""
-        self._state = "down"
+        self._link.closed()
         self._give_up("closed by this hub")
         await _in_thread(self._file.close)
 
     async def _write_while_possible(self, listener: EndpointListener) -> NoReturn:
         await _in_thread(self._file.open, self._clock.wall_ms())
-        self._state = "up"
-        self._told = ""
-        self._retry.forget()
+        self._link.up()
         listener.link_up(rows_max=None)
         while True:
             await self._arrived.wait()
@@ -157,7 +149,7 @@ class FileEndpoint:
             self._writing, self._pending = self._pending, []
             rows = [row for row, _ in self._writing]
             await _in_thread(self._append, rows, self._clock.wall_ms(), done=self._settle_written)
-            self._backoff.reset()
+            self._link.worked()
 
     def _settle_written(self) -> None:
         written, self._writing = self._writing, []
@@ -170,18 +162,6 @@ class FileEndpoint:
             encode_record(row, self._utc_ms, option=orjson.OPT_APPEND_NEWLINE) for row in rows
         )
         self._file.append(lines, now_ms)
-
-    def _link_down(self, reason: str, listener: EndpointListener) -> float:
-        self._state = "down"
-        wait_s = self._backoff.next_s()
-        self._give_up(reason)
-        if reason != self._told:
-            self._told = reason
-            log.warning(
-                "endpoint.link_down", endpoint_id=self.id, reason=reason, retry_s=round(wait_s, 1)
-            )
-        listener.link_down(reason, parked=False)
-        return wait_s
 
     def _give_up(self, reason: str) -> None:
         given_up = self._writing + self._pending

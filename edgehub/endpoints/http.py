@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import structlog
-
-from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.http_answer import judge
 from edgehub.endpoints.http_link import HttpLinkError
+from edgehub.endpoints.http_outbox import Entry, Outbox
 from edgehub.endpoints.http_slot import HttpSlot
+from edgehub.endpoints.link_state import LinkState
 from edgehub.endpoints.record import encode_record
 from edgehub.message import FailureKind, SendResult
 
@@ -34,15 +32,8 @@ if TYPE_CHECKING:
     from edgehub.endpoints.http_link import HttpLinkOptions
     from edgehub.message import EndpointId, Row
 
-PARKED_RETRY_S: Final = 60.0
-
-SKIPPED_MAX: Final = 256
-"""Rows that wait for their sender's answer are passed over; looking on beyond so many is dear."""
-
 _MEMO_MAX: Final = 8192
 _THREAD_BYTES: Final = 65_536
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +57,18 @@ class HttpEndpointOptions:
     gzip: bool = False
 
 
-class _Entry:
-    __slots__ = ("record", "row", "settle")
-
-    def __init__(self, row: Row, record: bytes, settle: Settle) -> None:
-        self.row = row
-        self.record = record
-        self.settle = settle
-
-    @property
-    def size(self) -> int:
-        return len(self.record) + 1
-
-
 class _Lane:
     """A connection and the rows of its present request."""
 
     __slots__ = ("entries", "slot")
 
     def __init__(self, options: HttpEndpointOptions, clock: Clock) -> None:
-        self.entries: list[_Entry] = []
+        self.entries: list[Entry] = []
         self.slot = HttpSlot(
             options.link, clock=clock, timeout_s=options.timeout_s, on_silence=self._silent
         )
 
-    def take_entries(self) -> list[_Entry]:
+    def take_entries(self) -> list[Entry]:
         entries, self.entries = self.entries, []
         return entries
 
@@ -125,18 +103,14 @@ class HttpEndpoint:
         self._options = options
         self._clock = clock
         self._utc_ms = utc_ms
-        self._backoff = Backoff(rng)
-        self._retry = RetryWait(clock)
-        self._state = "connecting"
-        self._was_up = False
-        self._told = ""
+        self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._lanes = [_Lane(options, clock) for _ in range(options.requests_max)]
         self._idle = list(reversed(self._lanes))
         self._memo: dict[int, bytes] = {}
-        self._pending: deque[_Entry] = deque()
-        self._pending_bytes = 0
+        self._outbox = Outbox()
+        self._parts_bytes = 0
         # Requests that were refused as a whole, in parts; the last one is sent next.
-        self._parts: list[list[_Entry]] = []
+        self._parts: list[list[Entry]] = []
         self._in_doubt = False
         self._shrink = 1.0
         self._arrived = asyncio.Event()
@@ -144,12 +118,12 @@ class HttpEndpoint:
     @property
     def state(self) -> str:
         """See `Endpoint`; `up` while the peer can be connected to, also between connections."""
-        return self._state
+        return self._link.state
 
     @property
     def retry_in_s(self) -> float | None:
         """See `Endpoint`."""
-        return self._retry.remaining_s
+        return self._link.retry_in_s
 
     @property
     def row_bytes_max(self) -> int | None:
@@ -166,17 +140,19 @@ class HttpEndpoint:
         return len(record) + 1
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`; compressed bytes count as what they stand for."""
+        """See `Endpoint`; compressed bytes count as what they stand for.
+
+        Rows that wait for the answer to their sender's last ones do not count: the link is not what
+        they wait for, and they stand before nobody else.
+        """
         unsent = sum([lane.slot.unsent_bytes() for lane in self._lanes])
-        return self._pending_bytes + int(unsent * self._shrink)
+        return self._outbox.ready_bytes + self._parts_bytes + int(unsent * self._shrink)
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """See `Endpoint`."""
         for row in rows:
             record = self._memo.pop(row.offset, None) or self._record(row)
-            entry = _Entry(row, record, settle)
-            self._pending.append(entry)
-            self._pending_bytes += entry.size
+            self._outbox.put(Entry(row, record, settle))
         self._arrived.set()
 
     async def run(self, listener: EndpointListener) -> None:
@@ -188,33 +164,28 @@ class HttpEndpoint:
                 except* HttpLinkError as errors:
                     # Several connections may end at the same moment; one reason will do.
                     wait_s = self._link_down(_first(errors), listener)
-                await self._retry.wait(wait_s)
+                await self._link.wait(wait_s)
         finally:
             await self.close()
 
     def retry_now(self) -> None:
         """See `Endpoint`."""
-        self._retry.end()
+        self._link.retry_now()
 
     def retry_within(self, seconds: float) -> None:
         """See `Endpoint`."""
-        if self._state != "parked":
-            self._retry.cut(seconds)
+        self._link.retry_within(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`."""
         self._give_up("closed by this hub")
-        self._state = "down"
+        self._link.closed()
 
     async def _deliver(self, listener: EndpointListener) -> NoReturn:
-        if not self._was_up:
-            self._state = "connecting"
+        self._link.trying()
         await self._lanes[0].slot.open()
         self._idle = list(reversed(self._lanes))
-        self._state = "up"
-        self._was_up = True
-        self._told = ""
-        log.info("endpoint.link_up", endpoint_id=self.id)
+        self._link.up()
         listener.link_up(rows_max=None)
         async with asyncio.TaskGroup() as group:
             while True:
@@ -225,7 +196,7 @@ class HttpEndpoint:
                     lane.entries = entries
                     group.create_task(self._send(lane), name=f"http[{self.id}]")
 
-    def _next_request(self) -> list[_Entry]:
+    def _next_request(self) -> list[Entry]:
         if not self._idle:
             return []
         alone = len(self._idle) == len(self._lanes)
@@ -235,9 +206,10 @@ class HttpEndpoint:
                 return []
             if self._parts:
                 part = self._parts.pop()
-                self._pending_bytes -= _size(part)
+                self._parts_bytes -= _size(part)
                 return part
-        entries = self._gather()
+        options = self._options
+        entries = self._outbox.take(options.batch_rows_max, options.batch_bytes_max)
         if not entries and alone:
             self._in_doubt = False
         return entries
@@ -259,26 +231,8 @@ class HttpEndpoint:
         if verdict.splits and len(entries) > 1:
             self._split(entries, probe=verdict.doubtful)
         else:
+            self._outbox.done(entries)
             self._apply(entries, verdict)
-
-    def _gather(self) -> list[_Entry]:
-        pending, options = self._pending, self._options
-        busy = {entry.row.message.sender for lane in self._lanes for entry in lane.entries}
-        entries: list[_Entry] = []
-        passed: list[_Entry] = []
-        size = 0
-        while pending and len(entries) < options.batch_rows_max and len(passed) < SKIPPED_MAX:
-            entry = pending[0]
-            if entry.row.message.sender in busy:
-                passed.append(pending.popleft())
-                continue
-            if entries and size + entry.size > options.batch_bytes_max:
-                break
-            size += entry.size
-            entries.append(pending.popleft())
-        pending.extendleft(reversed(passed))
-        self._pending_bytes -= size
-        return entries
 
     async def _packed(self, body: bytes) -> bytes:
         if not self._options.gzip:
@@ -290,14 +244,14 @@ class HttpEndpoint:
         self._shrink = len(body) / len(packed)
         return packed
 
-    def _split(self, entries: list[_Entry], *, probe: bool) -> None:
+    def _split(self, entries: list[Entry], *, probe: bool) -> None:
         # The first row alone soon tells a peer that is ill from a row that makes it so.
         first, rest = (entries[:1], entries[1:]) if probe else ([], entries)
         middle = (len(rest) + 1) // 2
-        self._pending_bytes += _size(entries)
+        self._parts_bytes += _size(entries)
         self._parts += [part for part in (rest[middle:], rest[:middle], first) if part]
 
-    def _apply(self, entries: list[_Entry], verdict: Verdict) -> None:
+    def _apply(self, entries: list[Entry], verdict: Verdict) -> None:
         by_id = verdict.by_id
         for entry in entries:
             result = verdict.result
@@ -306,39 +260,24 @@ class HttpEndpoint:
             entry.settle(entry.row, result)
         self._in_doubt = verdict.doubtful
         if not verdict.doubtful:
-            self._backoff.reset()
+            self._link.worked()
         if verdict.pauses:
             self._settle_rest(verdict.result)
 
     def _settle_rest(self, result: SendResult) -> None:
-        rest: list[_Entry] = []
+        rest: list[Entry] = []
         for part in reversed(self._parts):
             rest += part
-        rest += self._pending
+        self._outbox.done(rest)
+        rest += self._outbox.clear()
         self._parts.clear()
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._parts_bytes = 0
         for entry in rest:
             entry.settle(entry.row, result)
 
     def _link_down(self, error: HttpLinkError, listener: EndpointListener) -> float:
         self._give_up(error.reason)
-        wait_s = PARKED_RETRY_S if error.parked else self._backoff.next_s()
-        if error.parked:
-            self._state = "parked"
-        else:
-            self._state = "down" if self._was_up else "connecting"
-        if error.reason != self._told:
-            # One line for each state of affairs, not for each try.
-            self._told = error.reason
-            log.warning(
-                "endpoint.link_down",
-                endpoint_id=self.id,
-                reason=error.reason,
-                retry_s=round(wait_s, 1),
-            )
-        listener.link_down(error.reason, parked=error.parked)
-        return wait_s
+        return self._link.down(error.reason, listener, parked=error.parked)
 
     def _give_up(self, reason: str) -> None:
         result = SendResult(FailureKind.DISCONNECTED, reason)
@@ -349,12 +288,13 @@ class HttpEndpoint:
         self._in_doubt = False
         self._arrived.clear()
         self._settle_rest(result)
+        self._outbox.all_done()
 
     def _record(self, row: Row) -> bytes:
         return encode_record(row, self._utc_ms)
 
 
-def _size(entries: list[_Entry]) -> int:
+def _size(entries: list[Entry]) -> int:
     return sum([entry.size for entry in entries])
 
 

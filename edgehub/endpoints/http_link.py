@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from edgehub.endpoints.congestion import send_requests_at_once
 from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
 from edgehub.errors import EdgeHubError
 
@@ -172,6 +173,7 @@ class HttpLink(asyncio.Protocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Bounds what waits unsent in the kernel; what is under way is bounded by the window.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_MAX)
+        send_requests_at_once(sock)
 
     def data_received(self, data: bytes) -> None:
         """Take a part of an answer."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
-from edgehub.endpoints.aiomqtt_bridge import LinkError, connect
-from edgehub.endpoints.backoff import Backoff, RetryWait
+from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.device_bound import DeviceBoundRelay
-from edgehub.endpoints.mqtt_packet import build_publish, publish_bytes
-from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
+from edgehub.endpoints.link_state import LinkState
+from edgehub.endpoints.mqtt_link import LinkError
+from edgehub.endpoints.mqtt_packet import build_publish
+from edgehub.endpoints.mqtt_payload import SingleRows
+from edgehub.endpoints.mqtt_topic import IotHubTopics
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.endpoints.aiomqtt_bridge import Connection, Incoming, LinkOptions
+    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import EndpointListener, Settle
-    from edgehub.endpoints.mqtt_topic import Topics
+    from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.endpoints.mqtt_link import LinkOptions
+    from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.message import EndpointId, Row
+
+    Sent = tuple[Sequence[Row], Settle, int]
+    """Rows of one PUBLISH, who hears of them, bytes of its packet."""
 
 ROWS_IN_FLIGHT_MAX: Final = 60_000
 """Packet ids end at 65 535."""
 
-PARKED_RETRY_S: Final = 60.0
-
-# A peer that lets us in and closes soon after must not be asked once a second for ever.
-STABLE_S: Final = 30.0
+WAY_LOOK_S: Final = 5.0
+"""Between two looks at what the kernel has measured."""
 
 _CHECKS_PER_TIMEOUT: Final = 4
-_MEMO_MAX: Final = 8192
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +52,27 @@ class MqttOptions:
 
     Attributes:
         link: Whom to connect to.
-        topics: How rows are named, None = the IoT Hub dialect.
+        payloads: What PUBLISHes carry, None = one row each, in the IoT Hub dialect.
         rows_max: Unconfirmed PUBLISHes that the peer allows, None = it sets no bound.
         row_bytes_max: Largest packet that the peer takes, None = not known.
         ack_timeout_s: A peer that neither confirms nor takes bytes for so long is given up.
     """
 
     link: LinkOptions
-    topics: Topics | None = None
+    payloads: Payloads | None = None
     rows_max: int | None = None
     row_bytes_max: int | None = None
     ack_timeout_s: float = 30.0
+
+
+class Downlink(Protocol):
+    """Takes what the peer sends."""
+
+    async def run(self, connection: Connection) -> None:
+        """Keep subscriptions as wanted while a connection lasts; raises `LinkError`."""
+
+    def take(self, incoming: Incoming) -> None:
+        """Take a message of that connection."""
 
 
 class MqttEndpoint:
@@ -74,6 +84,7 @@ class MqttEndpoint:
         clock: Timers.
         rng: Randomness for jitter.
         device_bound: Delivers device-bound messages to connected devices, None = no relay.
+        downlink: Takes other messages of the peer, None = there are none.
     """
 
     def __init__(
@@ -84,37 +95,35 @@ class MqttEndpoint:
         clock: Clock,
         rng: random.Random,
         device_bound: Deliver | None = None,
+        downlink: Downlink | None = None,
     ) -> None:
         self.id = endpoint_id
         self._options = options
-        self._topics = options.topics or IotHubTopics()
+        self._payloads = options.payloads or SingleRows(IotHubTopics(), options.row_bytes_max)
         self._clock = clock
-        self._backoff = Backoff(rng)
-        self._retry = RetryWait(clock)
+        self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._relay = None if device_bound is None else DeviceBoundRelay(endpoint_id, device_bound)
-        self._state = "connecting"
-        self._up_at: float | None = None
-        self._told = ""
+        self._downlink: Downlink | None = downlink or self._relay
         self._connection: Connection | None = None
-        self._in_flight: dict[int, tuple[Row, Settle, int]] = {}
-        """By packet id, in the order of sending: the row, who hears of it, bytes of its packet."""
-        self._memo: dict[int, bytes | SendResult] = {}
+        # By packet id, in the order of sending.
+        self._in_flight: dict[int, Sent] = {}
         self._progress_at = 0.0
         self._unsent_seen = 0
         self._confirmed_some = False
-        self._oldest: tuple[Row, Settle, int] | None = None
+        self._way_seen_at = -math.inf
+        self._oldest: Sent | None = None
         self._overtaken_at = math.inf
         self._watch: TimerHandle | None = None
 
     @property
     def state(self) -> str:
-        """See `Endpoint`; `connecting` until the first connection."""
-        return self._state
+        """See `Endpoint`."""
+        return self._link.state
 
     @property
     def retry_in_s(self) -> float | None:
         """See `Endpoint`."""
-        return self._retry.remaining_s
+        return self._link.retry_in_s
 
     @property
     def row_bytes_max(self) -> int | None:
@@ -127,15 +136,8 @@ class MqttEndpoint:
         return self._relay is not None
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`; the whole packet, topic and header included."""
-        topic = self._topic(row)
-        if isinstance(topic, SendResult):
-            return row.size
-        if len(self._memo) >= _MEMO_MAX:
-            self._memo.clear()
-        # Sending follows at once, and building the topic is the dearest part of it.
-        self._memo[row.offset] = topic
-        return publish_bytes(len(topic), len(row.message.body))
+        """See `Endpoint`; the whole packet, topic and header included, or its share of one."""
+        return self._payloads.wire_bytes(row)
 
     def unsent_bytes(self) -> int:
         """See `Endpoint`."""
@@ -148,20 +150,12 @@ class MqttEndpoint:
         packets: list[bytes] = []
         in_flight = self._in_flight
         was_idle = not in_flight
-        row_bytes_max = self._options.row_bytes_max
-        for row in rows:
-            topic = self._memo.pop(row.offset, None) or self._topic(row)
-            if isinstance(topic, SendResult):
-                settle(row, topic)
-                continue
+        for packed, topic, body in self._payloads.pack(rows, settle):
             mid = connection.next_mid()
             while mid in in_flight:
                 mid = connection.next_mid()
-            packet = build_publish(topic, mid, row.message.body)
-            if row_bytes_max is not None and len(packet) > row_bytes_max:
-                settle(row, _too_large("packet", len(packet), row_bytes_max))
-                continue
-            in_flight[mid] = (row, settle, len(packet))
+            packet = build_publish(topic, mid, body)
+            in_flight[mid] = (packed, settle, len(packet))
             packets.append(packet)
         if packets:
             if was_idle:
@@ -172,25 +166,22 @@ class MqttEndpoint:
         """See `Endpoint`."""
         try:
             while True:
-                wait_s = await self._keep_link(listener)
-                await self._retry.wait(wait_s, patient=self._state == "parked")
+                await self._link.wait(await self._keep_link(listener))
         finally:
             await self.close()
 
     def retry_now(self) -> None:
         """See `Endpoint`."""
-        if self._state != "up":
-            self._retry.end()
+        self._link.retry_now()
 
     def retry_within(self, seconds: float) -> None:
         """See `Endpoint`."""
-        if self._state != "up":
-            self._retry.cut(seconds)
+        self._link.retry_within(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`; the connection itself ends with `run`."""
         self._end_connection("closed by this hub")
-        self._state = "down"
+        self._link.closed()
 
     def subscribe_device(self, device_id: str) -> None:
         """Take device-bound messages of a device that is connected and wants them."""
@@ -204,10 +195,10 @@ class MqttEndpoint:
 
     async def _keep_link(self, listener: EndpointListener) -> float:
         # Gives the seconds to wait before the next try.
-        self._state = "connecting"
+        self._link.trying()
         try:
             async with connect(
-                self._options.link, on_pubacks=self._take_pubacks, on_message=self._take_message
+                self._options.link, on_pubacks=self._take_pubacks, on_messages=self._take_messages
             ) as connection:
                 self._link_up(connection, listener)
                 return self._link_down(await self._use(connection), listener, parked=False)
@@ -217,52 +208,35 @@ class MqttEndpoint:
             self._end_connection("closed by this hub")
 
     async def _use(self, connection: Connection) -> str:
-        if self._relay is None:
+        if self._downlink is None:
+            connection.begin()
             return await connection.wait_closed()
         async with asyncio.TaskGroup() as group:
-            relay = group.create_task(
-                self._keep_relay(self._relay, connection), name=f"device-bound[{self.id}]"
+            downlink = group.create_task(
+                self._keep_downlink(self._downlink, connection), name=f"downlink[{self.id}]"
             )
             reason = await connection.wait_closed()
-            relay.cancel()
+            downlink.cancel()
         return reason
 
-    async def _keep_relay(self, relay: DeviceBoundRelay, connection: Connection) -> None:
+    async def _keep_downlink(self, downlink: Downlink, connection: Connection) -> None:
         try:
-            await relay.run(connection)
+            await downlink.run(connection)
         except LinkError as error:
             connection.abort(error.reason)
 
     def _link_up(self, connection: Connection, listener: EndpointListener) -> None:
         self._connection = connection
-        self._state = "up"
-        self._up_at = self._clock.monotonic()
-        self._told = ""
-        self._retry.forget()
-        log.info("endpoint.link_up", endpoint_id=self.id)
+        self._way_seen_at = self._clock.monotonic()
+        self._link.up()
         rows_max = self._options.rows_max
         listener.link_up(
             rows_max=ROWS_IN_FLIGHT_MAX if rows_max is None else min(rows_max, ROWS_IN_FLIGHT_MAX)
         )
 
     def _link_down(self, reason: str, listener: EndpointListener, *, parked: bool) -> float:
-        up_at = None if self._connection is None else self._up_at
         self._end_connection(reason)
-        if up_at is not None and self._clock.monotonic() - up_at >= STABLE_S:
-            self._backoff.reset()
-        wait_s = PARKED_RETRY_S if parked else self._backoff.next_s()
-        if parked:
-            self._state = "parked"
-        else:
-            self._state = "connecting" if self._up_at is None else "down"
-        if reason != self._told:
-            # One line for each state of affairs, not for each try.
-            self._told = reason
-            log.warning(
-                "endpoint.link_down", endpoint_id=self.id, reason=reason, retry_s=round(wait_s, 1)
-            )
-        listener.link_down(reason, parked=parked)
-        return wait_s
+        return self._link.down(reason, listener, parked=parked)
 
     def _end_connection(self, reason: str) -> None:
         connection, self._connection = self._connection, None
@@ -272,9 +246,12 @@ class MqttEndpoint:
         self._oldest = None
         in_flight, self._in_flight = self._in_flight, {}
         whole = _left_whole(in_flight, connection)
-        for count, (row, settle, _) in enumerate(in_flight.values()):
+        if whole:
+            self._payloads.closed()
+        for count, (rows, settle, _) in enumerate(in_flight.values()):
             kind = FailureKind.CLOSED if count < whole else FailureKind.DISCONNECTED
-            settle(row, SendResult(kind, reason))
+            for row in rows:
+                settle(row, SendResult(kind, reason))
 
     def _take_pubacks(self, mids: list[int]) -> None:
         pop = self._in_flight.pop
@@ -284,24 +261,22 @@ class MqttEndpoint:
             entry = pop(mid, None)
             if entry is not None:
                 known = True
-                entry[1](entry[0], DELIVERED)
+                rows, settle, _ = entry
+                for row in rows:
+                    settle(row, DELIVERED)
         if known:
+            self._payloads.confirmed()
             self._confirmed_some = True
-            self._progress_at = self._clock.monotonic()
-            self._backoff.reset()
+            self._progress_at = now = self._clock.monotonic()
+            self._link.worked()
+            if now - self._way_seen_at >= WAY_LOOK_S and self._connection is not None:
+                self._way_seen_at = now
+                self._connection.look_at_way()
 
-    def _take_message(self, incoming: Incoming) -> None:
-        if self._relay is not None:
-            self._relay.take(incoming)
-
-    def _topic(self, row: Row) -> bytes | SendResult:
-        try:
-            topic = self._topics.topic(row)
-        except TopicError as error:
-            return SendResult(FailureKind.REJECTED, str(error))
-        if len(topic) > TOPIC_BYTES_MAX:
-            return _too_large("topic", len(topic), TOPIC_BYTES_MAX)
-        return topic
+    def _take_messages(self, messages: list[Incoming]) -> None:
+        if self._downlink is not None:
+            for incoming in messages:
+                self._downlink.take(incoming)
 
     def _watch_progress(self) -> None:
         self._progress_at = self._clock.monotonic()
@@ -333,10 +308,12 @@ class MqttEndpoint:
             self._watch_later()
             return
         mid = next(iter(self._in_flight))
-        row, settle, _ = self._in_flight.pop(mid)
+        rows, settle, _ = self._in_flight.pop(mid)
         reason = f"no acknowledgement for {silent_s:.0f} s"
         # The peer is silent as a whole; only the row it owes first counts as tried.
-        settle(row, SendResult(FailureKind.TIMEOUT, reason))
+        settle(rows[0], SendResult(FailureKind.TIMEOUT, reason))
+        for row in rows[1:]:
+            settle(row, SendResult(FailureKind.DISCONNECTED, reason))
         connection.abort(reason)
 
     def _note_overtaken(self, now: float) -> None:
@@ -351,10 +328,8 @@ class MqttEndpoint:
         self._confirmed_some = False
 
 
-def _left_whole(
-    in_flight: Mapping[int, tuple[Row, Settle, int]], connection: Connection | None
-) -> int:
-    """Count the rows, oldest first, that had left whole when the peer closed; 0 = it did not."""
+def _left_whole(in_flight: Mapping[int, Sent], connection: Connection | None) -> int:
+    """Count the PUBLISHes, oldest first, that had left whole at the peer's close; 0 = none did."""
     unsent = None if connection is None else connection.unsent_at_close
     if unsent is None:
         return 0
@@ -365,7 +340,3 @@ def _left_whole(
         unsent -= size
         whole -= 1
     return whole
-
-
-def _too_large(what: str, size: int, limit: int) -> SendResult:
-    return SendResult(FailureKind.TOO_LARGE, f"{what} of {size} bytes, the peer takes {limit}")

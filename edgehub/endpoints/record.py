@@ -1,4 +1,4 @@
-"""The record of a row in JSON, as files and HTTP peers get it.
+"""The record of a row in JSON, as files and HTTP peers get it, and batches hold it.
 
 Pure, apart from the clock it was given. Invariant: the record of a row is the same at every
 repetition, so that receivers can tell copies by `id`.
@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+from edgehub.property_bag import WIRE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,11 +39,37 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
         "enqueued": _rfc3339(utc_ms(row.enqueued_ms)),
         "properties": message.properties,
     }
-    try:
-        record["body"] = message.body.decode("utf-8")
-    except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    _put_body(record, message.body)
     return orjson.dumps(record, option=option)
+
+
+def encode_batch_record(row: Row, utc_ms: Callable[[int], int]) -> bytes:
+    """Write the record of a row for a batch: without what is absent, with its system properties.
+
+    Args:
+        row: The row.
+        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+    """
+    message = row.message
+    record: dict[str, Any] = {"id": message.message_id, "device": message.device_id}
+    if message.module_id is not None:
+        record["module"] = message.module_id
+    record["enqueued"] = _rfc3339(utc_ms(row.enqueued_ms))
+    if message.properties:
+        record["properties"] = message.properties
+    system = {name: value for name, value in message.system.items() if name in WIRE_NAMES}
+    if system:
+        # The output of a module is one of them.
+        record["system"] = system
+    _put_body(record, message.body)
+    return orjson.dumps(record)
+
+
+def _put_body(record: dict[str, Any], body: bytes) -> None:
+    try:
+        record["body"] = body.decode("utf-8")
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(body).decode("ascii")
 
 
 def _rfc3339(utc_ms: int) -> str:

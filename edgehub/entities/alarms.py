@@ -31,6 +31,9 @@ CLEAR: Final = "306"
 ALARMS_MAX: Final = 10_000
 """Live alarms that the journal takes; those beyond are sent, but not compared after a start."""
 
+ALARMS_BYTES_MAX: Final = 16 * 2**20
+"""Topics and payloads of those in the journal, and again of those that are gathered."""
+
 JOURNAL: Final = "c8y-internal/alarms/"
 LIVE_KEY: Final = "alarm/"
 SEEN_KEY: Final = "alarm-seen/"
@@ -41,7 +44,15 @@ _OWN: Final = frozenset({"type", "severity", "text", "time", "externalSource"})
 class Alarms:
     """Alarms of all entities."""
 
-    __slots__ = ("_live", "_outlet", "_seen", "_until_ms", "_window_ms")
+    __slots__ = (
+        "_live",
+        "_live_bytes",
+        "_outlet",
+        "_seen",
+        "_seen_bytes",
+        "_until_ms",
+        "_window_ms",
+    )
 
     def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
         self._outlet = outlet
@@ -53,12 +64,19 @@ class Alarms:
                 self._seen[topic] = (payload, int(wall_ms))
             else:
                 outlet.drop_stored(Table.STATE, (SEEN_KEY + topic,))
+        self._live_bytes = sum(map(_size, self._live.items()))
+        self._seen_bytes = sum(_size((topic, seen[0])) for topic, seen in self._seen.items())
         self._window_ms = options.alarm_sync_ms
         self._until_ms: int | None = None
 
     def start(self, now: Instant) -> None:
         """Begin to gather live alarms."""
         self._until_ms = now.hub_ms + self._window_ms if self._window_ms else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the journal and of what is gathered."""
+        return self._live_bytes + self._seen_bytes
 
     @property
     def gathers_until_ms(self) -> int | None:
@@ -74,8 +92,15 @@ class Alarms:
         if self._until_ms is None:
             self.convert(topic, entity, payload, now.wall_ms)
             return
-        if len(self._seen) >= ALARMS_MAX and topic.text not in self._seen:
+        before = self._seen.get(topic.text)
+        grown = _size((topic.text, payload)) - (
+            0 if before is None else _size((topic.text, before[0]))
+        )
+        if before is None and len(self._seen) >= ALARMS_MAX:
             raise MappingError(f"more than {ALARMS_MAX} alarms came right after the start")
+        if self._seen_bytes + grown > ALARMS_BYTES_MAX:
+            raise MappingError(f"more than {ALARMS_BYTES_MAX} bytes of alarms came after the start")
+        self._seen_bytes += grown
         self._seen.pop(topic.text, None)
         self._seen[topic.text] = (payload, now.wall_ms)
         self._keep(SEEN_KEY, topic.text, b"%d %b" % (now.wall_ms, payload))
@@ -85,9 +110,8 @@ class Alarms:
         alarm = topic[len(JOURNAL) :]
         if self._until_ms is None or self._live.get(alarm, b"") == payload:
             return
-        if payload and len(self._live) < ALARMS_MAX:
-            self._live[alarm] = payload
-            self._keep(LIVE_KEY, alarm, payload)
+        if payload and self._has_room(alarm, payload):
+            self._put(alarm, payload)
 
     def compare(self) -> list[tuple[str, bytes, int | None]]:
         """End the gathering.
@@ -98,6 +122,7 @@ class Alarms:
         """
         self._until_ms = None
         seen, self._seen = self._seen, {}
+        self._seen_bytes = 0
         missed: list[tuple[str, bytes, int | None]] = [
             (topic, b"", None) for topic in self._live if topic not in seen
         ]
@@ -133,7 +158,7 @@ class Alarms:
         for topic in gone:
             self._note(topic, b"")
         for topic in [topic for topic in self._seen if topic.startswith(prefix)]:
-            del self._seen[topic]
+            self._seen_bytes -= _size((topic, self._seen.pop(topic)[0]))
             self._keep(SEEN_KEY, topic, None)
         return gone
 
@@ -163,18 +188,36 @@ class Alarms:
         return self._outlet.cloud.alarms, write_json(document)
 
     def _note(self, topic: str, payload: bytes) -> None:
-        if payload and len(self._live) >= ALARMS_MAX and topic not in self._live:
+        if payload and not self._has_room(topic, payload):
             return
         self._outlet.publish(f"{JOURNAL}{topic}", payload, retain=True)
         if payload:
-            self._live[topic] = payload
-            self._keep(LIVE_KEY, topic, payload)
-        elif self._live.pop(topic, None) is not None:
+            self._put(topic, payload)
+        elif topic in self._live:
+            self._live_bytes -= _size((topic, self._live.pop(topic)))
             self._keep(LIVE_KEY, topic, None)
+
+    def _has_room(self, topic: str, payload: bytes) -> bool:
+        before = self._live.get(topic)
+        if before is None and len(self._live) >= ALARMS_MAX:
+            return False
+        return self._live_bytes + _size((topic, payload)) <= ALARMS_BYTES_MAX or before == payload
+
+    def _put(self, topic: str, payload: bytes) -> None:
+        before = self._live.get(topic)
+        self._live_bytes += _size((topic, payload)) - (
+            0 if before is None else _size((topic, before))
+        )
+        self._live[topic] = payload
+        self._keep(LIVE_KEY, topic, payload)
 
     def _keep(self, prefix: str, topic: str, payload: bytes | None) -> None:
         value = None if payload is None else (payload,)
         self._outlet.change(Table.STATE, (prefix + topic,), value)
+
+
+def _size(item: tuple[str, bytes]) -> int:
+    return len(item[0]) + len(item[1])
 
 
 def _below(prefix: str, stored: dict[str, bytes]) -> dict[str, bytes]:

@@ -30,7 +30,7 @@ CLOUD_OPERATIONS: Final = {
     "firmware_update": "c8y_Firmware",
     "device_profile": "c8y_DeviceProfile",
 }
-"""Name at the cloud by local name."""
+"""Name at the cloud by local name; a user may have others beside."""
 
 SOFTWARE_LIST: Final = "software_list"
 SOFTWARE_UPDATE: Final = "software_update"
@@ -42,10 +42,11 @@ _TYPES_CODE: Final = {"log_upload": "118", "config_snapshot": "119", "config_upd
 class Capabilities:
     """What each entity can do."""
 
-    __slots__ = ("_declared", "_options", "_outlet")
+    __slots__ = ("_declared", "_names", "_options", "_outlet")
 
     def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
         self._options = options
+        self._names = cloud_names(options)
         self._outlet = outlet
         self._declared: dict[str, set[str]] = {}
         for key, value in stored.items():
@@ -74,7 +75,7 @@ class Capabilities:
         if operation == SOFTWARE_LIST:
             self._declare_software_types(entity, payload)
             return True
-        cloud_name = CLOUD_OPERATIONS.get(operation)
+        cloud_name = self._names.get(operation)
         if cloud_name is None:
             return False
         code = _TYPES_CODE.get(operation)
@@ -109,7 +110,7 @@ class Capabilities:
         if declared is None:
             return []
         self._store(entity.external_id, None)
-        return [local for local, cloud in CLOUD_OPERATIONS.items() if cloud in declared]
+        return [local for local, cloud in self._names.items() if cloud in declared]
 
     def _declare_software_types(self, entity: Entity, payload: bytes) -> None:
         if self._options.software_types:
@@ -118,6 +119,11 @@ class Capabilities:
     def _store(self, external_id: str, declared: set[str] | None) -> None:
         value = None if declared is None else (orjson.dumps(sorted(declared)),)
         self._outlet.change(Table.STATE, (STATE_KEY + external_id,), value)
+
+
+def cloud_names(options: MapperOptions) -> dict[str, str]:
+    """Give the name at the cloud of every operation, by local name."""
+    return {**CLOUD_OPERATIONS, **options.custom_operations}
 
 
 def _types(payload: bytes) -> list[str]:

@@ -62,6 +62,7 @@ class CloudOperations:
             "c8y_DownloadConfigFile": ("config_update", self._config_update),
             "c8y_Firmware": ("firmware_update", self._firmware_update),
             "c8y_DeviceProfile": ("device_profile", self._device_profile),
+            **{fragment: (local, _custom) for local, fragment in options.custom_operations.items()},
         }
 
     def handle(self, topic: str, payload: bytes, now: Instant) -> None:
@@ -230,6 +231,11 @@ def _list(value: Any) -> list[Any]:
 
 def _restart(_request: _Request) -> dict[str, Any]:
     return {}
+
+
+def _custom(request: _Request) -> dict[str, Any]:
+    """Pass the members of the fragment on; its state is the hub's."""
+    return {key: value for key, value in request.members().items() if key != "status"}
 
 
 def _part(operation: str, payload: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.entities import smartrest
-from edgehub.entities.capabilities import CLOUD_OPERATIONS, SOFTWARE_LIST, SOFTWARE_UPDATE
+from edgehub.entities.capabilities import SOFTWARE_LIST, SOFTWARE_UPDATE, cloud_names
 from edgehub.entities.documents import optional_text, read_object, read_stored, write_json
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
@@ -20,7 +20,7 @@ from edgehub.entities.software import software_list_lines
 from edgehub.store.entity_tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from edgehub.entities.effects import Instant
     from edgehub.entities.entity import Entity
@@ -72,6 +72,7 @@ class Commands:
 
     __slots__ = (
         "_commands",
+        "_names",
         "_next_sweep_ms",
         "_options",
         "_outlet",
@@ -90,6 +91,7 @@ class Commands:
         set_twin: Callable[[Entity, str, Any], None],
     ) -> None:
         self._options = options
+        self._names = cloud_names(options)
         self._outlet = outlet
         self._scheme = scheme
         self._set_twin = set_twin
@@ -158,7 +160,7 @@ class Commands:
     ) -> None:
         """Report a command that cannot be begun as executing, then failed."""
         for status in (EXECUTING, FAILED):
-            fields = [reason] if status == FAILED else []
+            fields = [smartrest.reason(reason)] if status == FAILED else []
             self._line(entity, operation, command_id, status, *fields)
         topic = self._scheme.topic(entity.topic_id, "cmd", operation, command_id)
         until_ms = now.hub_ms + FINISHED_MS
@@ -169,6 +171,12 @@ class Commands:
         command_id = f"{self.prefix}{now.wall_ms}"
         topic = self._scheme.topic(entity.topic_id, "cmd", SOFTWARE_LIST, command_id)
         self._outlet.publish(topic, b'{"status":"init"}', retain=True)
+
+    def forget_unpublished(self, retained: Collection[str]) -> None:
+        """Forget commands that nobody has seen: not reported on yet, and not retained."""
+        for command_id, command in list(self._commands.items()):
+            if not command.status and command.topic not in retained:
+                self._note(command_id, None)
 
     def forget(self, entity: Entity) -> list[str]:
         """Forget the commands of an entity that goes.
@@ -199,7 +207,7 @@ class Commands:
         self._next_sweep_ms = now.hub_ms + SWEEP_MS if self._commands else None
 
     def _concerns_cloud(self, operation: str) -> bool:
-        known = operation in CLOUD_OPERATIONS or operation == SOFTWARE_LIST
+        known = operation in self._names or operation == SOFTWARE_LIST
         return known and operation not in self._options.disabled_operations
 
     def _report(
@@ -216,19 +224,28 @@ class Commands:
                 self._send_software_list(entity, command)
             return
         if status == FAILED:
-            self._line(entity, operation, command_id, FAILED, _failure(operation, command))
+            reason = smartrest.reason(_failure(operation, command))
+            self._line(entity, operation, command_id, FAILED, reason)
         else:
             try:
                 before, after = _BESIDE.get((operation, status), _nothing)(command)
             except MappingError as error:
-                self._line(entity, operation, command_id, FAILED, str(error))
+                self._line(entity, operation, command_id, FAILED, smartrest.reason(str(error)))
                 return
             for line in before:
                 self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
-            self._line(entity, operation, command_id, status)
+            self._line(entity, operation, command_id, status, *self._result(topic, command, status))
             for line in after:
                 self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
         self._follow(entity, operation, command, status, now)
+
+    def _result(self, topic: EntityTopic, command: dict[str, Any], status: str) -> list[str]:
+        """Give the text of a successful operation of the user's own, if there is one."""
+        result = command.get("result")
+        is_own = topic.name in self._options.custom_operations
+        if status != SUCCESSFUL or not is_own or not isinstance(result, str) or not result:
+            return []
+        return [smartrest.output(result)]
 
     def _follow(
         self, entity: Entity, operation: str, command: dict[str, Any], status: str, now: Instant
@@ -246,11 +263,10 @@ class Commands:
         self, entity: Entity, operation: str, command_id: str, status: str, *fields: str
     ) -> None:
         number = command_id[len(self.prefix) :]
-        texts = [smartrest.reason(text) for text in fields]
         if self._options.use_operation_id and number.isascii() and number.isdigit():
-            line = smartrest.line(_BY_ID[status], number, *texts)
+            line = smartrest.line(_BY_ID[status], number, *fields)
         else:
-            line = smartrest.line(_BY_NAME[status], CLOUD_OPERATIONS[operation], *texts)
+            line = smartrest.line(_BY_NAME[status], self._names[operation], *fields)
         self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def _send_software_list(self, entity: Entity, command: dict[str, Any]) -> None:

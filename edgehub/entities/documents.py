@@ -85,6 +85,8 @@ def write_json(value: Any, options: int = 0) -> bytes:
         MappingError: It is nested too deeply; more is read than can be written.
     """
     try:
-        return orjson.dumps(value, option=options)
+        text = orjson.dumps(value, option=options)
     except orjson.JSONEncodeError as error:
         raise MappingError(f"the payload cannot be passed on: {error}") from None
+    # What is kept must not keep orjson's buffer: 4 KiB for a text of 200 bytes.
+    return bytes(memoryview(text))

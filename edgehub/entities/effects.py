@@ -47,8 +47,8 @@ class Output:
         device: External id of the entity it is about.
         creates: Topic id of the entity that it creates, None = it creates none. It has no time to
             live and is never displaced.
-        needs: Topic id of the entity whose creating row must be confirmed first, as long as that
-            row waits for the same endpoint; None = none.
+        needs: External ids of the entities of which one has a creating row that must be confirmed
+            first, as long as it waits for the same endpoint; the first that has one counts.
     """
 
     __slots__ = ("creates", "device", "needs", "output", "payload", "topic")
@@ -61,7 +61,7 @@ class Output:
         device: str,
         *,
         creates: str | None,
-        needs: str | None,
+        needs: tuple[str, ...],
     ) -> None:
         self.output = output
         self.topic = topic

@@ -138,6 +138,7 @@ def read_registration(topic_id: str, payload: bytes) -> Registration:
     Raises:
         MappingError: Something in it is wrong, whatever else is registered.
     """
+    read_topic_id(topic_id)
     document = read_object(payload)
     type_ = document.get("@type")
     if not isinstance(type_, str) or type_ not in set(EntityType):

@@ -1,4 +1,4 @@
-"""What the mapper refuses, with the text for the errors topic."""
+"""What mapper and desk refuse, with the text for the errors topic or for whoever asked."""
 
 from __future__ import annotations
 
@@ -7,3 +7,15 @@ from edgehub.errors import EdgeHubError
 
 class MappingError(EdgeHubError):
     """A message cannot be used; the text says why."""
+
+
+class UnknownEntityError(EdgeHubError):
+    """What is named is not registered."""
+
+
+class EntityArgumentError(EdgeHubError):
+    """A request cannot be understood."""
+
+
+class NoRoomError(EdgeHubError):
+    """The store is full; later the same may be possible."""

@@ -45,7 +45,7 @@ from edgehub.entities.units import UnitTable
 from edgehub.topic_filter import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
@@ -181,6 +181,17 @@ class Mapper:
             self._ignored_total += 1
         return self._outlet.take()
 
+    def hand_in(self, topic: str, payload: bytes, now: Instant, *, client: str) -> list[Effect]:
+        """Take what is retained at the start, but for telemetry, which was taken when it came."""
+        parsed = self._scheme.parse(topic)
+        if parsed is not None and parsed.channel in {Channel.MEASUREMENT, Channel.EVENT}:
+            return []
+        self._registrar.redelivered = True
+        try:
+            return self.handle(topic, payload, now, client=client)
+        finally:
+            self._registrar.redelivered = False
+
     def tick(self, now: Instant) -> list[Effect]:
         """Do what is due: compare alarms, send heartbeats, end what waited too long."""
         gathers_until_ms = self._alarms.gathers_until_ms
@@ -201,13 +212,86 @@ class Mapper:
         ]
         return min((time for time in due if time is not None), default=None)
 
-    def creation_refused(self, topic_id: str) -> list[Effect]:
+    def creation_refused(self, topic_id: str, reason: str = "") -> list[Effect]:
         """Note that the create line of an entity became a dead letter: it is not announced.
 
-        Its next registration message announces it again.
+        Its next registration message announces it again; with a reason clients are told so.
         """
         self._registrar.creation_refused(topic_id)
+        if reason:
+            self._outlet.error(
+                self.topic(topic_id),
+                f"the entity could not be created at the cloud: {reason}; its messages wait until"
+                " it is registered anew",
+            )
         return self._outlet.take()
+
+    def creation_confirmed(self, topic_id: str) -> list[Effect]:
+        """Note that the cloud has an entity, also one that it had refused before."""
+        self._registrar.creation_confirmed(topic_id)
+        return self._outlet.take()
+
+    def register(
+        self, topic_id: str, payload: bytes, now: Instant, *, client: str
+    ) -> tuple[list[Effect], MappingError | None]:
+        """Take a registration, or with an empty payload a deregistration, from a person.
+
+        Returns:
+            What it causes, and why it was refused; None = it was not.
+        """
+        self._handled_total += 1
+        topic = self._scheme.parse(self.topic(topic_id))
+        assert topic is not None, topic_id
+        error = None
+        try:
+            self._handle_registration(topic, payload, client, now)
+        except MappingError as refusal:
+            error = refusal
+        return self._outlet.take(), error
+
+    def forget_unpublished(self, retained: Collection[str]) -> list[Effect]:
+        """Forget commands that were noted and then not published, because the hub was killed.
+
+        The cloud is asked for its operations at the start; what is known is not begun again.
+
+        Args:
+            retained: All topics that are retained.
+        """
+        self._commands.forget_unpublished(retained)
+        return self._outlet.take()
+
+    def concerns(self, topic: str) -> bool:
+        """Say whether messages on a topic can cause anything."""
+        is_scheme = self._scheme.parse(topic) is not None
+        return is_scheme or topic == self._outlet.cloud.notifications or topic.startswith(JOURNAL)
+
+    def is_telemetry(self, topic: str) -> bool:
+        """Say whether a topic is one of measurements, events or alarms."""
+        parsed = self._scheme.parse(topic)
+        return parsed is not None and parsed.channel in TELEMETRY
+
+    def topic(self, topic_id: str) -> str:
+        """Give the topic of an entity's registration."""
+        return self._scheme.topic(topic_id)
+
+    def waits_for(self, topic_id: str) -> str | None:
+        """Give the missing parent of an entity whose registration is held, None = none is."""
+        return self._pending.waits_for(topic_id)
+
+    def oldest_held_ms(self) -> int | None:
+        """Give the hub time at which the oldest held message came, None = none is held."""
+        return self._pending.oldest_ms()
+
+    @property
+    def registry(self) -> Registry:
+        """Who exists; to be read only."""
+        return self._registry
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that it has in the tables, about."""
+        held = self._pending.bytes + self._alarms.kept_bytes + self._units.bytes
+        return held + self._registry.kept_bytes
 
     def debts(self) -> list[Debt]:
         """List who sends without being registered, the largest debt first."""
@@ -269,9 +353,8 @@ class Mapper:
             self._ignored_total += 1
 
     def _hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
-        if not payload and topic.text in self._cleared:
-            del self._cleared[topic.text]  # the hub's own clearing, handed back by a broker
-        else:
+        is_own = self._cleared.pop(topic.text, "") is None and not payload  # a broker hands it back
+        if not is_own and not (self._registrar.redelivered and self._pending.has(topic, payload)):
             self._pending.hold(topic, payload, client, now)
 
     def _handle_registration(
@@ -360,8 +443,7 @@ class Mapper:
         status = read_status(topic.topic_id, payload)
         type_ = entity.cloud_type(self._options.service_type)
         line = smartrest.line(CREATE_SERVICE, entity.external_id, type_, entity.name, status)
-        parent = self._registry.parent(entity)
-        self._outlet.row(OutputName.HEALTH, parent.topic, line, entity)
+        self._outlet.row_below(OutputName.HEALTH, line, entity, self._registry.parent(entity))
         if status == UP and is_own_bridge(topic.topic_id, self._options.cloud_prefix):
             self._ask_for_operations()
 
@@ -372,8 +454,7 @@ class Mapper:
 
     def _ask_for_operations(self) -> None:
         main = self._registry.main
-        line = smartrest.line(GET_OPERATIONS)
-        self._outlet.row(OutputName.OPERATIONS, main.topic, line, main)
+        self._outlet.row(OutputName.OPERATIONS, main.topic, smartrest.line(GET_OPERATIONS), main)
 
     def _declare_all(self) -> None:
         for entity in self._registry.all():

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class CacheScope(StrEnum):
@@ -47,7 +51,7 @@ class MapperOptions:
         pending_bytes_max: Held bytes in all.
         client_bytes_max: Held bytes of one client.
         entities_max: Registered entities; more are refused.
-        state_bytes_max: Registrations, twins, units and live alarms kept, in bytes.
+        state_bytes_max: Registrations and twins kept, in bytes.
         topics: Topic filters that are taken, empty = every topic of the scheme.
         service_type: Cloud type of a service that names none.
         child_device_marker: Last field of a child's create line.
@@ -59,6 +63,7 @@ class MapperOptions:
         advanced_software_list: Send software lists as SmartREST; false = not at all.
         software_types: Send the list of software types that a device declares.
         disabled_operations: Local names of operations that are neither declared nor taken.
+        custom_operations: Fragment at the cloud by local name, of operations of the user's own.
         file_transfer_base: Where devices exchange files with the gateway.
         tenant_host: Host of the cloud tenant; its URLs, also under another first label of the same
             domain, are fetched through `proxy_url`. Empty = none are.
@@ -89,6 +94,7 @@ class MapperOptions:
     advanced_software_list: bool = True
     software_types: bool = False
     disabled_operations: frozenset[str] = frozenset()
+    custom_operations: Mapping[str, str] = field(default_factory=dict)
     file_transfer_base: str = "http://127.0.0.1:8000"
     tenant_host: str = ""
     proxy_url: str = "http://127.0.0.1:8001/c8y"

@@ -91,8 +91,19 @@ class Outlet:
         Returns:
             Whether it was sent.
         """
-        needs = None if entity.type is EntityType.MAIN else entity.topic_id
+        needs = () if entity.type is EntityType.MAIN else (entity.external_id,)
         return self._send(output, topic, payload, entity, creates=None, needs=needs)
+
+    def row_below(self, output: OutputName, payload: bytes, entity: Entity, parent: Entity) -> bool:
+        """Send a row about an entity on the topic of its parent; an error if it is too large.
+
+        The parent may be a new one, which the cloud does not have yet.
+
+        Returns:
+            Whether it was sent.
+        """
+        needs = (entity.external_id, parent.external_id)
+        return self._send(output, parent.topic, payload, entity, creates=None, needs=needs)
 
     def creation(self, topic: str, payload: bytes, entity: Entity, parent: Entity) -> bool:
         """Send the row that creates an entity below its parent; an error if it is too large.
@@ -100,7 +111,7 @@ class Outlet:
         Returns:
             Whether it was sent.
         """
-        needs = None if parent.type is EntityType.MAIN else parent.topic_id
+        needs = () if parent.type is EntityType.MAIN else (parent.external_id,)
         return self._send(
             OutputName.INVENTORY, topic, payload, entity, creates=entity.topic_id, needs=needs
         )
@@ -117,6 +128,7 @@ class Outlet:
     def error(self, about: str, reason: str) -> None:
         """Tell clients what is wrong with a message; `about` is its topic."""
         self.errors_total += 1
+        about = about[: ERROR_CHARACTERS_MAX // 2]
         text = f"{about}: {reason}"[:ERROR_CHARACTERS_MAX].encode("utf-8", "replace")
         self._effects.append(Publish(self._errors_topic, text, retain=False))
 
@@ -142,7 +154,7 @@ class Outlet:
         entity: Entity,
         *,
         creates: str | None,
-        needs: str | None,
+        needs: tuple[str, ...],
     ) -> bool:
         if not self.fits(topic, payload):
             self.error(

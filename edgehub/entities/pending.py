@@ -168,6 +168,15 @@ class Pending:
         if not clears and self._make_room(topic, payload, client):
             self._add(self._new(topic, payload, client, now))
 
+    def has(self, topic: EntityTopic, payload: bytes) -> bool:
+        """Say whether this state, or this registration, is held."""
+        entry = self._entries.get(topic.topic_id)
+        if entry is None:
+            return False
+        is_registration = topic.channel is Channel.REGISTRATION
+        held = entry.registration if is_registration else entry.state.get(topic.text)
+        return held is not None and held.payload == payload
+
     def wait(
         self, topic: EntityTopic, payload: bytes, client: str, now: Instant, *, parent: str
     ) -> None:
@@ -253,9 +262,12 @@ class Pending:
 
     def next_due_ms(self) -> int | None:
         """Give the hub time at which something has waited too long, None = nothing waits."""
-        if not self._all:
-            return None
-        return next(iter(self._all.values())).at.hub_ms + self._options.pending_ttl_ms
+        oldest_ms = self.oldest_ms()
+        return None if oldest_ms is None else oldest_ms + self._options.pending_ttl_ms
+
+    def oldest_ms(self) -> int | None:
+        """Give the hub time at which the oldest held message came, None = nothing is held."""
+        return next(iter(self._all.values())).at.hub_ms if self._all else None
 
     def debts(self) -> list[Debt]:
         """List the registration debt, the largest first."""

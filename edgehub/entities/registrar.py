@@ -65,6 +65,7 @@ class Registrar:
         "_release",
         "_scheme",
         "advice",
+        "redelivered",
     )
 
     def __init__(
@@ -86,6 +87,8 @@ class Registrar:
         self._registered = registered
         self._release = release
         self.advice: dict[str, str] = {}
+        self.redelivered = False
+        """What comes now is what was there before the restart: nobody has corrected anything."""
 
     def resume(self, now: Instant) -> None:
         """Take up the registrations that were held before the restart."""
@@ -114,12 +117,14 @@ class Registrar:
         known = self._registry.get(topic.topic_id)
         if known is not None:
             self._update(known, registration)
-            if not known.announced:
+            if not (known.announced or self.redelivered):
                 self._announce_again(known)
             return
         parent = self._parent_of(registration)
         if self._registry.get(parent) is None:
             self._check_cycle(topic.topic_id, parent)
+            if self.redelivered and self._pending.has(topic, payload):
+                return
             self._pending.wait(topic, payload, client, now, parent=parent)
             return
         self._create_all(registration, now)
@@ -175,6 +180,13 @@ class Registrar:
             entity.announced = False
             self._registry.store(entity)
 
+    def creation_confirmed(self, topic_id: str) -> None:
+        """Note that the cloud has an entity after all: its creation was sent again."""
+        entity = self._registry.get(topic_id)
+        if entity is not None and not entity.announced:
+            entity.announced = True
+            self._registry.store(entity)
+
     def _parent_of(self, registration: Registration) -> str:
         if registration.parent is not None:
             return registration.parent
@@ -217,20 +229,10 @@ class Registrar:
     def _create(self, registration: Registration, now: Instant) -> None:
         """Create one entity: its create line, its fragments, then what was held for it."""
         topic_id = registration.topic_id
-        external_id = registration.external_id or self._registry.external_id_of(topic_id)
         parent = self._registry.get(self._parent_of(registration))
         assert parent is not None, topic_id
-        self._registry.check_free(external_id)
-        entity = Entity(
-            topic_id,
-            registration.type,
-            external_id,
-            parent.topic_id,
-            topic=self._outlet.cloud.lines_of(external_id),
-            health=registration.health,
-            auto=registration.auto,
-        )
-        entity.inline = twin_values(registration.twin)
+        entity = self._new(registration, parent.topic_id)
+        self._registry.check_free(entity)
         line = self._create_line(entity, registration.twin)
         if not self._outlet.fits(parent.topic, line):
             raise MappingError("its create line is larger than the cloud takes")
@@ -244,6 +246,21 @@ class Registrar:
             self._advise(entity, f"{entity.topic_id} is nested below {entity.parent}: {_ADVICE}")
         self._registered(entity, now)
         self._release(entity)
+
+    def _new(self, registration: Registration, parent: str) -> Entity:
+        topic_id = registration.topic_id
+        external_id = registration.external_id or self._registry.external_id_of(topic_id)
+        entity = Entity(
+            topic_id,
+            registration.type,
+            external_id,
+            parent,
+            topic=self._outlet.cloud.lines_of(external_id),
+            health=registration.health,
+            auto=registration.auto,
+        )
+        entity.inline = twin_values(registration.twin)
+        return entity
 
     def _contradicts(self, registration: Registration) -> bool:
         nested = registration.type is EntityType.CHILD and registration.parent is not None
@@ -274,19 +291,19 @@ class Registrar:
             )
         if registration.external_id not in (None, entity.external_id):
             self._refuse_other_id(entity, registration)
+        values = twin_values(registration.twin)
+        changed = {key: value for key, value in values.items() if entity.inline.get(key) != value}
+        self._registry.check_inline(entity, changed)
         parent = registration.parent
         if parent not in (None, entity.parent):
             assert parent is not None
             self._move(entity, parent)
-        values = twin_values(registration.twin)
-        changed = {key: value for key, value in values.items() if entity.inline.get(key) != value}
-        for key, value in changed.items():
-            # A value of a twin topic beats one that was not in a registration before: after a
-            # start without memory either may come first.
-            is_newer = key in entity.inline or key not in entity.twin
-            entity.inline[key] = value
-            if is_newer:
-                self._set_twin(entity, key, value, registration.twin)
+        # A value of a twin topic beats one that was not in a registration before: after a start
+        # without memory either may come first.
+        newer = [key for key in changed if key in entity.inline or key not in entity.twin]
+        self._registry.set_inline(entity, changed)
+        for key in newer:
+            self._set_twin(entity, key, changed[key], registration.twin)
         health = registration.health or entity.health
         if changed or health != entity.health:
             entity.health = health
@@ -343,6 +360,6 @@ class Registrar:
         registration = Registration(
             topic_id=topic_id, type=type_, parent=parent, twin={"name": name}, auto=True
         )
-        self._registry.check_free(self._registry.external_id_of(topic_id))
+        self._registry.check_free(self._new(registration, parent))
         self._outlet.publish(self._scheme.topic(topic_id), orjson.dumps(document), retain=True)
         self._create_all(registration, now)

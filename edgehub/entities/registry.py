@@ -81,6 +81,15 @@ class Registry:
         assert entity.parent is not None, entity.topic_id
         return self._entities[entity.parent]
 
+    @property
+    def kept_bytes(self) -> int:
+        """What entities, twins and other state count."""
+        return self._bytes
+
+    def children(self, entity: Entity) -> list[str]:
+        """Give the topic ids of what is right below an entity."""
+        return list(self._children[entity.topic_id])
+
     def with_descendants(self, entity: Entity) -> list[Entity]:
         """List an entity and all below it, each before its own children."""
         found = [entity]
@@ -92,23 +101,24 @@ class Registry:
         """Derive the external id of an entity that names none."""
         return f"{self._options.device_id}:{topic_id.rstrip('/').replace('/', ':')}"
 
-    def check_free(self, external_id: str) -> None:
-        """Make sure that one more entity may come, under that id.
+    def check_free(self, entity: Entity) -> None:
+        """Make sure that one more entity may come, under its id.
 
         Raises:
-            MappingError: The id belongs to another entity, or there are too many.
+            MappingError: The id belongs to another entity, or there is no room.
         """
-        other = self._by_external_id.get(external_id)
+        other = self._by_external_id.get(entity.external_id)
         if other is not None:
             raise MappingError(
-                f"the external id `{external_id}` belongs to {other.topic_id}; give another `@id`"
+                f"the external id `{entity.external_id}` belongs to {other.topic_id};"
+                " give another `@id`"
             )
         if len(self._entities) > self._options.entities_max:
             raise MappingError(
                 f"{self._options.entities_max} entities are registered already; deregister some,"
                 " or raise entities_max"
             )
-        self._check_bytes(ENTITY_BYTES)
+        self._check_bytes(_entity_bytes(entity))
 
     def add(self, entity: Entity) -> None:
         """Register an entity whose parent exists and whose id is free."""
@@ -131,10 +141,27 @@ class Registry:
         del self._entities[entity.topic_id]
         if self._by_external_id.get(entity.external_id) is entity:
             del self._by_external_id[entity.external_id]
-        self._bytes -= ENTITY_BYTES + sum(map(_twin_bytes, entity.twin.items()))
+        self._bytes -= _entity_bytes(entity) + sum(map(_twin_bytes, entity.twin.items()))
         self._outlet.change(Table.ENTITY, (entity.topic_id,), None)
         for key in entity.twin:
             self._outlet.change(Table.TWIN, (entity.topic_id, key), None)
+
+    def check_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
+        """Make sure that further values of its registration may be noted.
+
+        Raises:
+            MappingError: There is no room for them.
+        """
+        before = {key: entity.inline[key] for key in values if key in entity.inline}
+        grown = sum(map(_twin_bytes, values.items())) - sum(map(_twin_bytes, before.items()))
+        if grown > 0:
+            self._check_bytes(grown)
+
+    def set_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
+        """Note values of its registration in canonical JSON; who asked has it stored."""
+        self._bytes -= _entity_bytes(entity)
+        entity.inline |= values
+        self._bytes += _entity_bytes(entity)
 
     def set_twin(self, entity: Entity, key: str, value: bytes | None) -> bool:
         """Note a twin value in canonical JSON, None = it is cleared.
@@ -188,7 +215,7 @@ class Registry:
         self._children.setdefault(entity.topic_id, {})
         if entity.parent is not None:
             self._children.setdefault(entity.parent, {})[entity.topic_id] = None
-        self._bytes += ENTITY_BYTES
+        self._bytes += _entity_bytes(entity)
 
     def _load(self, stored: EntityContents) -> None:
         for topic_id, text in stored.entities:
@@ -220,6 +247,7 @@ class Registry:
         entity.health = health
         entity.announced = announced
         entity.inline = inline
+        self._bytes += sum(map(_twin_bytes, inline.items()))
         return entity
 
     def _adopt_orphans(self) -> None:
@@ -236,6 +264,11 @@ class Registry:
             self._outlet.change(Table.ENTITY, (topic_id,), None)
         for topic_id, key, _ in stored.twins:
             self._outlet.change(Table.TWIN, (topic_id, key), None)
+
+
+def _entity_bytes(entity: Entity) -> int:
+    texts = len(entity.topic_id) + len(entity.external_id)
+    return ENTITY_BYTES + 2 * texts + sum(map(_twin_bytes, entity.inline.items()))
 
 
 def _twin_bytes(item: tuple[str, bytes]) -> int:

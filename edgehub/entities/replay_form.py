@@ -7,14 +7,18 @@ of the case files. Every mistake is told with its place.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from edgehub.entities.capabilities import CLOUD_OPERATIONS
 from edgehub.entities.faults import MappingError
 from edgehub.entities.options import Availability, CacheScope, MapperOptions
+from edgehub.routes.hints import near_miss
 from edgehub.topic_filter import filter_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 DEFAULT_OBSERVE: Final = ("c8y/#",)
 _MS_PER_S: Final = 1000
@@ -35,6 +39,23 @@ _PLAIN: Final = {
     "proxy_url": ("proxy_url", str),
 }
 """Option and type by key of the configuration."""
+
+_CONFIG_KEYS: Final = frozenset(_PLAIN) | {
+    "availability",
+    "c8y_url",
+    "capabilities",
+    "device_id",
+    "observe",
+    "observe_self_only",
+    "pending_ttl_s",
+    "software_management",
+    "startup",
+    "telemetry_cache_scope",
+    "topics",
+}
+_AVAILABILITY_KEYS: Final = frozenset({"enable", "interval_s"})
+_SOFTWARE_KEYS: Final = frozenset({"api", "with_types"})
+_MESSAGE_KEYS: Final = frozenset({"at_ms", "client", "payload", "retain", "topic"})
 
 
 class ReplayFormError(MappingError):
@@ -94,6 +115,7 @@ def read_replay(form: Any) -> Replay:
         raise ReplayFormError("`config` must be an object")
     if not isinstance(inputs, list):
         raise ReplayFormError("`input` must be a list of messages")
+    _check_keys(config, _CONFIG_KEYS, "config")
     startup = config.get("startup", "drop")
     if startup not in ("drop", "compare"):
         raise ReplayFormError("`config.startup` must be drop or compare")
@@ -116,6 +138,7 @@ def _options(config: dict[str, Any]) -> MapperOptions:
         raise ReplayFormError(f"`config.telemetry_cache_scope` must be {' or '.join(_SCOPES)}")
     ttl_s = _member(config, "pending_ttl_s", int, 24 * 3600)
     software = _section(config, "software_management")
+    _check_keys(software, _SOFTWARE_KEYS, "config.software_management")
     return MapperOptions(
         **values,
         telemetry_cache_scope=CacheScope(scope),
@@ -134,9 +157,12 @@ def _host(text: str) -> str:
 
 
 def _availability(config: dict[str, Any]) -> Availability:
-    if not isinstance(config.get("availability"), dict):
+    section = config.get("availability")
+    if section is None or section is False or section == "off":
         return Availability(enable=False)
-    section = config["availability"]
+    if not isinstance(section, dict):
+        raise ReplayFormError("`config.availability` must be an object, or off")
+    _check_keys(section, _AVAILABILITY_KEYS, "config.availability")
     return Availability(
         enable=bool(section.get("enable", True)),
         interval_s=_member(section, "interval_s", int, 3600),
@@ -145,13 +171,17 @@ def _availability(config: dict[str, Any]) -> Availability:
 
 def _disabled(config: dict[str, Any]) -> frozenset[str]:
     section = _section(config, "capabilities")
-    off = {name for name, is_on in section.items() if not is_on}
-    return frozenset(off) & (CLOUD_OPERATIONS.keys() | {"software_list"})
+    _check_keys(section, CLOUD_OPERATIONS.keys() | {"software_list"}, "config.capabilities")
+    return frozenset(name for name, is_on in section.items() if not is_on)
 
 
 def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
     section = config.get(key)
-    return section if isinstance(section, dict) else {}
+    if section is None or section == "on":
+        return {}
+    if not isinstance(section, dict):
+        raise ReplayFormError(f"`config.{key}` must be an object")
+    return section
 
 
 def _filters(config: dict[str, Any], key: str) -> tuple[str, ...]:
@@ -172,7 +202,12 @@ def _inputs(inputs: list[Any]) -> list[ReplayInput]:
     for number, form in enumerate(inputs):
         if not isinstance(form, dict):
             raise ReplayFormError(f"`input[{number}]` must be an object")
-        at_ms = max(at_ms, _member(form, "at_ms", int, at_ms))
+        place = f"input[{number}]"
+        _check_keys(form, _MESSAGE_KEYS, place)
+        wanted_ms = _member(form, "at_ms", int, at_ms)
+        if wanted_ms < 0:
+            raise ReplayFormError(f"`{place}.at_ms` is {wanted_ms}; times count from the start, 0")
+        at_ms = max(at_ms, wanted_ms)
         messages.append(
             ReplayInput(
                 topic=_member(form, "topic", str, None),
@@ -183,6 +218,14 @@ def _inputs(inputs: list[Any]) -> list[ReplayInput]:
             )
         )
     return messages
+
+
+def _check_keys(form: dict[str, Any], known: Collection[str], place: str) -> None:
+    for key in form:
+        if key not in known:
+            close = near_miss(key, known)
+            hint = f"did you mean `{close}`?" if close else f"there are {', '.join(sorted(known))}"
+            raise ReplayFormError(f"`{place}` has no member `{key[:100]}`: {hint}")
 
 
 def _payload(value: Any) -> bytes:

@@ -9,6 +9,10 @@ import re
 from typing import Final
 
 REASON_BYTES_MAX: Final = 500
+OUTPUT_BYTES_MAX: Final = 15_000
+"""The cloud takes 16 184 in a packet, with its topic and what quoting adds."""
+
+CUT: Final = "..."
 _SPECIAL: Final = re.compile(r'[",\r\n]')
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -30,5 +34,18 @@ def quoted(text: str) -> str:
 
 def reason(text: str) -> str:
     """Make a reason of failure fit for a field: no control characters, at most 500 bytes."""
-    plain = _CONTROL.sub("", text).encode("utf-8", "replace")
-    return plain[:REASON_BYTES_MAX].decode("utf-8", "ignore")
+    return _plain(text)[:REASON_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def output(text: str) -> str:
+    """Make the output of an operation fit for a field: cut with a mark where it is too long."""
+    plain = _plain(text)
+    # Each quote counts twice in the line.
+    room = OUTPUT_BYTES_MAX - plain.count(b'"')
+    if len(plain) <= room:
+        return plain.decode()
+    return plain[: max(0, room)].decode("utf-8", "ignore") + CUT
+
+
+def _plain(text: str) -> bytes:
+    return _CONTROL.sub("", text).encode("utf-8", "replace")

@@ -13,6 +13,7 @@ from typing import Final
 from edgehub.entities.faults import MappingError
 
 SEGMENTS: Final = 4
+TOPIC_ID_CHARACTERS_MAX: Final = 1024
 PARSED_MAX: Final = 4096
 """Topics whose parse is kept; when there are more, all are forgotten."""
 
@@ -152,8 +153,10 @@ def read_topic_id(text: str) -> str:
     """Complete a topic id as a registration may write it, with fewer than three slashes.
 
     Raises:
-        MappingError: More than four segments, or a wildcard.
+        MappingError: More than four segments, a wildcard, or more characters than are kept.
     """
+    if len(text) > TOPIC_ID_CHARACTERS_MAX:
+        raise MappingError(f"a topic id has at most {TOPIC_ID_CHARACTERS_MAX} characters")
     if "+" in text or "#" in text:
         raise MappingError(f"`{text}` is no topic id: it holds a wildcard")
     slashes = text.count("/")

@@ -22,16 +22,22 @@ TYPES_MAX: Final = 10_000
 UNITS_BYTES_MAX: Final = 16 * 1024
 """Largest announcement that is kept."""
 
+ALL_BYTES_MAX: Final = 8 * 2**20
+"""All of them, with entities and types."""
+
 
 class UnitTable:
     """Units by entity and measurement type."""
 
-    __slots__ = ("_count", "_outlet", "_units")
+    __slots__ = ("_count", "_outlet", "_sizes", "_units", "bytes")
 
     def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
         self._outlet = outlet
         self._units: dict[str, dict[str, Units]] = {}
         self._count = 0
+        self._sizes: dict[str, int] = {}
+        self.bytes = 0
+        """Of all of them."""
         for key, payload in stored.items():
             if not key.startswith(STATE_KEY):
                 continue
@@ -45,6 +51,7 @@ class UnitTable:
                 continue
             self._units.setdefault(topic_id, {})[type_name] = units
             self._count += 1
+            self._weigh(key, len(payload))
 
     def get(self, topic_id: str, type_name: str) -> Units | None:
         """Give the units of a measurement type of an entity, None = it has none."""
@@ -61,7 +68,11 @@ class UnitTable:
         types = self._units.setdefault(topic_id, {})
         known = type_name in types
         if units:
-            if len(payload) > UNITS_BYTES_MAX or (self._count >= TYPES_MAX and not known):
+            if (
+                len(payload) > UNITS_BYTES_MAX
+                or (self._count >= TYPES_MAX and not known)
+                or self.bytes + len(payload) > ALL_BYTES_MAX
+            ):
                 raise MappingError("there is no room for these units")
             types[type_name] = units
             self._count += not known
@@ -87,4 +98,11 @@ class UnitTable:
 
     def _store(self, topic_id: str, type_name: str, payload: bytes | None) -> None:
         key = f"{STATE_KEY}{topic_id}|{type_name}"
+        self._weigh(key, None if payload is None else len(payload))
         self._outlet.change(Table.STATE, (key,), None if payload is None else (payload,))
+
+    def _weigh(self, key: str, size: int | None) -> None:
+        self.bytes -= self._sizes.pop(key, 0)
+        if size is not None:
+            self._sizes[key] = len(key) + size
+            self.bytes += len(key) + size

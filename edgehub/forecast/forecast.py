@@ -254,7 +254,8 @@ def _disk(feeds: _Feeds, present: Present) -> dict[str, Any]:
             endless = True
         else:
             need += rate.bytes_s * ttl_ms / 1000
-    measured = bool(present.rates)
+    # Where nothing has come in, nothing is known of what will.
+    measured = any(rate.bytes_s for rate in present.rates.values())
     need_bytes = round(need) if measured and not endless else None
     room = present.free_bytes + stored
     fits = None if not measured else not endless and need <= room

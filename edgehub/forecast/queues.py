@@ -23,6 +23,7 @@ class DrainState(StrEnum):
     DRAINS = "drains"  # it will be empty
     NEVER = "never"  # what comes in exceeds what the link has left for it
     OFFLINE = "offline"  # the link is not there, so nothing leaves
+    UNSERVED = "unserved"  # there is no link: no upstream is named, or nobody knows the endpoint
     UNKNOWN = "unknown"  # not measured yet
 
 
@@ -65,10 +66,12 @@ class Link:
     Attributes:
         is_up: Rows can leave now.
         bytes_s: Bytes per second, as the store counts them; None = not measured yet.
+        is_served: Somebody works on it.
     """
 
     is_up: bool
     bytes_s: float | None
+    is_served: bool = True
 
 
 EMPTY = Drain(state=DrainState.EMPTY, seconds=0.0)
@@ -115,6 +118,8 @@ def _sum(before: float | None, more: float | None) -> float | None:
 
 
 def _drain(backlog: int, inflow: float | None, link: Link) -> Drain:
+    if not link.is_served:
+        return Drain(state=DrainState.UNSERVED)
     if not link.is_up:
         return Drain(state=DrainState.OFFLINE)
     if inflow is None or not link.bytes_s:

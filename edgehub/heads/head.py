@@ -31,8 +31,8 @@ class Refused(Protocol):
         """Note that a message was not handed in because of a limit or of its content.
 
         Args:
-            device: Who sent it; has signed in.
-            size: Bytes of its body.
+            device: Who sent it and has signed in; empty = nobody had.
+            size: Bytes of its body; of one that was not read, what was announced.
             reason: Why, one of few words.
         """
 

@@ -51,7 +51,10 @@ class ExportBook:
         if not plan:
             exported = set(entry["exported"])
             plan = [path for path in there if path not in exported]
-        targets[target] = {"plan": plan, "exported": entry["exported"]}
+        if not plan and not entry.get("reached"):
+            # Mistyped, say: it pushes out nobody, and is remembered once it gets something.
+            return plan
+        targets[target] = {**entry, "plan": plan}
         while len(targets) > TARGETS_MAX:
             del targets[next(iter(targets))]
         self._save(targets)
@@ -68,7 +71,8 @@ class ExportBook:
         if entry is None:
             return
         done = {*entry["exported"], *entry["plan"]}
-        entry |= {"plan": [], "exported": [path for path in closed if path in done]}
+        exported = [path for path in closed if path in done]
+        entry |= {"plan": [], "exported": exported, "reached": True}
         self._save(targets)
 
     def exported(self) -> set[str]:
@@ -76,8 +80,8 @@ class ExportBook:
         return {path for entry in self._load().values() for path in entry["exported"]}
 
     def targets(self) -> list[str]:
-        """List the targets, the one used last at the end."""
-        return list(self._load())
+        """List the targets that got something, the one used last at the end."""
+        return [target for target, entry in self._load().items() if entry.get("reached")]
 
     def _load(self) -> dict[str, dict[str, Any]]:
         if self._targets is None:

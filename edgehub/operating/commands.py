@@ -8,7 +8,7 @@ caller, never "all that there is by now": rows up to an offset, letters by numbe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -45,6 +45,13 @@ ROWS_MAX: Final = 1000
 log = structlog.get_logger(__name__)
 
 
+class RowsChanged(Protocol):
+    """Who keeps account of rows that others wait for."""
+
+    def __call__(self, endpoint_id: EndpointId, *, gone: bool) -> None:
+        """Note that rows of an endpoint were removed (`gone`), moved, or came back."""
+
+
 class NotFoundError(EdgeHubError):
     """What a command names is not there."""
 
@@ -60,8 +67,10 @@ class Operating:
         outlook: Outlook,
         journaling: Journaling,
         router: Router,
+        rows_changed: RowsChanged,
     ) -> None:
         self._store = store
+        self._rows_changed = rows_changed
         self._egress = egress
         self._outlook = outlook
         self._why = Why(
@@ -88,6 +97,7 @@ class Operating:
         return await self._commands[name](arguments)
 
     async def _list(self, _arguments: Arguments) -> list[dict[str, Any]]:
+        await self._outlook.refresh()
         return self._outlook.queue_documents()
 
     async def _explain(self, arguments: Arguments) -> dict[str, Any]:
@@ -156,6 +166,8 @@ class Operating:
             log.info("operating.rows_purged", queue_id=queue.id, rows=done.rows, bytes=done.bytes)
         elif done.rows:
             log.info("operating.rows_moved", queue_id=queue.id, to_queue_id=to, rows=done.rows)
+        if done.rows:
+            self._rows_changed(queue.endpoint_id, gone=to is None)
         self._egress.ensure()
         return {
             "queue": queue.id,
@@ -199,6 +211,8 @@ class Operating:
         released = await self._store.release.requeue(ids)
         if released.rows:
             log.info("operating.dead_letters_requeued", rows=released.rows)
+            for endpoint_id in {each.endpoint_id for each in self._store.queues()}:
+                self._rows_changed(endpoint_id, gone=False)
         self._egress.ensure()
         return {"rows": released.rows, "bytes": released.bytes}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgehub.store.queue import Queue
     from edgehub.store.store import Store
 
-_OFFLINE = Drain(state=DrainState.OFFLINE)
+_UNSERVED = Drain(state=DrainState.UNSERVED)
 
 
 class Outlook:
@@ -73,6 +73,14 @@ class Outlook:
         """Describe all endpoints."""
         return self._egress.endpoint_documents(self._drain.seconds())
 
+    async def refresh(self) -> None:
+        """Look at the oldest rows of queues that have got their first ones since the last look."""
+        if any(
+            queue.zones.depth and self._watch.head(queue.id) is None
+            for queue in self._store.queues()
+        ):
+            await self._watch.look()
+
     def queue_documents(self) -> list[dict[str, Any]]:
         """Describe all queues, by endpoint and priority."""
         orphans = self._egress.orphans()
@@ -94,7 +102,7 @@ class Outlook:
                     "unserved_s": self._unserved_s(lane),
                     "oldest_ttl_s": None if head is None else head.ttl_s,
                     "oldest_expires_in_s": None if head is None else head.left_s(now_ms),
-                    "drain": expected.get(queue.id, _OFFLINE).document(),
+                    "drain": expected.get(queue.id, _UNSERVED).document(),
                 }
             )
         return documents
@@ -120,6 +128,8 @@ class Outlook:
         text = f"expires in {max(0.0, left_s or 0.0):.0f} s"
         if why == DrainState.NEVER:
             return f"{text}, and what comes in exceeds what the link has left for it"
+        if why == DrainState.UNSERVED:
+            return f"{text}, and nothing serves its endpoint"
         return f"{text}, the endpoint is not connected" if why == DrainState.OFFLINE else text
 
     def _totals(self) -> dict[QueueId, tuple[int, int]]:
@@ -164,7 +174,7 @@ class Outlook:
         """Say what an endpoint carries, in bytes as the store counts them."""
         pump = self._egress.pump(endpoint_id)
         if pump is None:
-            return Link(is_up=False, bytes_s=None)
+            return Link(is_up=False, bytes_s=None, is_served=False)
         figures = pump.statistics()
         is_up = figures.state == "up"
         rate = figures.rate_bytes_s

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from edgehub.message import BEST_PRIORITY
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -21,12 +23,14 @@ class Choice:
 
     Attributes:
         aging_s: A queue with rows that got no batch for so long is due; 0 = never.
+        linger_s: See `PumpOptions`.
     """
 
-    __slots__ = ("_aged_last", "aging_s")
+    __slots__ = ("_aged_last", "aging_s", "linger_s")
 
-    def __init__(self, aging_s: float) -> None:
+    def __init__(self, aging_s: float, linger_s: float = 0.0) -> None:
         self.aging_s = aging_s
+        self.linger_s = linger_s
         self._aged_last = False
 
     def next(
@@ -46,8 +50,9 @@ class Choice:
         best: Lane | None = None
         due: Lane | None = None
         for lane in lanes:
-            if lane.delayed_until > now:
-                look_at = min(look_at, lane.delayed_until)
+            wait_until = max(lane.delayed_until, lane.lingers_until)
+            if wait_until > now:
+                look_at = min(look_at, wait_until)
                 continue
             if lane in passed or not lane.queue.has_ready():
                 continue
@@ -64,4 +69,9 @@ class Choice:
     def took(self, lane: Lane, now: float) -> None:
         """Note that rows of a lane were handed over."""
         lane.served_at = now
-        lane.waits_since = now if lane.queue.has_ready() else math.inf
+        if lane.queue.has_ready():
+            lane.waits_since = now
+        else:
+            lane.waits_since = math.inf
+            if lane.queue.priority > BEST_PRIORITY:
+                lane.lingers_until = now + self.linger_s

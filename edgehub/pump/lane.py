@@ -15,7 +15,8 @@ from edgehub.pump.latency import LatencyHistogram
 if TYPE_CHECKING:
     import random
 
-    from edgehub.message import Row
+    from edgehub.message import FailureKind, Row
+    from edgehub.pump.ancestors import Ancestors
     from edgehub.pump.queue import PumpQueue
 
 
@@ -24,16 +25,19 @@ class Lane:
 
     Attributes:
         served_at: Monotonic time at which rows were handed over last, None = not yet.
+        lingers_until: Monotonic time before which its rows wait for company.
         waits_since: Monotonic time since which it has had rows and got no batch, infinite = it has
             none; kept where ageing looks at it.
     """
 
     __slots__ = (
+        "_ancestors",
         "confirmed",
         "delayed_until",
         "expired",
         "holds",
         "latency",
+        "lingers_until",
         "queue",
         "returned",
         "served_at",
@@ -41,13 +45,17 @@ class Lane:
         "waits_since",
     )
 
-    def __init__(self, queue: PumpQueue, rng: random.Random) -> None:
+    def __init__(
+        self, queue: PumpQueue, rng: random.Random, ancestors: Ancestors | None = None
+    ) -> None:
         self.queue = queue
+        self._ancestors = ancestors
         self.throttle = Backoff(rng)
         self.delayed_until = 0.0
         self.holds = 0
         self.served_at: float | None = None
         self.waits_since = math.inf
+        self.lingers_until = 0.0
         self.latency = LatencyHistogram()
         self.confirmed: list[Row] = []
         self.returned: dict[tuple[bool, str | None], list[Row]] = {}
@@ -73,6 +81,12 @@ class Lane:
             return False
         self.returned.setdefault((attempted, refusal), []).append(row)
         return True
+
+    def bury(self, row: Row, kind: FailureKind, reason: str) -> None:
+        """Make a row a dead letter, and tell who waits for it."""
+        self.queue.dead_letter(row, kind, reason)
+        if row.creation and self._ancestors is not None:
+            self._ancestors.dead(row, reason)
 
     def flush(self) -> None:
         """Hand the turn's rows to the queue, one call for each kind."""

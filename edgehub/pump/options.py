@@ -16,6 +16,9 @@ class PumpOptions:
         batch_rows_max: Rows taken from a queue at once.
         rate_bytes_s_max: Bytes per second, whatever the link allows; None = no cap.
         aging_s: A queue without a batch for so long gets one before better ones; 0 = never.
+        piece_share: Of the head-of-line allowance, what has to have room before more is handed
+            over, where rows that are handed over together share a payload; 0 = any room will do.
+        linger_s: After a batch that emptied a queue, its next one; never for priority 0.
     """
 
     head_of_line_ms: int = 500
@@ -24,3 +27,5 @@ class PumpOptions:
     batch_rows_max: int = 512
     rate_bytes_s_max: int | None = None
     aging_s: float = 0
+    piece_share: float = 0
+    linger_s: float = 0

@@ -21,12 +21,13 @@ HOLDS_MAX: Final = 1024
 class Holds:
     """The holds of one pump."""
 
-    __slots__ = ("_ends", "_rows", "_senders", "_sequence", "_trials")
+    __slots__ = ("_ends", "_rows", "_senders", "_sequence", "_trials", "_waits")
 
     def __init__(self) -> None:
         self._senders: dict[tuple[Lane, str], float] = {}
         self._rows: dict[int, tuple[Lane, float]] = {}
         self._trials: dict[int, tuple[Lane, str]] = {}
+        self._waits: set[tuple[Lane, str]] = set()
         self._ends: list[tuple[float, int, Lane, str | None, int]] = []
         self._sequence = 0
 
@@ -65,6 +66,22 @@ class Holds:
         self._rows[offset] = (lane, until)
         self._end_at(until, lane, None, offset)
 
+    def wait(self, lane: Lane, sender: str) -> None:
+        """Keep a sender's rows back until `end_wait`: something has to be confirmed before."""
+        key = lane, sender
+        if key not in self._senders:
+            lane.queue.hold_sender(sender)
+            lane.holds += 1
+        self._senders[key] = math.inf
+        self._waits.add(key)
+
+    def end_wait(self, lane: Lane, sender: str) -> None:
+        """End `wait`, unless the sender is kept back for another reason too."""
+        key = lane, sender
+        self._waits.discard(key)
+        if self._senders.get(key) == math.inf and key not in self._trials.values():
+            self._release_sender(lane, sender)
+
     def start_trial(self, lane: Lane, row: Row) -> None:
         """Send a row that was refused before alone for its sender: its later ones wait for it.
 
@@ -80,7 +97,7 @@ class Holds:
     def end_trial(self, offset: int) -> None:
         """Let the sender go on, unless the row was refused again and the hold has an end now."""
         trial = self._trials.pop(offset, None)
-        if trial is not None and self._senders.get(trial) == math.inf:
+        if trial is not None and self._senders.get(trial) == math.inf and trial not in self._waits:
             self._release_sender(*trial)
 
     def release_due(self, now: float) -> None:
@@ -91,7 +108,7 @@ class Holds:
                 if self._rows.get(offset) == (lane, until):
                     self._release_row(offset)
             elif self._senders.get((lane, sender)) == until:
-                if (lane, sender) in self._trials.values():
+                if (lane, sender) in self._waits or (lane, sender) in self._trials.values():
                     self._senders[lane, sender] = math.inf
                 else:
                     self._release_sender(lane, sender)
@@ -103,6 +120,7 @@ class Holds:
         for offset in list(self._rows):
             self._release_row(offset)
         self._trials.clear()
+        self._waits.clear()
         self._ends.clear()
 
     def _end_at(self, until: float, lane: Lane, sender: str | None, offset: int) -> None:

@@ -197,7 +197,7 @@ class Poison:
         kept_out, self._kept_out = self._kept_out, {}
         for offset, (row, lane) in kept_out.items():
             self._forget(offset)
-            lane.queue.dead_letter(row, FailureKind.REJECTED, REASON)
+            lane.bury(row, FailureKind.REJECTED, REASON)
         self.left(len(kept_out))
         log.warning(
             "pump.rows_dead_lettered",

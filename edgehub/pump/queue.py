@@ -14,6 +14,25 @@ if TYPE_CHECKING:
     from edgehub.message import EndpointId, FailureKind, Priority, QueueId, Row
 
 
+class OutOfTurn(Protocol):
+    """Rows of a queue that are taken by their offsets, before their turn; they create entities."""
+
+    def creates(self, offset: int) -> bool:
+        """Tell whether a row is here and creates an entity."""
+
+    def is_in_flight(self, offset: int) -> bool:
+        """Tell whether a row is in flight."""
+
+    async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:
+        """Take rows that are here and not in flight; one comes even if larger than `bytes_max`.
+
+        They come from here alone from now on, also once they were given back.
+        """
+
+    def leave(self, offset: int) -> None:
+        """Let a row come in its turn again."""
+
+
 class PumpQueue(Protocol):
     """The rows of one endpoint and one priority, oldest first."""
 
@@ -28,6 +47,10 @@ class PumpQueue(Protocol):
     @property
     def priority(self) -> Priority:
         """0 is the best."""
+
+    @property
+    def out_of_turn(self) -> OutOfTurn:
+        """The way to its rows by their offsets."""
 
     def has_ready(self) -> bool:
         """Tell whether some row is neither in flight nor held."""

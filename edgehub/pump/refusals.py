@@ -96,7 +96,7 @@ class Refusals:
                 continue
             reason = self._dead_letter_reason(row, kind, result.reason, now_ms)
             if reason is not None:
-                lane.queue.dead_letter(row, kind, reason)
+                lane.bury(row, kind, reason)
                 dead.append(reason)
             else:
                 self._retry(row, lane, result, now=now, now_ms=now_ms)
@@ -167,6 +167,9 @@ class Refusals:
             case FailureKind.DISCONNECTED | FailureKind.CLOSED:
                 lane.put_back(row, now_ms, attempted=False)
                 self._pause(now, result.reason or kind.value)
+            case FailureKind.AWAY:
+                # Its queue keeps the device's rows back until its session is there again.
+                lane.put_back(row, now_ms, attempted=False)
             case FailureKind.UNAUTHORIZED:
                 lane.put_back(row, now_ms, attempted=False)
                 self._park(now, result.reason or kind.value)

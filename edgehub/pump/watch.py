@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgehub.row_events import PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED, pump_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from edgehub.message import EndpointId, Priority
     from edgehub.pump.lane import Lane
@@ -38,7 +38,7 @@ class Watch:
         self._state: int | None = None
         self._delayed: set[Priority] = set()
 
-    def look(self, lanes: Sequence[Lane], now: float, *, link_up: bool, paused: bool) -> None:
+    def look(self, lanes: Iterable[Lane], now: float, *, link_up: bool, paused: bool) -> None:
         """Tell what has changed since the last look.
 
         Args:
@@ -66,14 +66,13 @@ class Watch:
                 self._listener.queue_delayed(self._endpoint_id, priority, delayed)
 
 
-def _busy_with(lanes: Sequence[Lane], now: float) -> int:
+def _busy_with(lanes: Iterable[Lane], now: float) -> int:
     """Give the best priority that others wait for; idle when no other has rows to send."""
     best: Lane | None = None
-    if len(lanes) > 1:
-        for lane in lanes:
-            if lane.queue.has_ready():
-                if best is not None:
-                    return pump_state(best.queue.priority)
-                if lane.delayed_until <= now:
-                    best = lane
+    for lane in lanes:
+        if lane.queue.has_ready():
+            if best is not None:
+                return pump_state(best.queue.priority)
+            if lane.delayed_until <= now:
+                best = lane
     return PUMP_IDLE

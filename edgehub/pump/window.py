@@ -64,6 +64,19 @@ SEARCH_ROUNDS: Final = 3
 LAPSE: Final = 3
 LAPSE_ROUNDS: Final = 3
 
+GROWTH: Final = 1.3
+"""By how much more each further round trip without a wait makes the window grow, up to twice."""
+GROWTH_ROUNDS: Final = 4
+"""The round trip in which it is twice; more are not counted, there may be thousands a minute."""
+
+PAYLOAD_BYTES: Final = 800
+"""Where rows share payloads, so much goes at once on the thinnest links; less does not compress."""
+PAYLOAD_SHARE: Final = 0.75
+"""Of that, and of a payload on a long way, what counts: some rows were sent alone meanwhile."""
+PIECE_IN_WINDOW: Final = 0.33
+LONG_WAY_SHARE: Final = 0.25
+"""Of the head-of-line allowance; a way longer than that has to hold a payload by itself."""
+
 _SHORT_SHARE: Final = 0.25
 _DAMPING: Final = 0.5
 _MEAN_SHARE: Final = 0.25
@@ -79,6 +92,7 @@ class SendWindow:
         rows_max: Rows in flight, whatever the link could take.
         bytes_max: Bytes in flight, whatever the link could take; bounds memory.
         cap_bytes_s: Bytes per second, whatever the link could take; infinite = no cap.
+        piece_share: See `PumpOptions`.
     """
 
     __slots__ = (
@@ -92,10 +106,13 @@ class SendWindow:
         "_head_of_line_s",
         "_low_rounds",
         "_pace",
+        "_payload_bytes",
+        "_piece_share",
         "_rate",
         "_round",
         "_round_ahead_bytes",
         "_round_ends_at",
+        "_round_held_s",
         "_round_row_bytes",
         "_round_rtt_s",
         "_row_bytes",
@@ -104,8 +121,8 @@ class SendWindow:
         "_rows_max_peer",
         "_rtt",
         "_searching",
+        "_short_rounds",
         "_turned_at",
-        "_was_short",
         "in_flight_bytes",
         "in_flight_rows",
     )
@@ -117,8 +134,11 @@ class SendWindow:
         rows_max: int,
         bytes_max: int,
         cap_bytes_s: float = math.inf,
+        piece_share: float = 0.0,
     ) -> None:
         self._bytes_max = bytes_max
+        self._piece_share = piece_share
+        self._payload_bytes = PAYLOAD_BYTES if piece_share else 0
         self._cap = Budget()
         self.in_flight_rows = 0
         self.in_flight_bytes = 0
@@ -137,7 +157,10 @@ class SendWindow:
         assert cap_bytes_s > 0, cap_bytes_s
         self._head_of_line_s = head_of_line_s
         self._rows_max_own = rows_max
-        self._cap.change(cap_bytes_s, cap_bytes_s * head_of_line_s * SAMPLE_SHARE)
+        share = max(SAMPLE_SHARE, self._piece_share)
+        self._cap.change(
+            cap_bytes_s, max(self._payload_bytes, cap_bytes_s * head_of_line_s * share)
+        )
         self._bound_rows()
 
     def narrow(self, *, alone: bool) -> None:
@@ -161,11 +184,11 @@ class SendWindow:
         self._turned_at = 0.0
         self._round = 0
         self._round_ends_at = 0
-        self._round_rtt_s = math.inf
+        self._round_rtt_s = self._round_held_s = math.inf
         self._round_ahead_bytes = 0
         self._round_row_bytes = 1.0
         self._searching = True
-        self._was_short = False
+        self._short_rounds = 0
         self._full_rate = 0.0
         self._full_rounds = 0
         self._low_rounds = 0
@@ -200,7 +223,7 @@ class SendWindow:
         """
         rows = self._rows_max - self.in_flight_rows
         capped = self._cap.available(now)
-        if rows <= 0 or capped <= 0:
+        if rows <= 0 or capped <= 0 or (self.in_flight_rows > 0 and self._is_poor(capped)):
             return _NONE
         if self._rtt.seconds is None:
             rows = min(rows, FIRST_ROWS - self.in_flight_rows)
@@ -212,7 +235,7 @@ class SendWindow:
             self._threshold() - unsent,
             self._pace.available(now),
         )
-        if share < self._row_bytes / 2 and self.in_flight_rows > 0:
+        if share < self._least() and self.in_flight_rows > 0:
             return _NONE
         # One message is always allowed, however large.
         return rows, max(1, int(min(share, capped, self._bytes_max)))
@@ -225,10 +248,10 @@ class SendWindow:
         """
         wait_s = self._cap.wait_s(now)
         if self._rtt.seconds is not None:
-            excess = min(unsent, unsent + self._row_bytes / 2 - self._threshold())
+            excess = min(unsent, unsent + self._least() - self._threshold())
             if excess > 0 and self._rate.bytes_s:
                 wait_s = max(wait_s, excess / self._rate.bytes_s)
-            if self._window_now() - self.in_flight_bytes >= self._row_bytes / 2:
+            if self._window_now() - self.in_flight_bytes >= self._least():
                 wait_s = max(wait_s, self._pace.wait_s(now))
         return wait_s if wait_s > 0 else None
 
@@ -237,7 +260,8 @@ class SendWindow:
         if self._rtt.is_probed:
             self._rate.limit_by_app(self.in_flight_bytes)
         self._flights += 1
-        flight = Flight(self._flights, now, row_bytes=size / rows, ahead_bytes=self.in_flight_bytes)
+        unit_bytes = self._unit_bytes(rows, size)
+        flight = Flight(self._flights, now, row_bytes=unit_bytes, ahead_bytes=self.in_flight_bytes)
         flight.probes = self._rtt.is_probed
         self._rate.mark(flight, was_idle=self.in_flight_rows == 0)
         self.in_flight_rows += rows
@@ -246,6 +270,13 @@ class SendWindow:
         self._cap.spend(now, size)
         self._row_bytes += (size / rows - self._row_bytes) * _MEAN_SHARE
         return flight
+
+    def _unit_bytes(self, rows: int, size: int) -> float:
+        # Rows that share a payload are confirmed at its end. On a short way that counts as a wait
+        # like any other; on a long one the window has to hold it beside all that is on the way.
+        if self._piece_share and (self._rtt.seconds or 0.0) > self._head_of_line_s:
+            return max(size / rows, size * PAYLOAD_SHARE)
+        return size / rows
 
     def lost(self, rows: int, size: int) -> None:
         """Take rows out of flight that were not delivered."""
@@ -270,8 +301,10 @@ class SendWindow:
         self.lost(rows, size)
         rtt_s = max(now - latest.sent_at, _INSTANT_S)
         self._rtt.take(now, rtt_s, latest, flights=self._flights)
-        if rtt_s < self._round_rtt_s:
+        held_s = rtt_s - latest.row_bytes / max(self._rate.bytes_s, 1.0)
+        if held_s < self._round_held_s:
             # The last one of a bunch of confirmations, and so the one that was held up least.
+            self._round_held_s = held_s
             self._round_rtt_s = rtt_s
             self._round_row_bytes = latest.row_bytes
             self._round_ahead_bytes = latest.ahead_bytes + latest.confirmed_bytes
@@ -297,7 +330,7 @@ class SendWindow:
         if self._round_rtt_s > self._head_of_line_s * BUNCH_SHARE:
             pace = self._rate.bytes_s * (PACE_GAIN_GROWING if grows else PACE_GAIN)
         self._pace.change(pace, self._piece(pace))
-        self._round_rtt_s = math.inf
+        self._round_rtt_s = self._round_held_s = math.inf
 
     def _search(self) -> None:
         rate = self._rate.bytes_s
@@ -323,11 +356,17 @@ class SendWindow:
         ahead = self._round_ahead_bytes
         wanted = ahead * min(1.0, empty_s / self._round_rtt_s) + rate * target_s
         is_short = queue_s < target_s * _SHORT_SHARE
-        if is_short and (self._searching or self._was_short):
-            wanted = max(wanted, 2 * ahead)
-        self._was_short = is_short
+        self._short_rounds = min(GROWTH_ROUNDS, self._short_rounds + 1) if is_short else 0
+        if is_short:
+            # One round without a wait proves little, several in a row that the link has got faster.
+            gain = 2.0 if self._searching else min(2.0, GROWTH ** (self._short_rounds - 1))
+            wanted = max(wanted, gain * ahead)
         if self._searching:
             wanted = max(wanted, rate * self._rtt.seconds * SEARCH_GAIN)
+        # A second payload keeps a long way busy while the first one is on it.
+        way_s = self._rtt.seconds - self._rtt.row_bytes / max(rate, 1.0)
+        payloads = 2 if way_s > self._head_of_line_s * LONG_WAY_SHARE else 1
+        wanted = max(wanted, self._payload_bytes * payloads)
         if wanted >= self._bytes:
             self._bytes = min(wanted, self._bytes_max)
             self._turned_at = 0.0 if self._searching else self._bytes
@@ -355,11 +394,27 @@ class SendWindow:
         return max(self._row_bytes, min(empty, self._bytes))
 
     def _piece(self, rate: float) -> float:
-        return max(self._row_bytes, rate * self._head_of_line_s * SAMPLE_SHARE)
+        share = max(SAMPLE_SHARE, self._piece_share)
+        return max(self._row_bytes, self._payload_bytes, rate * self._head_of_line_s * share)
+
+    def _is_poor(self, capped: float) -> bool:
+        # Under a cap, too, rows wait for those that leave together with them.
+        return bool(self._piece_share) and capped < min(self._least(), self._cap.depth)
+
+    def _least(self) -> float:
+        # Rows that leave together take less; but two pieces and what stands between them have to
+        # fit into the window, or the link would rest.
+        piece = self._rate.bytes_s * self._head_of_line_s * self._piece_share
+        piece = min(piece, self._bytes * PIECE_IN_WINDOW)
+        if not self._searching:
+            # While the rate is looked for, small pieces find it sooner.
+            piece = max(piece, self._payload_bytes * PAYLOAD_SHARE)
+        return max(self._row_bytes / 2, piece)
 
     def _threshold(self) -> float:
         # Never less than a message, or a slow start could not send the second one.
-        return max(self._row_bytes, self._rate.bytes_s * self._head_of_line_s)
+        least = max(self._row_bytes, self._payload_bytes)
+        return max(least, self._rate.bytes_s * self._head_of_line_s)
 
     def _bound_rows(self) -> None:
         own, peer = self._rows_max_own, self._rows_max_peer

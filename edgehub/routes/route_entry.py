@@ -117,6 +117,10 @@ class _Entry:
         )
 
     def _parse(self, text: str, path: str) -> Route | None:
+        if half_characters(text):
+            reason, hint = "the route holds half a character", r"write no lone \ud800 to \udfff"
+            self._read.fault(path, reason, hint, route=self._name)
+            return None
         try:
             route = parse_route(text)
         except RouteCompileError as error:

@@ -1,30 +1,36 @@
 """The compiled route table: which endpoints a message goes to, at which priority, for how long.
 
-Owns the hot path of routing. A table is an immutable snapshot of one manifest that is replaced as a
-whole; what it remembers (which routes listen to a source, which results a set of routes gives) is
-bounded and only saves time. Invariant: `evaluate` never raises and gives at most one result per
-endpoint, that of the best matching route.
+Owns the hot path of routing. A table is an immutable snapshot that is replaced as a whole; another
+one is derived from it at the cost of what changes. What it remembers (which routes listen to a
+source, which results a set of routes gives) is bounded and only saves time. Invariant: `evaluate`
+never raises and gives at most one result per endpoint, that of the best matching route.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from copy import copy
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from edgehub.errors import ManifestError, ManifestFault
 from edgehub.message import NEVER_MS, EndpointId, RouteResult
+from edgehub.routes.chunks import Chunks, Condition
 from edgehub.routes.explain import RouteVerdict, explain
 from edgehub.routes.hints import near_miss
 from edgehub.routes.query.body import NOT_READ
-from edgehub.routes.query.codegen import compile_predicates
 from edgehub.routes.query.text import upper
 from edgehub.routes.source import MQTT_PREFIX, MqttSource, PathSource
+from edgehub.topic_filter import is_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from edgehub.message import Message, Recency
     from edgehub.routes.manifest import DeliveryRules, Manifest, RouteSpec
     from edgehub.routes.query.codegen import Predicates
+    from edgehub.routes.query.syntax import Expression
 
 _REMEMBERED_MAX: Final = 4_096
 """Sources, and sets of matching routes, that are remembered; then all are forgotten at once."""
@@ -32,30 +38,75 @@ _REMEMBERED_MAX: Final = 4_096
 _REMEMBERED_CHARS_MAX: Final = 512
 """Longer sources, which only a broker's topics can be, are looked at anew each time."""
 
+SourceKey = tuple[str, str | MqttSource]
+"""Tenant, and the prefix in comparable form or the topic filter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """What one live route is in the table, whatever number of names it goes by.
+
+    Attributes:
+        tenant: Whose messages it takes; empty = those of the default tenant.
+        spec: What it does; its own name means nothing.
+        names: What it is called, sorted; never empty.
+    """
+
+    tenant: str
+    spec: RouteSpec
+    names: tuple[str, ...]
+
+    @property
+    def source_key(self) -> SourceKey:
+        """Give what it listens to."""
+        source = self.spec.route.source
+        return (self.tenant, source.key if isinstance(source, PathSource) else source)
+
+    @property
+    def condition(self) -> Expression | None:
+        """Give its condition, None = always."""
+        return self.spec.route.condition.expression
+
+    def same_code(self, other: TableEntry) -> bool:
+        """Tell whether both are compiled to the same."""
+        return self.tenant == other.tenant and self.spec.route is other.spec.route
+
 
 class RouteTable:
-    """One manifest, compiled. Made by `compile`."""
+    """A set of routes, compiled. Made by `compile`, or from another one by `derive`."""
 
     __slots__ = (
         "_by_source",
-        "_filters",
+        "_entries",
+        "_exact",
+        "_groups",
+        "_head",
         "_hub_id",
-        "_prefixes",
-        "_ranked",
+        "_manifest",
         "_results",
+        "_slots",
+        "_uses",
+        "_wild",
         "endpoints",
-        "manifest",
     )
 
     def __init__(self, manifest: Manifest, hub_id: str) -> None:
-        self.manifest = manifest
-        self.endpoints = frozenset(spec.route.sink.endpoint_id for spec in manifest.routes)
         self._hub_id = hub_id
-        # Best first, so that the first of an endpoint is its winner. The rank is the bit number.
-        self._ranked = tuple(sorted(manifest.routes, key=self._rank))
-        self._prefixes, self._filters = self._compile()
-        self._by_source: dict[str, tuple[Predicates, ...]] = {}
-        self._results: dict[int, tuple[RouteResult, ...]] = {0: ()}
+        self._head = manifest
+        self._entries: dict[int, TableEntry] = {}
+        self._groups: dict[SourceKey, Chunks] = {}
+        self._slots: dict[str, int] = {}
+        self._uses: Counter[EndpointId] = Counter()
+        # The best first: the slot is the bit number, and small numbers are quick.
+        ranked = sorted(manifest.routes, key=lambda spec: (*self._rank(spec), spec.name))
+        self._take(
+            {
+                slot: TableEntry(tenant="", spec=spec, names=(spec.name,))
+                for slot, spec in enumerate(ranked)
+            }
+        )
+        self._end()
+        self._manifest: Manifest | None = manifest
 
     @classmethod
     def compile(
@@ -72,7 +123,7 @@ class RouteTable:
             ManifestError: If routes name endpoints that do not exist; all of them are reported.
         """
         faults = [
-            _unknown_endpoint(spec, endpoints)
+            unknown_endpoint(spec, endpoints)
             for spec in manifest.routes
             if spec.route.sink.named and spec.route.sink.endpoint_id not in endpoints
         ]
@@ -80,11 +131,32 @@ class RouteTable:
             raise ManifestError(manifest.file, faults)
         return cls(manifest, hub_id)
 
+    def derive(self, changes: Mapping[int, TableEntry | None], manifest: Manifest) -> Self:
+        """Make a table in which some live routes differ; the rest is shared with this one.
+
+        Args:
+            changes: Entry by slot, None = the slot becomes free. A name is in one entry only.
+            manifest: File, version, warnings and global time to live; of its routes the order in
+                which people see them.
+        """
+        made = copy(self)
+        made._become(changes, manifest)  # noqa: SLF001 - nobody else has it yet
+        return made
+
+    def cold_code(self) -> Iterator[Any]:
+        """Compile what is not yet, piece by piece; without it that happens with the first message.
+
+        Yields:
+            After each piece, a few milliseconds of work.
+        """
+        for group in self._groups.values():
+            yield from group.compile()
+
     def evaluate(self, message: Message) -> Sequence[RouteResult]:
         """Give the best result per endpoint, best priority first; empty = no route takes it."""
-        groups = self._by_source.get(message.source)
+        groups = self._by_source.get(message.source) if not message.tenant else None
         if groups is None:
-            groups = self._groups_of(message.source)
+            groups = self._groups_of(message.tenant, message.source)
         memo: list[Any] = [NOT_READ]
         mask = 0
         for group in groups:
@@ -97,9 +169,22 @@ class RouteTable:
         return explain(self, message)
 
     @property
+    def manifest(self) -> Manifest:
+        """Give all routes by their names as a manifest would, for people."""
+        if self._manifest is None:
+            places = {spec.name: place for place, spec in enumerate(self._head.routes)}
+            names = sorted(self._slots, key=lambda name: (places.get(name, len(places)), name))
+            named = ((name, self._entries[self._slots[name]].spec) for name in names)
+            specs = (replace(spec, name=name, path=f"routes.{name}") for name, spec in named)
+            self._manifest = replace(self._head, routes=tuple(specs))
+        return self._manifest
+
+    @property
     def mqtt_filters(self) -> tuple[str, ...]:
         """Topic filters that routes listen to."""
-        return tuple(source.filter for source, _ in self._filters)
+        return tuple(
+            dict.fromkeys(key.filter for _, key in self._groups if isinstance(key, MqttSource))
+        )
 
     @property
     def hub_id(self) -> str:
@@ -112,66 +197,125 @@ class RouteTable:
         Raises:
             KeyError: If the table has no such route.
         """
-        for spec in self.manifest.routes:
-            if spec.name == route:
-                return spec.rules
-        raise KeyError(route)
+        return self._entries[self._slots[route]].spec.rules
 
     def ttl_ms(self, spec: RouteSpec) -> int | None:
         """Give a route's time to live in milliseconds, its own or the global one, None = never."""
-        return self.manifest.ttl_ms(spec)
+        return self._head.ttl_ms(spec)
 
-    def _rank(self, spec: RouteSpec) -> tuple[int, int, str]:
+    def _rank(self, spec: RouteSpec) -> tuple[int, int]:
         ttl_ms = self.ttl_ms(spec)
-        return (spec.priority, -(NEVER_MS if ttl_ms is None else ttl_ms), spec.name)
+        return (spec.priority, -(NEVER_MS if ttl_ms is None else ttl_ms))
 
-    def _compile(self) -> tuple[dict[str, Predicates], list[tuple[MqttSource, Predicates]]]:
-        """Make one function per distinct source."""
-        by_prefix: dict[str, list[Any]] = {}
-        by_filter: dict[MqttSource, list[Any]] = {}
-        for rank, spec in enumerate(self._ranked):
-            entry = (1 << rank, spec.route.condition.expression)
-            source = spec.route.source
-            if isinstance(source, PathSource):
-                by_prefix.setdefault(source.key, []).append(entry)
+    def _become(self, changes: Mapping[int, TableEntry | None], manifest: Manifest) -> None:
+        self._head, self._manifest = manifest, None
+        self._entries, self._groups = dict(self._entries), dict(self._groups)
+        self._slots, self._uses = dict(self._slots), Counter(self._uses)
+        self._take(changes)
+        self._end()
+
+    def _take(self, changes: Mapping[int, TableEntry | None]) -> None:
+        """Change entries and their names."""
+        self._recompile(changes)
+        for slot in changes:
+            before = self._entries.get(slot)
+            if before is not None:
+                self._uses[before.spec.route.sink.endpoint_id] -= 1
+            for name in () if before is None else before.names:
+                self._slots.pop(name, None)
+        for slot, entry in changes.items():
+            if entry is None:
+                self._entries.pop(slot, None)
             else:
-                by_filter.setdefault(source, []).append(entry)
-        prefixes = {
-            prefix: compile_predicates(entries, self._hub_id)
-            for prefix, entries in by_prefix.items()
-        }
-        filters = [
-            (source, compile_predicates(entries, self._hub_id))
-            for source, entries in by_filter.items()
-        ]
-        return prefixes, filters
+                self._entries[slot] = entry
+                self._uses[entry.spec.route.sink.endpoint_id] += 1
+                self._slots |= dict.fromkeys(entry.names, slot)
 
-    def _groups_of(self, source: str) -> tuple[Predicates, ...]:
+    def _recompile(self, changes: Mapping[int, TableEntry | None]) -> None:
+        """Change those groups whose code will differ."""
+        gone: dict[SourceKey, set[int]] = {}
+        come: dict[SourceKey, list[Condition]] = {}
+        for slot, entry in changes.items():
+            before = self._entries.get(slot)
+            if before is not None and entry is not None and before.same_code(entry):
+                continue
+            if before is not None:
+                gone.setdefault(before.source_key, set()).add(slot)
+            if entry is not None:
+                come.setdefault(entry.source_key, []).append((slot, entry.condition))
+        for key in dict.fromkeys((*gone, *come)):
+            group = self._groups.get(key) or Chunks.none(self._hub_id)
+            group = group.changed(gone.get(key, set()), come.get(key, ()))
+            if group.empty:
+                self._groups.pop(key, None)
+            else:
+                self._groups[key] = group
+
+    def _end(self) -> None:
+        """Derive what is looked up, once everything is in its place."""
+        self.endpoints = frozenset(each for each, count in self._uses.items() if count)
+        self._exact: dict[tuple[str, str], Chunks] = {}
+        self._wild: dict[str, list[tuple[MqttSource, Chunks]]] = {}
+        for (tenant, key), group in self._groups.items():
+            if isinstance(key, MqttSource):
+                if is_topic(key.filter):
+                    self._exact[tenant, key.filter] = group
+                else:
+                    self._wild.setdefault(tenant, []).append((key, group))
+        self._by_source: dict[str, tuple[Predicates, ...]] = {}
+        self._results: dict[int, tuple[RouteResult, ...]] = {0: ()}
+
+    def _groups_of(self, tenant: str, source: str) -> tuple[Predicates, ...]:
         """Find the functions of all routes that listen to a source, and remember them."""
-        text = upper(source if source.endswith("/") else source + "/")
-        groups = [group for prefix, group in self._prefixes.items() if text.startswith(prefix)]
-        if source.startswith(MQTT_PREFIX):
-            topic = source[len(MQTT_PREFIX) :]
-            groups += [group for each, group in self._filters if each.matches(topic)]
+        name = f"{tenant}\0{source}" if tenant else source
+        remembered = self._by_source.get(name)
+        if remembered is not None:
+            return remembered
+        functions: list[Predicates] = []
+        for group in self._listening(tenant, source):
+            functions += group.functions()
         if len(self._by_source) >= _REMEMBERED_MAX:
             self._by_source.clear()
         if len(source) <= _REMEMBERED_CHARS_MAX:
-            self._by_source[source] = tuple(groups)
-        return tuple(groups)
+            self._by_source[name] = tuple(functions)
+        return tuple(functions)
+
+    def _listening(self, tenant: str, source: str) -> Iterable[Chunks]:
+        text = upper(source if source.endswith("/") else source + "/")
+        for prefix in _prefixes(text):
+            group = self._groups.get((tenant, prefix))
+            if group is not None:
+                yield group
+        if source.startswith(MQTT_PREFIX):
+            topic = source[len(MQTT_PREFIX) :]
+            exact = self._exact.get((tenant, topic))
+            if exact is not None:
+                yield exact
+            for each, group in self._wild.get(tenant, ()):
+                if each.matches(topic):
+                    yield group
 
     def _assemble(self, mask: int) -> tuple[RouteResult, ...]:
         """Build the results of a set of matching routes, and remember them."""
-        by_endpoint: dict[EndpointId, list[RouteSpec]] = {}
-        for rank, spec in enumerate(self._ranked):
-            if mask >> rank & 1:
-                by_endpoint.setdefault(spec.route.sink.endpoint_id, []).append(spec)
+        matching: list[tuple[tuple[int, int], str, RouteSpec]] = []
+        rest, slot = mask, 0
+        while rest:
+            low = (rest & -rest).bit_length()
+            slot += low
+            rest >>= low
+            entry = self._entries[slot - 1]
+            rank = self._rank(entry.spec)
+            matching += [(rank, name, entry.spec) for name in entry.names]
+        by_endpoint: dict[EndpointId, list[tuple[str, RouteSpec]]] = {}
+        for _, name, spec in sorted(matching, key=itemgetter(0, 1)):
+            by_endpoint.setdefault(spec.route.sink.endpoint_id, []).append((name, spec))
         results = tuple(
             RouteResult(
                 endpoint_id=endpoint_id,
-                priority=specs[0].priority,
-                ttl_ms=self.ttl_ms(specs[0]),
-                routes=tuple(spec.name for spec in specs),
-                recency=_effective(specs[0]),
+                priority=specs[0][1].priority,
+                ttl_ms=self.ttl_ms(specs[0][1]),
+                routes=tuple(name for name, _ in specs),
+                recency=_effective(specs[0][1]),
             )
             for endpoint_id, specs in by_endpoint.items()
         )
@@ -181,6 +325,14 @@ class RouteTable:
         return results
 
 
+def _prefixes(path: str) -> Iterator[str]:
+    """Give every prefix of a path that ends with a slash; the one of `/` is a slash."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[: end + 1]
+        end = path.find("/", end + 1)
+
+
 def _effective(spec: RouteSpec) -> Recency | None:
     # Its own priority as the fallback is allowed, with a warning, and changes nothing.
     if spec.recency is not None and spec.recency.fallback_priority == spec.priority:
@@ -188,7 +340,8 @@ def _effective(spec: RouteSpec) -> Recency | None:
     return spec.recency
 
 
-def _unknown_endpoint(spec: RouteSpec, endpoints: Collection[EndpointId]) -> ManifestFault:
+def unknown_endpoint(spec: RouteSpec, endpoints: Collection[EndpointId]) -> ManifestFault:
+    """Say that the endpoint of a route is not in the settings, and what may have been meant."""
     sink = spec.route.sink
     close = near_miss(sink.endpoint_id, endpoints)
     known = ", ".join(sorted(endpoints))

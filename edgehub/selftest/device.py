@@ -11,7 +11,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from edgehub.endpoints.aiomqtt_bridge import LinkError, LinkOptions, connect
+from edgehub.endpoints.aiomqtt_bridge import connect
+from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
 from edgehub.endpoints.mqtt_packet import build_publish
 from edgehub.selftest.ledger import is_kept
 from edgehub.selftest.scratch import DELIVERED_KIND, KEPT_KIND
@@ -74,7 +75,7 @@ class Device:
             )
             try:
                 async with connect(
-                    options, on_pubacks=self._take_pubacks, on_message=lambda _message: None
+                    options, on_pubacks=self._take_pubacks, on_messages=lambda _messages: None
                 ) as connection:
                     done = await self._use(connection)
             except LinkError:

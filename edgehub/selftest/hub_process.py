@@ -59,7 +59,7 @@ class HubProcess:
             SelfTestError: If it ends instead, or does not get there.
         """
         began_s = self._clock.monotonic()
-        process = self._process = await self._spawn()
+        process = await self._owned()
         assert process.stderr is not None
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -115,6 +115,16 @@ class HubProcess:
         """Leave no process behind; harmless when there is none."""
         if self._process is not None and self._process.returncode is None:
             await self.kill()
+
+    async def _owned(self) -> asyncio.subprocess.Process:
+        # Who cuts the start short must not leave a process that nobody knows.
+        spawning = self._group.create_task(self._spawn(), name="spawn")
+        try:
+            self._process = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            self._process = await spawning
+            raise
+        return self._process
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         try:

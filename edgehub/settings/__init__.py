@@ -1,8 +1,11 @@
 """Settings of one hub: what there is to set, where it is read from, and what may be wrong."""
 
+from edgehub.settings.affinity import AffinitySettings
+from edgehub.settings.broker import BrokerSettings
 from edgehub.settings.endpoints import (
     ENDPOINT_TYPES,
     AnyEndpoint,
+    CumulocityEndpointSettings,
     EndpointSettings,
     FileEndpointSettings,
     HttpEndpointSettings,
@@ -10,6 +13,7 @@ from edgehub.settings.endpoints import (
 )
 from edgehub.settings.faults import SettingsError
 from edgehub.settings.loading import check_settings, load_settings, read_document
+from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.model import (
     MESSAGE_BYTES_MAX,
     ClockSettings,
@@ -20,23 +24,35 @@ from edgehub.settings.model import (
     Settings,
     StoreSettings,
 )
+from edgehub.settings.redis import RedisSettings
+from edgehub.settings.routing_table import RoutingTableSettings, TenantSettings
+from edgehub.settings.web import WebSettings
 
 __all__ = [
     "ENDPOINT_TYPES",
     "MESSAGE_BYTES_MAX",
+    "AffinitySettings",
     "AnyEndpoint",
+    "BrokerSettings",
     "ClockSettings",
+    "CumulocityEndpointSettings",
     "EndpointSettings",
+    "EntitySettings",
     "FileEndpointSettings",
     "HttpEndpointSettings",
     "HttpSettings",
     "JournalSettings",
     "LogSettings",
+    "MapperSettings",
     "MqttEndpointSettings",
     "MqttSettings",
+    "RedisSettings",
+    "RoutingTableSettings",
     "Settings",
     "SettingsError",
     "StoreSettings",
+    "TenantSettings",
+    "WebSettings",
     "check_settings",
     "load_settings",
     "read_document",

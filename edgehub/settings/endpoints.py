@@ -5,13 +5,19 @@ Owns the models; calls nothing of the hub.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
+from edgehub.batch import has_zstd
 from edgehub.settings.link import LinkSettings
 from edgehub.settings.values import OptionalFile, OptionalText, PathName, Real, Text, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 RESERVED_HEADERS: Final = frozenset(
     {
@@ -33,7 +39,31 @@ RESERVED_HEADERS: Final = frozenset(
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~]*$")]
 EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+TemplateName = Annotated[str, Field(pattern=r"^[^/+#\x00-\x1f]{1,128}$")]
 Order = Literal["strict", "skip"]
+Batch = Literal["off", "plain", "zstd"]
+
+# The same keys at each kind of endpoint that can encrypt, and each in its own place among others.
+CaFile = Annotated[
+    OptionalFile,
+    Field(
+        description="Certificates that are trusted; absent = the system's.",
+        examples=["/etc/edgehub/ca.pem"],
+    ),
+]
+CertificateFile = Annotated[
+    OptionalFile,
+    Field(
+        description="Client certificate, to sign in with it; needs key_file.",
+        examples=["/etc/edgehub/client.pem"],
+    ),
+]
+KeyFile = Annotated[
+    OptionalFile,
+    Field(description="Key of certificate_file.", examples=["/etc/edgehub/client.key"]),
+]
+_UNFIT_FOR_TOPIC: Final = re.compile(r"[+#\x00-\x1f\x7f]|/.*/|^/|/$")
+_TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
 class EndpointSettings(LinkSettings):
@@ -80,19 +110,9 @@ class MqttEndpointSettings(EndpointSettings):
         examples=["site/{device}/{output}"],
     )
     tls: bool = Field(default=False, description="Encrypt the connection.", examples=[True])
-    ca_file: OptionalFile = Field(
-        default=None,
-        description="Certificates that are trusted; absent = the system's.",
-        examples=["/etc/edgehub/ca.pem"],
-    )
-    certificate_file: OptionalFile = Field(
-        default=None,
-        description="Client certificate, to sign in with it; needs key_file.",
-        examples=["/etc/edgehub/client.pem"],
-    )
-    key_file: OptionalFile = Field(
-        default=None, description="Key of certificate_file.", examples=["/etc/edgehub/client.key"]
-    )
+    ca_file: CaFile = None
+    certificate_file: CertificateFile = None
+    key_file: KeyFile = None
     in_flight_max: Whole = Field(
         default=1000, ge=1, le=65_535, description="Unconfirmed messages, whatever the link takes."
     )
@@ -111,17 +131,84 @@ class MqttEndpointSettings(EndpointSettings):
     device_bound: bool = Field(
         default=True, description="Relay messages to devices that subscribed; dialect only."
     )
+    identity: Literal["hub", "device"] = Field(
+        default="hub",
+        description="hub = one session on behalf of all; device = each device has its own there.",
+    )
+    on_behalf: bool = Field(
+        default=False,
+        description="The peer takes messages of devices from the hub's session too; they go there "
+        "while another hub speaks for the device.",
+    )
+    device_mqtt: Literal["5", "3.1.1"] = Field(
+        default="5",
+        description="Version of MQTT in sessions of devices.",
+    )
+    device_username: OptionalText = Field(
+        default=None,
+        description="User name in sessions of devices, `{device}` is its id; absent = none.",
+        examples=["{device}"],
+    )
+    device_password_file: OptionalText = Field(
+        default=None,
+        description="File that holds a device's password, `{device}` is its id.",
+        examples=["/etc/edgehub/devices/{device}"],
+    )
+    batch: Batch = Field(
+        default="off",
+        description="Several messages in one payload: `off`, `plain` (JSON Lines) or `zstd`.",
+        examples=["zstd"],
+    )
+    batch_rows_max: Whole = Field(
+        default=256,
+        ge=1,
+        le=4096,
+        description="Messages of one payload at most.",
+        json_schema_extra={"x-needs": "batch"},
+    )
+    batch_bytes_max: Whole = Field(
+        default=65_536,
+        ge=1024,
+        le=2**20,
+        description="Their records before compression; a larger message goes alone.",
+        json_schema_extra={"x-needs": "batch"},
+    )
+    batch_linger_ms: Whole = Field(
+        default=0,
+        ge=0,
+        le=3_600_000,
+        description="After a payload that emptied a queue, its next one; never priority 0.",
+        json_schema_extra={"x-needs": "batch"},
+    )
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> MqttEndpointSettings:
-        named = [n for n in ("ca_file", "certificate_file", "key_file") if getattr(self, n)]
-        if named and not self.tls:
-            msg = f"{', '.join(named)} without tls = true"
+    def _fits_together(self) -> MqttEndpointSettings:
+        lonely = sorted(
+            name for name in self.model_fields_set if name.startswith("batch_") and not self.batches
+        )
+        fault = tls_fault(self, "without tls = true", encrypted=self.tls)
+        if fault:
+            raise ValueError(fault)
+        if lonely:
+            msg = f"{', '.join(lonely)} without batch"
             raise ValueError(msg)
-        if (self.certificate_file is None) != (self.key_file is None):
-            msg = "certificate_file and key_file belong together"
+        if self.identity == "device":
+            unfit = [name for name in ("topic", "batches") if getattr(self, name)]
+            if unfit:
+                msg = f"identity = device with {unfit[0].replace('batches', 'batch')}"
+                raise ValueError(msg)
+        if self.batches and self.topic is None and _UNFIT_FOR_TOPIC.search(self.client_id or ""):
+            msg = "batch goes on a topic with the client_id in it, and this one cannot stand there"
+            raise ValueError(msg)
+        if self.batch == "zstd" and not has_zstd():
+            msg = "batch: zstd needs the library zstandard; install edgehub[zstd] or write plain"
             raise ValueError(msg)
         return self
+
+    @property
+    def batches(self) -> bool:
+        """Whether several messages may share a payload."""
+        return self.batch != "off"
 
 
 class FileEndpointSettings(EndpointSettings):
@@ -168,19 +255,9 @@ class HttpEndpointSettings(EndpointSettings):
         examples=["/etc/edgehub/collect-password"],
         json_schema_extra={"x-instead-of": "token_file"},
     )
-    ca_file: OptionalFile = Field(
-        default=None,
-        description="Certificates that are trusted; absent = the system's.",
-        examples=["/etc/edgehub/ca.pem"],
-    )
-    certificate_file: OptionalFile = Field(
-        default=None,
-        description="Client certificate, to sign in with it; needs key_file.",
-        examples=["/etc/edgehub/client.pem"],
-    )
-    key_file: OptionalFile = Field(
-        default=None, description="Key of certificate_file.", examples=["/etc/edgehub/client.key"]
-    )
+    ca_file: CaFile = None
+    certificate_file: CertificateFile = None
+    key_file: KeyFile = None
     batch_rows_max: Whole = Field(
         default=100, ge=1, le=4096, description="Messages of one request at most."
     )
@@ -205,7 +282,8 @@ class HttpEndpointSettings(EndpointSettings):
     def _fits_together(self) -> HttpEndpointSettings:
         fault = _url_fault(self.url)
         secrets = [n for n in ("username", "password_file") if getattr(self, n) is not None]
-        tls = [n for n in ("ca_file", "certificate_file", "key_file") if getattr(self, n)]
+        encrypted = self.url.lower().startswith("https://")
+        unencrypted = tls_fault(self, "with a url that is not https://", encrypted=encrypted)
         reserved = sorted(name for name in self.headers if name.lower() in RESERVED_HEADERS)
         if fault:
             msg = f"url: {fault}"
@@ -213,15 +291,94 @@ class HttpEndpointSettings(EndpointSettings):
             msg = "username and password_file belong together"
         elif secrets and self.token_file is not None:
             msg = "token_file beside username: one way to sign in"
-        elif tls and not self.url.lower().startswith("https://"):
-            msg = f"{', '.join(tls)} with a url that is not https://"
-        elif (self.certificate_file is None) != (self.key_file is None):
-            msg = "certificate_file and key_file belong together"
+        elif unencrypted:
+            msg = unencrypted
         elif reserved:
             msg = f"headers: {', '.join(reserved)} is set by the hub itself"
         else:
             return self
         raise ValueError(msg)
+
+
+class CumulocityEndpointSettings(EndpointSettings):
+    """An endpoint that speaks Cumulocity's MQTT: topics below [mapper] topic_prefix, both ways."""
+
+    type: Literal["cumulocity"] = Field(description="What kind of endpoint this is.")
+    host: Text = Field(description="The tenant.", examples=["acme.cumulocity.com"])
+    port: Whole = Field(default=8883, ge=1, le=65535, description="TCP port; without TLS 1883.")
+    client_id: OptionalText = Field(
+        default=None,
+        pattern=r"^[^:\s][^:]{0,127}$",
+        description="The gateway's external id at the platform; absent = that of [mapper].",
+        examples=["gateway-7"],
+    )
+    username: OptionalText = Field(
+        default=None,
+        description="Device user as `<tenant>/<user>`; absent = the client certificate signs in.",
+        examples=["t0815/device_gateway-7"],
+    )
+    password_file: OptionalFile = Field(
+        default=None,
+        description="File that holds the password; read at each connect.",
+        examples=["/etc/edgehub/cumulocity-password"],
+        json_schema_extra={"x-needs": "username"},
+    )
+    templates: tuple[TemplateName, ...] = Field(
+        default=(),
+        description="SmartREST template collections whose answers (`s/dc/<name>`) come down too.",
+        examples=[["press"]],
+    )
+    tls: bool = Field(default=True, description="Encrypt the connection.")
+    ca_file: CaFile = None
+    certificate_file: CertificateFile = None
+    key_file: KeyFile = None
+    in_flight_max: Whole = Field(
+        default=1000, ge=1, le=65_535, description="Unconfirmed messages, whatever the link takes."
+    )
+    keep_alive_s: Whole = Field(
+        default=60, ge=5, le=65_535, description="A silent peer is noticed after twice this time."
+    )
+    ack_timeout_s: Real = Field(
+        default=60, gt=0, le=3600, description="No confirmation for so long: connect anew."
+    )
+    row_bytes_max: Whole = Field(
+        default=16_184, ge=128, description="Largest packet that the platform takes."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CumulocityEndpointSettings:
+        fault = tls_fault(self, "without tls = true", encrypted=self.tls)
+        if not fault and (self.username is None) != (self.password_file is None):
+            fault = "username and password_file belong together"
+        if fault:
+            raise ValueError(fault)
+        return self
+
+
+class TlsKeys(Protocol):
+    """Settings of whoever connects with TLS."""
+
+    @property
+    def ca_file(self) -> Path | None:
+        """Certificates that are trusted."""
+
+    @property
+    def certificate_file(self) -> Path | None:
+        """Client certificate."""
+
+    @property
+    def key_file(self) -> Path | None:
+        """Its key."""
+
+
+def tls_fault(keys: TlsKeys, without: str, *, encrypted: bool) -> str:
+    """Say what is wrong with the TLS files of a section; empty = nothing."""
+    named = [name for name in _TLS_FILES if getattr(keys, name)]
+    if named and not encrypted:
+        return f"{', '.join(named)} {without}"
+    if (keys.certificate_file is None) != (keys.key_file is None):
+        return "certificate_file and key_file belong together"
+    return ""
 
 
 def _url_fault(url: str) -> str:
@@ -240,7 +397,73 @@ def _url_fault(url: str) -> str:
 
 
 AnyEndpoint = Annotated[
-    MqttEndpointSettings | FileEndpointSettings | HttpEndpointSettings,
+    MqttEndpointSettings | FileEndpointSettings | HttpEndpointSettings | CumulocityEndpointSettings,
     Field(discriminator="type"),
 ]
 ENDPOINT_TYPES: Final[tuple[type[EndpointSettings], ...]] = get_args(get_args(AnyEndpoint)[0])
+
+
+class SessionKeys(Protocol):
+    """Settings of whoever has a session at an MQTT peer."""
+
+    @property
+    def host(self) -> str:
+        """The peer."""
+
+    @property
+    def port(self) -> int:
+        """Its TCP port."""
+
+    @property
+    def client_id(self) -> str | None:
+        """Names the session; None = something of the hub's own."""
+
+    @property
+    def username(self) -> str | None:
+        """User name."""
+
+
+def session_faults(
+    endpoints: Mapping[str, EndpointSettings], *, broker: SessionKeys | None = None
+) -> list[str]:
+    """Find parts that would end each other's session: the same client id at the same peer.
+
+    Args:
+        endpoints: By the place where they stand, for example `upstream` or `endpoints.archive`.
+        broker: The `[broker]` section, None = there is none.
+    """
+    faults: list[str] = []
+    signed_in: dict[str, SessionKeys] = {
+        place: endpoint
+        for place, endpoint in endpoints.items()
+        if isinstance(endpoint, MqttEndpointSettings | CumulocityEndpointSettings)
+    }
+    if broker is not None:
+        signed_in["broker"] = broker
+    seen: dict[tuple[str, int, str], str] = {}
+    # Those that are named first: a client id that follows from a user name gives way to its like.
+    for place, endpoint in sorted(signed_in.items(), key=lambda item: item[1].client_id is None):
+        client_id = endpoint.client_id
+        if client_id is None and isinstance(endpoint, MqttEndpointSettings) and endpoint.username:
+            client_id = identity_of(endpoint.username)
+        if not client_id:
+            continue
+        session = (endpoint.host.lower(), endpoint.port, client_id)
+        other = seen.get(session)
+        if other is None:
+            if endpoint.client_id is not None:
+                seen[session] = place
+            continue
+        faults.append(
+            f"{place}: its client id {client_id!r} is that of {other} at the same peer, and each "
+            "would end the other's session; give one of them another client_id"
+        )
+    return faults
+
+
+def identity_of(username: str) -> str:
+    """Give the identity behind a user name: the client id that a parent hub and Azure want."""
+    # `<host>/<device>[/<module>]/?api-version=...` is how IoT Hub writes a user name.
+    parts = username.split("/")
+    ids = parts[1:-1]
+    return "/".join(ids) if 1 <= len(ids) <= 2 and "api-version=" in parts[-1] else username  # noqa: PLR2004 - device, module

@@ -142,9 +142,10 @@ def _step(current: Any, part: str) -> Any:
     field = current.model_fields.get(part)
     if field is None:
         return None
-    annotation = field.annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+    # A section stands alone, or beside None where it may be absent.
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
     if part == "endpoints":
         return {"value": ENDPOINT_TYPES}
     return ENDPOINT_TYPES if part == "upstream" else None

@@ -13,7 +13,17 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from edgehub.settings.endpoints import AnyEndpoint, EndpointName  # noqa: TC001 - pydantic reads them
+from edgehub.settings.affinity import AffinitySettings
+from edgehub.settings.broker import BrokerSettings  # noqa: TC001 - pydantic reads it
+from edgehub.settings.endpoints import (
+    AnyEndpoint,
+    EndpointName,
+    MqttEndpointSettings,
+    session_faults,
+)
+from edgehub.settings.mapper import EntitySettings, MapperSettings
+from edgehub.settings.redis import RedisSettings
+from edgehub.settings.routing_table import RoutingTableSettings, TenantName, TenantSettings
 from edgehub.settings.values import (
     BytesOrShare,
     OptionalFile,
@@ -25,7 +35,8 @@ from edgehub.settings.values import (
     Text,
     Whole,
 )
-from edgehub.topic_filter import filter_fault, overlaps
+from edgehub.settings.web import WebSettings
+from edgehub.topic_filter import covers, filter_fault, overlaps
 
 MESSAGE_BYTES_MAX: Final = 262_144
 
@@ -319,6 +330,33 @@ class Settings(BaseSettings):
     http: HttpSettings = Field(
         default=HttpSettings(), description="The HTTP head for devices and modules."
     )
+    broker: BrokerSettings | None = Field(
+        default=None, description="An existing MQTT broker that the hub joins; absent = none."
+    )
+    entities: EntitySettings = Field(
+        default=EntitySettings(),
+        description="Who is behind the hub, and what is held for those not registered yet.",
+    )
+    mapper: MapperSettings = Field(
+        default=MapperSettings(), description="What messages of entities become at Cumulocity."
+    )
+    web: WebSettings = Field(
+        default=WebSettings(), description="The HTTP API and the live page, for people."
+    )
+    redis: RedisSettings = Field(
+        default=RedisSettings(), description="A Redis server that several hubs share."
+    )
+    routing_table: RoutingTableSettings = Field(
+        default=RoutingTableSettings(), description="Routes that the hub keeps itself."
+    )
+    tenants: dict[TenantName, TenantSettings] = Field(
+        default_factory=dict,
+        description="Who shares the hub without seeing one another; absent = everybody is one.",
+    )
+    affinity: AffinitySettings = Field(
+        default=AffinitySettings(),
+        description="Which hub speaks for a device that several hear.",
+    )
     upstream: AnyEndpoint | None = Field(
         default=None, description="Where $upstream goes; absent = collect only."
     )
@@ -332,6 +370,42 @@ class Settings(BaseSettings):
         if "upstream" in self.endpoints:
             msg = "endpoints.upstream: the name belongs to $upstream; use the [upstream] section"
             raise ValueError(msg)
+        named = {f"endpoints.{name}": options for name, options in self.endpoints.items()}
+        if self.upstream is not None:
+            named = {"upstream": self.upstream, **named}
+        if self.routing_table.storage == "redis" and self.redis.url is None:
+            msg = "routing_table.storage is redis, but redis.url is not set"
+            raise ValueError(msg)
+        if "redis" in {self.affinity.coordinator, self.affinity.registry} and not self.redis.url:
+            msg = "affinity names redis, but redis.url is not set"
+            raise ValueError(msg)
+        if self.affinity.registry == "twin" and not (
+            isinstance(self.upstream, MqttEndpointSettings) and self.upstream.identity == "device"
+        ):
+            msg = "affinity.registry is twin, but upstream.identity is not device"
+            raise ValueError(msg)
+        for name, options in self.endpoints.items():
+            if isinstance(options, MqttEndpointSettings) and options.identity == "device":
+                msg = f"endpoints.{name}.identity: only upstream has sessions of devices"
+                raise ValueError(msg)
+        faults = session_faults(named, broker=self.broker)
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @model_validator(mode="after")
+    def _shared_topics_are_local(self) -> Settings:
+        shared = () if self.broker is None else self.broker.local_topics or ()
+        mapper = self.mapper
+        local = ["te/#", "c8y/#", f"{mapper.topic_root}/#", f"{mapper.topic_prefix}/#"]
+        local += self.mqtt.local_topics
+        for topic_filter in shared:
+            if not any(covers(each, topic_filter) for each in local):
+                msg = (
+                    f"broker.local_topics: {topic_filter} is not in the local topic space; "
+                    "add it to mqtt.local_topics"
+                )
+                raise ValueError(msg)
         return self
 
     @property

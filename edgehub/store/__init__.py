@@ -1,8 +1,8 @@
 """Durable state: queues, dead letters, sessions in one SQLite file."""
 
+from edgehub.store.caps import Caps, Overflow
 from edgehub.store.damage import Damage
 from edgehub.store.dead_letters import DeadLetter
-from edgehub.store.limits import Caps, Overflow
 from edgehub.store.local_space import LocalContents, LocalTable, QueuedMessage
 from edgehub.store.options import StoreOptions
 from edgehub.store.queue import Queue

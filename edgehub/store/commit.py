@@ -6,7 +6,7 @@ after COMMIT has returned; `roll_back` leaves memory as it was before `prepare`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.row_events import EventColumns, JoinedRows, RowEvent
 from edgehub.store.transaction import Outcome, QueueWrite, Transaction
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from edgehub.store.labels import Labels
     from edgehub.store.offsets import Offsets
     from edgehub.store.queue import Queue
+
+CHANGE_BYTES: Final = 1024
+"""What a changed row of another table rewrites: a page with a few of its neighbours."""
 
 
 class CommitContext:
@@ -60,13 +63,23 @@ class _QueueCommit:
 class Commit:
     """One transaction in the making, running, or done."""
 
-    __slots__ = ("_context", "_dead_letters", "_high_water", "_queues", "group", "transaction")
+    __slots__ = (
+        "_context",
+        "_dead_letters",
+        "_high_water",
+        "_queues",
+        "beside_bytes",
+        "group",
+        "transaction",
+    )
 
     def __init__(
         self, group: Group, queues_with_results: Iterable[Queue], context: CommitContext
     ) -> None:
         """Prepare to write `group` and the results of some queues."""
         self.group = group
+        self.beside_bytes = 0
+        """What else was written, about."""
         self._context = context
         self._dead_letters: list[Params] = []
         self._queues = [_QueueCommit(part.queue, part, None) for part in group.parts]
@@ -90,6 +103,7 @@ class Commit:
 
     def apply(self, outcome: Outcome) -> None:
         """Bring memory to what the file holds now."""
+        self.beside_bytes = outcome.changes * CHANGE_BYTES
         context = self._context
         committed = self.transaction.empty_checkpoint
         context.offsets.stored(self._high_water, committed)
@@ -129,7 +143,7 @@ class Commit:
             if entry.part is not None:
                 entry.queue.wake()
         for (_, future), (result, error) in zip(
-            self.group.operations, outcome.operations, strict=True
+            (*self.group.freeing, *self.group.operations), outcome.operations, strict=True
         ):
             _resolve(future, result, error)
 
@@ -137,7 +151,8 @@ class Commit:
         transaction, context = self.transaction, self._context
         transaction.labels = list(context.labels.unsaved)
         transaction.bodies = self.group.bodies
-        transaction.operations = [operation for operation, _ in self.group.operations]
+        operations = (*self.group.freeing, *self.group.operations)
+        transaction.operations = [operation for operation, _ in operations]
         transaction.dead_letters = self._dead_letters
         if self._dead_letters:
             transaction.evict = context.dead_letters.excess(self._dead_letters)

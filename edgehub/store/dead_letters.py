@@ -17,6 +17,7 @@ from edgehub.store.transaction import evict_dead_letters
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Collection
 
     from edgehub.message import Row
     from edgehub.store.encoding import Params
@@ -93,6 +94,8 @@ class DeadLetters:
             None if row.expires_ms >= NEVER_MS else row.expires_ms,
             row.attempts,
             message.message_id,
+            row.predecessor,
+            1 if row.creation else None,
             self._labels.intern_routes(row.routes),
             header,
             message.body,
@@ -197,3 +200,12 @@ _COLUMNS: Final = (
     "id, dead_ms, endpoint_id, priority, kind, reason, offset, enqueued_ms, expires_ms, attempts,"
     " routes, size, header, message_id, length(body)"
 )
+
+
+def dead_offsets(connection: sqlite3.Connection, offsets: Collection[int]) -> set[int]:
+    """Say which of some rows are dead letters."""
+    found = connection.execute(
+        "SELECT offset FROM dead_letter WHERE offset IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(sorted(offsets)).decode(),),
+    )
+    return {offset for (offset,) in found}

@@ -79,7 +79,17 @@ class Staleness:
 class Target:
     """Where rows of one step may go, as it was before the step."""
 
-    __slots__ = ("highest", "lowest", "number", "queue", "registration", "rows", "sums", "zones")
+    __slots__ = (
+        "creations",
+        "highest",
+        "lowest",
+        "number",
+        "queue",
+        "registration",
+        "rows",
+        "sums",
+        "zones",
+    )
 
     def __init__(self, queue: Queue, zones: list[ZoneValues]) -> None:
         self.queue = queue
@@ -94,6 +104,8 @@ class Target:
         self.highest = 0
         self.sums: tuple[int, int] | None = None
         """Offset and enqueue time of its lowest row afterwards."""
+        self.creations: list[tuple[int, int]] = []
+        """Offset and size of those of the rows that create entities."""
 
     def join(self, zone: int, figures: Sequence[int]) -> None:
         """Count rows that have come to a zone; there they have no recency any more.
@@ -123,6 +135,8 @@ class Target:
             return
         self.queue.registered = True
         self.queue.zones.replace(self.zones.values())
+        for offset, size in self.creations:
+            self.queue.creations.came(offset, size)
         self.queue.lowest_committed(self.sums, committed)
         self.queue.rows_moved_in(self.lowest, self.highest)
 

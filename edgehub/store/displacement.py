@@ -2,7 +2,8 @@
 
 Runs in the writer's turn, before the transaction that the deletions ride in. Rows are picked by
 offset from the heads of their queues, so nothing is scanned and no body is read. Invariants: a row
-in flight never gives way; what was picked leaves as any other row that has its result.
+in flight never gives way, nor does one that creates an entity; what was picked leaves as any other
+row that has its result.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.message import NEVER_MS
+from edgehub.store.caps import Overflow
 from edgehub.store.encoding import decode_sender
-from edgehub.store.limits import Overflow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -161,7 +162,8 @@ def _oldest(
         f"SELECT q.offset, q.enqueued_ms, coalesce(q.expires_ms, {NEVER_MS}), q.size, q.attempts,"  # noqa: S608 - our numbers
         " q.routes, coalesce(q.message_id, q.body_id, 0), coalesce(q.header, b.header)"
         f" FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id"
-        " WHERE q.offset NOT IN (SELECT value FROM json_each(?)) ORDER BY q.offset"
+        " WHERE q.creation IS NULL AND q.offset NOT IN (SELECT value FROM json_each(?))"
+        " ORDER BY q.offset"
     )
     with closing(connection.execute(sql, (busy,))) as cursor:
         for record in cursor:

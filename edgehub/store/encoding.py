@@ -33,14 +33,16 @@ FULL_COLUMNS: Final = (
     "fresh_until_ms",
     "fallback",
     "body_id",
+    "predecessor",
+    "creation",
     "header",
     "body",
 )
-"""Columns of a row with recency, or with a body that several queues share."""
+"""Columns of a row with recency, with a body that several queues share, of entities."""
 
 SELECT_COLUMNS: Final = (
     "q.offset, q.enqueued_ms, q.expires_ms, q.size, q.routes, q.attempts, q.predecessor,"
-    " q.message_id, q.body_id, q.fresh_until_ms, coalesce(q.header, b.header),"
+    " q.message_id, q.body_id, q.fresh_until_ms, q.creation, coalesce(q.header, b.header),"
     " coalesce(q.body, b.body)"
 )
 
@@ -104,6 +106,7 @@ def decode_row(record: tuple[Any, ...], labels: Labels, store_id: str) -> Row:
         message_id,
         body_id,
         fresh_until_ms,
+        creation,
         header,
         body,
     ) = record
@@ -133,6 +136,7 @@ def decode_row(record: tuple[Any, ...], labels: Labels, store_id: str) -> Row:
         message_key,
     )
     row.fresh_until_ms = fresh_until_ms
+    row.creation = creation is not None
     return row
 
 

@@ -175,7 +175,9 @@ class EventLog:
         "_states",
         "_sums",
         "_utc_ms",
+        "bound_bytes",
         "bytes",
+        "grew",
         "hub_time",
         "oldest_ms",
         "state",
@@ -201,6 +203,10 @@ class EventLog:
         """Something waits for a commit that no row may bring."""
         self.told_total = 0
         """Events of rows written one by one since the start."""
+        self.grew: Callable[[int], None] = _nobody
+        """Told of bytes that blobs have taken in the file."""
+        self.bound_bytes = bytes_max
+        """Beyond it blobs hold sums only; at most the bound that was set."""
         self._utc_ms = utc_ms
         self._is_trusted = is_trusted
         self._bytes_max = bytes_max
@@ -229,7 +235,11 @@ class EventLog:
     @property
     def summing(self) -> bool:
         """Whether only sums are kept at the moment."""
-        return self.bytes >= self._bytes_max
+        return self.bytes >= self.bound_bytes
+
+    def bound(self, bytes_max: int) -> None:
+        """Have blobs hold sums from fewer bytes on than was set."""
+        self.bound_bytes = min(self._bytes_max, bytes_max)
 
     def note(self, note: Note) -> None:
         """Add a note; it goes with the next transaction, whatever that is for."""
@@ -296,7 +306,10 @@ class EventLog:
         """Note that the batch is in the file."""
         if not batch.bytes:
             return
-        self.bytes += batch.bytes - (batch.replaces.bytes if batch.replaces else 0)
+        growth = batch.bytes - (batch.replaces.bytes if batch.replaces else 0)
+        self.bytes += growth
+        if growth > 0:
+            self.grew(growth)
         if self.oldest_ms is None:
             self.oldest_ms = batch.hub_ms
         self._sums = batch if batch.summed else None
@@ -359,6 +372,10 @@ class EventLog:
 
     def _state_notes(self, now_ms: int) -> list[Note]:
         return [["pump", endpoint, now_ms, state] for endpoint, state in self._states.items()]
+
+
+def _nobody(_bytes: int) -> None:
+    """Be told where nobody counts."""
 
 
 def stored_losses(connection: sqlite3.Connection) -> list[Depth] | None:

@@ -100,21 +100,40 @@ class Group:
 
     Attributes:
         apart: Results of other rows do not join, so that an error is surely one of these rows'.
+        hurried: Some operation does not wait for more rows.
+        freeing: Operations that only delete.
     """
 
-    __slots__ = ("apart", "bodies", "bytes", "operations", "parts", "rows", "waiters")
+    __slots__ = (
+        "apart",
+        "bodies",
+        "bytes",
+        "freeing",
+        "hurried",
+        "operations",
+        "parts",
+        "rows",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.bodies: list[Params] = []
         self.waiters: list[Waiter] = []
         self.operations: list[Operation] = []
+        self.freeing: list[Operation] = []
         self.rows = 0
         self.bytes = 0
         self.apart = False
+        self.hurried = False
 
     def __bool__(self) -> bool:
-        return bool(self.rows or self.operations)
+        return bool(self.rows or self.operations or self.freeing)
+
+    @property
+    def only_frees(self) -> bool:
+        """Tell whether nothing of it needs space."""
+        return not (self.rows or self.operations)
 
     def part(self, queue: Queue) -> Part:
         """Open the part of a queue that has none in this group."""
@@ -160,7 +179,7 @@ class Group:
         low.apart = high.apart = True
         low.waiters, high.waiters = self.waiters[:middle], self.waiters[middle:]
         low.bodies, high.bodies = _cut(self.bodies, offset)
-        high.operations = self.operations
+        high.operations, high.freeing = self.operations, self.freeing
         for part in self.parts:
             for half, rest in zip(halves, part.split(offset), strict=True):
                 if rest.rows:

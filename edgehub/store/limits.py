@@ -3,7 +3,7 @@
 Owns the account of what is taken, open groups included, and what operators see of caps that are
 reached. Far from all caps a message costs two subtractions and two comparisons: the room up to the
 nearest cap is handed out in advance, and only what leaves makes it larger. Invariant: rows in
-flight count, and never give way.
+flight and rows that create entities count, and never give way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS
+from edgehub.store.caps import Cap, Overflow
 from edgehub.store.statistics import LimitStatistics
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.message import QueueId
+    from edgehub.store.caps import Caps
     from edgehub.store.event_log import EventLog
     from edgehub.store.group import Group
     from edgehub.store.queue import Queue
@@ -37,50 +39,13 @@ SMALL_FLOOR_SHARE: Final = 10
 GROWTH_SHARE: Final = 4
 """Of the space above the floor, the part that rows may take until it is looked at again: large rows
 leave half of their pages empty, and the log, the journal's files and others take some of it too."""
-
-
-class Overflow(StrEnum):
-    """What happens to a message that finds a cap reached."""
-
-    BY_VALUE = "by_value"  # expired rows, then the oldest of the worst priority give way
-    DROP_OLDEST = "drop_oldest"  # the oldest rows give way, whatever their priority
-    DROP_NEWEST = "drop_newest"  # it is acknowledged, dropped and counted
-    REJECT_NEW = "reject_new"  # its sender is refused
-
-
-class Cap(StrEnum):
-    """What can be reached; the words of status and log."""
-
-    HUB_ROWS = "hub rows"
-    HUB_BYTES = "hub bytes"
-    DISK = "free disk space"
-    QUEUE_ROWS = "queue rows"
-    QUEUE_BYTES = "queue bytes"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
-    """The caps in force; 0 = none.
-
-    Attributes:
-        rows: Of the whole hub.
-        bytes: Of the whole hub: rows, and events that wait for the journal.
-        bytes_percent: The same as a part of the volume's size; the lower one holds.
-        queue_rows: Of each queue.
-        queue_bytes: Of each queue.
-        free_bytes_min: The volume's free space that rows do not take; of a small volume a tenth.
-        free_percent: The same as a part of the volume's size; the higher one holds.
-        overflow: See `Overflow`.
-    """
-
-    rows: int = 0
-    bytes: int = 0
-    bytes_percent: int = 0
-    queue_rows: int = 0
-    queue_bytes: int = 0
-    free_bytes_min: int = 0
-    free_percent: int = 0
-    overflow: Overflow = Overflow.BY_VALUE
+EVENTS_SHARE: Final = 4
+"""Of the hub's bytes, the part that events may take one by one while the journal does not write."""
+OVERDRAFT_ROWS: Final = 1000
+OVERDRAFT_BYTES: Final = 2**20
+"""So much may be beyond a cap before what cannot be refused is not asked for any more."""
+OVERDRAFTS_OPEN: Final = 4
+"""As often until the next commit, where others give way to it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +144,16 @@ class Limits:
         self._seal = seal
         self._hurry: Callable[[], None]
         self._registry: Registry
-        self._beside: Callable[[], int] = _nothing
+        self._beside: list[Callable[[], int]] = []
         self._space: Space | None = None
         self._seen = (0, 0)
         """Rows and bytes that were taken when the room was handed out last."""
         self._disk_bytes = self._look_after = NEVER_MS
         self._written = 0
         self._reached: dict[tuple[Cap, QueueId | None], _Reached] = {}
+        if events is not None:
+            events.grew = self.taken_beside
+            self._bound_events(events)
 
     def attach(self, registry: Registry, hurry: Callable[[], None]) -> None:
         """Take over the queues, and how to have expired rows cleared away; before anything else."""
@@ -194,7 +162,7 @@ class Limits:
 
     def count_beside(self, beside: Callable[[], int]) -> None:
         """Count further bytes of the file into those of the hub."""
-        self._beside = beside
+        self._beside.append(beside)
 
     def change(self, caps: Caps) -> None:
         """Put other caps in force; what is stored above them stays until something joins."""
@@ -206,6 +174,8 @@ class Limits:
         self._space = space
         self._disk_bytes = self._look_after = NEVER_MS
         caps = self.caps
+        if self._events is not None:
+            self._bound_events(self._events)
         if space is not None and (caps.free_bytes_min or caps.free_percent):
             floor = min(caps.free_bytes_min, space.total // SMALL_FLOOR_SHARE)
             floor = max(floor, space.total * caps.free_percent // 100)
@@ -221,18 +191,58 @@ class Limits:
         self._written += size
         return self._written > self._look_after
 
+    def taken_beside(self, size: int) -> None:
+        """Count bytes that something beside messages has taken out of the room handed out."""
+        self.bytes_left = max(0, self.bytes_left - size)
+
     def recount(self) -> None:
         """Have the next message looked at: something beside messages has taken room."""
         self.rows_left = self.bytes_left = 0
 
     # The way in.
 
-    def judge(self, queues: Sequence[Queue], size: int) -> list[Verdict]:
+    def is_overdrawn(self) -> bool:
+        """Tell whether what joined beyond the hub's caps has used up what it may.
+
+        Rows of what cannot be taken back join at a cap too; then their source is to be stopped.
+        """
+        if self.rows_left > 0 and self.bytes_left > 0:
+            return False
+        beyond = self._beyond(*self._taken(), stored=False)
+        if beyond <= 1 or self.caps.overflow in {Overflow.REJECT_NEW, Overflow.DROP_NEWEST}:
+            return beyond > 1
+        # Rows of the open group give way to those of the next one.
+        return beyond > OVERDRAFTS_OPEN or self._beyond(*self._stored(), stored=True) > 1
+
+    def _beyond(self, rows: int, size: int, *, stored: bool) -> float:
+        """Give by how many overdrafts the cap is exceeded that is exceeded most."""
+        caps = self.caps
+        most = _overdrafts(rows, size, caps.rows, self._bytes_cap()[1])
+        if caps.queue_rows or caps.queue_bytes:
+            for queue in self._registry.queues():
+                rows, size = queue.rows_taken, queue.bytes_taken
+                if stored:
+                    rows = queue.zones.depth - queue.checkpointer.unstored
+                    size = queue.zones.bytes - queue.checkpointer.unstored_bytes
+                most = max(most, _overdrafts(rows, size, caps.queue_rows, caps.queue_bytes))
+        return most
+
+    def judge(
+        self,
+        queues: Sequence[Queue],
+        size: int,
+        *,
+        creation: bool = False,
+        overdraw: bool = False,
+    ) -> list[Verdict]:
         """Say what becomes of the copies of a message, once the room handed out is used up.
 
         Args:
             queues: Where they go.
             size: Bytes of each copy.
+            creation: One of them creates an entity: nobody is told that all is well where it is
+                dropped, for the data of that entity waits for it.
+            overdraw: They join in any case.
         """
         count = len(queues)
         self._hand_out()
@@ -241,19 +251,23 @@ class Limits:
             return [Verdict.JOINS] * count
         full = {queue.number: cap for queue in queues if (cap := self._full_queue(queue, size))}
         overflow = self.caps.overflow
-        if overflow is Overflow.DROP_NEWEST:
+        if overflow is Overflow.DROP_NEWEST and not (creation or overdraw):
             return self._drop(queues, size, full)
         hub = self._full_hub(count, size)
         if full or hub is not None:
             self._hurry()
-            if overflow is Overflow.REJECT_NEW or not self._can_make_room(queues, size):
+            rejects = overflow in {Overflow.REJECT_NEW, Overflow.DROP_NEWEST}
+            if overdraw:
+                self.makes_room = self.makes_room or not rejects
+            elif rejects or not self._can_make_room(queues, size):
                 for queue in queues:
                     if queue.number in full:
                         self._note(full[queue.number], queue).refused += 1
                 if hub is not None:
                     self._note(hub, None).refused += 1
                 return [Verdict.REFUSED] * count
-            self.makes_room = True
+            else:
+                self.makes_room = True
             best = min([queue.priority for queue in queues])
             self.best_newcomer = min(self.best_newcomer, best)
         self._spend(count, count * size)
@@ -293,13 +307,21 @@ class Limits:
         return rows, size + self._other_bytes()
 
     def _other_bytes(self) -> int:
-        return self._beside() + (self._events.bytes if self._events else 0)
+        beside = sum([count() for count in self._beside])
+        return beside + (self._events.bytes if self._events else 0)
 
     def _bytes_cap(self) -> tuple[Cap, int]:
+        cap = self._hub_bytes_cap()
+        return (Cap.DISK, self._disk_bytes) if self._disk_bytes < cap else (Cap.HUB_BYTES, cap)
+
+    def _hub_bytes_cap(self) -> int:
         cap = self.caps.bytes or NEVER_MS
         if self.caps.bytes_percent and self._space is not None:
             cap = min(cap, self._space.total * self.caps.bytes_percent // 100)
-        return (Cap.DISK, self._disk_bytes) if self._disk_bytes < cap else (Cap.HUB_BYTES, cap)
+        return cap
+
+    def _bound_events(self, events: EventLog) -> None:
+        events.bound(self._hub_bytes_cap() // EVENTS_SHARE)
 
     def _full_queue(self, queue: Queue, size: int) -> Cap | None:
         caps = self.caps
@@ -453,5 +475,6 @@ def _words(
     }
 
 
-def _nothing() -> int:
-    return 0
+def _overdrafts(rows: int, size: int, rows_cap: int, bytes_cap: int) -> float:
+    of_rows = (rows - rows_cap) / OVERDRAFT_ROWS if rows_cap else 0.0
+    return max(of_rows, (size - bytes_cap) / OVERDRAFT_BYTES if bytes_cap else 0.0)

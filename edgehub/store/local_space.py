@@ -10,6 +10,7 @@ with the last of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,6 @@ from edgehub.message import Refusal
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.local_message import Settle
@@ -35,6 +35,8 @@ DEQUEUE_DELAY_S: Final = 0.05
 
 Key = tuple[str, int]
 """Client id and message id: one message in one session."""
+
+_Statements = list[tuple[str, Sequence[tuple[Any, ...]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +86,31 @@ class _Changes:
         written = self.retained or self.messages or self.rows or self.sent
         return not (written or self.gone_rows or self.gone_messages)
 
-    def values(self) -> _Values:
-        """Give them as plain values, for the thread of the connection."""
-        kept = [m for m in self.retained.values() if m.body]
-        return _Values(
-            retained=[(m.topic, m.qos, *_columns(m)) for m in kept],
-            cleared=[(topic,) for topic, m in self.retained.items() if not m.body],
-            messages=[(m.id, m.topic, *_columns(m)) for m in self.messages.values()],
-            rows=[(*key, retain, sent) for key, (retain, sent, _) in self.rows.items()],
-            sent=list(self.sent),
-            gone_rows=self.gone_rows,
-            gone_messages=[(message_id,) for message_id in self.gone_messages],
-        )
+    def deletions(self) -> _Statements:
+        """Give what leaves as plain values, for the thread of the connection."""
+        cleared = [(topic,) for topic, m in self.retained.items() if not m.body]
+        gone = [(message_id,) for message_id in self.gone_messages]
+        return [
+            (sql, rows)
+            for sql, rows in ((_CLEAR, cleared), (_GONE_ROW, self.gone_rows), (_GONE_MESSAGE, gone))
+            if rows
+        ]
+
+    def additions(self) -> _Statements:
+        """Give the rest likewise."""
+        kept = [(m.topic, m.qos, *_columns(m)) for m in self.retained.values() if m.body]
+        messages = [(m.id, m.topic, *_columns(m)) for m in self.messages.values()]
+        rows = [(*key, retain, sent) for key, (retain, sent, _) in self.rows.items()]
+        return [
+            (sql, rows)
+            for sql, rows in (
+                (_KEEP, kept),
+                (_MESSAGE, messages),
+                (_ROW, rows),
+                (_SENT, list(self.sent)),
+            )
+            if rows
+        ]
 
     def settle(self, refusal: Refusal | None) -> None:
         """Tell all that wait."""
@@ -103,17 +118,6 @@ class _Changes:
             settle(0, refusal)
         for _, _, settle in self.rows.values():
             settle(0, refusal)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Values:
-    retained: list[tuple[Any, ...]]
-    cleared: list[tuple[str]]
-    messages: list[tuple[Any, ...]]
-    rows: list[tuple[Any, ...]]
-    sent: list[Key]
-    gone_rows: list[Key]
-    gone_messages: list[tuple[int]]
 
 
 class LocalTable:
@@ -269,13 +273,24 @@ class LocalTable:
             return
         self._running = changes
         self._idle.clear()
-        future = self._store.transact(partial(_write, changes.values()))
-        future.add_done_callback(partial(self._committed, changes))
+        # On a full disk what leaves must not wait for room for what comes.
+        written = [
+            self._store.transact(partial(_write, statements), frees=frees)
+            for statements, frees in ((changes.deletions(), True), (changes.additions(), False))
+            if statements
+        ]
+        for future in written:
+            future.add_done_callback(partial(self._committed, changes, written))
 
-    def _committed(self, changes: _Changes, future: asyncio.Future[None]) -> None:
+    def _committed(
+        self, changes: _Changes, written: list[asyncio.Future[None]], _one: asyncio.Future[None]
+    ) -> None:
+        if not all(future.done() for future in written) or self._running is not changes:
+            return
         self._running = None
         self._idle.set()
-        error = None if future.cancelled() else future.exception()
+        errors = [None if future.cancelled() else future.exception() for future in written]
+        error = next((error for error in errors if error is not None), None)
         if error is None:
             changes.settle(None)
         elif isinstance(error, StoreError):
@@ -319,19 +334,10 @@ def _read(
     return retained, messages, rows
 
 
-def _write(values: _Values, connection: sqlite3.Connection) -> None:
+def _write(statements: _Statements, connection: sqlite3.Connection) -> None:
     # May run again when its transaction has to be repeated.
-    for sql, rows in (
-        (_CLEAR, values.cleared),
-        (_KEEP, values.retained),
-        (_MESSAGE, values.messages),
-        (_ROW, values.rows),
-        (_SENT, values.sent),
-        (_GONE_ROW, values.gone_rows),
-        (_GONE_MESSAGE, values.gone_messages),
-    ):
-        if rows:
-            connection.executemany(sql, rows)
+    for sql, rows in statements:
+        connection.executemany(sql, rows)
 
 
 _CLEAR: Final = "DELETE FROM retained WHERE topic = ?"

@@ -15,11 +15,12 @@ import structlog
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.store.damage import finish_replacement, replace_damaged
-from edgehub.store.database import StoreValueError, open_hint
+from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
 from edgehub.store.recovery import Recovered, recover
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
+    from edgehub.store.damage import Damage
     from edgehub.store.database import Database
     from edgehub.store.hold import Hold
 
@@ -45,26 +46,46 @@ async def open_file(
     if log_missing and not hold.is_new:
         log.error("store.log_missing", path=f"{hold.path}-wal")
     database, recovered, is_replaced = await _open_or_replace(hold, database_type, clock, reason)
-    await asyncio.to_thread(hold.opened)
-    high_water = max(recovered.high_water, hold.high_water)
-    if is_replaced or not (was_closed or hold.is_new):
-        high_water += OFFSETS_SKIPPED
-    damage = recovered.damage
-    if damage is not None:
-        damage = replace(damage, is_new=is_replaced)
-        if not await asyncio.to_thread(hold.path.with_name(damage.file).exists):
-            await database.run(
-                lambda connection: connection.execute("DELETE FROM meta WHERE key = 'damage'")
-            )
-            damage = None
+    try:
+        await asyncio.to_thread(hold.opened)
+        high_water = max(recovered.high_water, hold.high_water)
+        if is_replaced or not (was_closed or hold.is_new):
+            high_water += OFFSETS_SKIPPED
+        damage = await _damage_shown(hold, database, recovered.damage, is_new=is_replaced)
+    except BaseException:
+        # Its thread would keep the process alive.
+        await database.close()
+        raise
     return database, replace(recovered, high_water=high_water, damage=damage)
+
+
+async def _damage_shown(
+    hold: Hold, database: Database, damage: Damage | None, *, is_new: bool
+) -> Damage | None:
+    """Give what damage has cost, as long as the file that was set aside is there."""
+    if damage is None:
+        return None
+    if await asyncio.to_thread(hold.path.with_name(damage.file).exists):
+        return replace(damage, is_new=is_new)
+    try:
+        await database.run(
+            lambda connection: connection.execute("DELETE FROM meta WHERE key = 'damage'")
+        )
+    except StoreBusyError as exc:
+        # A later start forgets it.
+        log.warning("store.commit_failed", error=str(exc))
+    return None
 
 
 async def open_in_memory(hold: Hold, database_type: type[Database]) -> tuple[Database, Recovered]:
     """Open an empty database that lasts as long as the process."""
     log.warning("store.not_durable", ignored=None if hold.is_new else str(hold.path))
     database = await database_type.open_in_memory(hold)
-    return database, await database.run(recover)
+    try:
+        return database, await database.run(recover)
+    except BaseException:
+        await database.close()
+        raise
 
 
 async def _open_or_replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from edgehub.store.limits import Caps
+from edgehub.store.caps import Caps
 
 MIB = 1024 * 1024
 DAY_S = 86_400

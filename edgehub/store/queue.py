@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from edgehub.message import queue_id
 from edgehub.row_events import EventColumns, RowEvent
 from edgehub.store.checkpointer import Checkpointer, Departure, Results
+from edgehub.store.creations import Creations
+from edgehub.store.out_of_turn import OutOfTurn
 from edgehub.store.reader import Reader, ReadSource
 from edgehub.store.statistics import QueueState, QueueStatistics, RowState
 from edgehub.store.zones import ZONE_OFFSETS, Zones
@@ -34,7 +36,16 @@ COUNTED_MAX: Final = 64
 class QueueRecord:
     """What the file says about a queue at start."""
 
-    __slots__ = ("checkpoint", "endpoint_id", "highest", "lowest", "number", "priority", "zones")
+    __slots__ = (
+        "checkpoint",
+        "creations",
+        "endpoint_id",
+        "highest",
+        "lowest",
+        "number",
+        "priority",
+        "zones",
+    )
 
     def __init__(self, number: int, endpoint_id: EndpointId, priority: Priority) -> None:
         self.number = number
@@ -44,6 +55,7 @@ class QueueRecord:
         self.lowest: tuple[int, int] | None = None
         self.highest = 0
         self.zones = Zones()
+        self.creations = Creations()
 
 
 class QueueHost:
@@ -92,9 +104,11 @@ class Queue:
         "_wakes",
         "checkpointer",
         "closed",
+        "creations",
         "endpoint_id",
         "id",
         "number",
+        "out_of_turn",
         "priority",
         "reader",
         "registered",
@@ -113,6 +127,7 @@ class Queue:
         self.registered = registered
         self.closed = False
         self.zones = record.zones
+        self.creations = record.creations
         self.checkpointer = Checkpointer(checkpoint=record.checkpoint, proposed=record.highest)
         self.reader = Reader(
             host.source,
@@ -121,6 +136,9 @@ class Queue:
             self.zones,
             self.wake,
             position=record.lowest[0] if record.lowest else record.highest + 1,
+        )
+        self.out_of_turn = OutOfTurn(
+            host.source, record.number, self.creations, self.checkpointer, self.reader
         )
         self._host = host
         self._wakes = wakes
@@ -184,6 +202,7 @@ class Queue:
             failure=(kind, reason),
         )
         self.checkpointer.withdraw((row,))
+        self._forget_creations((row,))
         results = self.checkpointer.results
         results.leave((row,), Departure.DEAD_LETTERED)
         self._record(RowEvent.DEAD_LETTERED, (row,), f"{kind.value}: {reason}")
@@ -303,7 +322,8 @@ class Queue:
         dropped = results.count(Departure.DROPPED)
         if dropped:
             self._dropped_total += dropped
-            self.reader.forget_displaced(results.offsets)
+        self.reader.forget_displaced(results.offsets)
+        self.out_of_turn.left(results.offsets)
         self.checkpointer.commit()
 
     def lowest_committed(self, lowest: tuple[int, int] | None, committed: int) -> None:
@@ -367,6 +387,10 @@ class Queue:
         elif rows:
             # Once per message while a cap is reached: an estimate will do.
             size -= size * len(in_flight) // rows
+        if self.creations:
+            staying = self.creations.idle(in_flight)
+            rows -= staying[0]
+            size -= staying[1]
         return max(0, rows - len(in_flight)), max(0, size)
 
     def displace(self, records: Sequence[Record], reason: str) -> int:
@@ -424,12 +448,17 @@ class Queue:
     def _leave(self, rows: Iterable[Row], kind: Departure) -> None:
         rows = list(rows)
         self.checkpointer.withdraw(rows)
+        self._forget_creations(rows)
         if self._host.source.offsets.ahead:
             rows = self._leave_early(rows, kind)
         if rows:
             self.checkpointer.results.leave(rows, kind)
             self._record(RowEvent(kind), rows)
             self._host.changed(self, len(rows))
+
+    def _forget_creations(self, rows: Sequence[Row]) -> None:
+        if self.creations:
+            self.creations.left([row.offset for row in rows])
 
     def _leave_early(self, rows: list[Row], kind: Departure) -> list[Row]:
         """Let uncommitted rows go without ever being written; returns the others."""

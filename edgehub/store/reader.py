@@ -186,6 +186,9 @@ class Reader:
 
     def give_back(self, rows: Sequence[Row]) -> None:
         """Take rows back to their old place; they are no longer in flight."""
+        if self._leaving:
+            # Those that were taken by their offsets are taken so again.
+            rows = [row for row in rows if row.offset not in self._leaving]
         if rows:
             self._returned.extend(rows)
             self._returned_sorted = False
@@ -245,8 +248,15 @@ class Reader:
             self._held_rows[offset] = False
 
     def forget_displaced(self, offsets: Iterable[int]) -> None:
-        """Take note that displaced rows are not in the file any more."""
-        self._leaving.difference_update(offsets)
+        """Take note that displaced rows are not in the file any more; others may be among them."""
+        if self._leaving:
+            self._leaving.difference_update(offsets)
+
+    def come_back(self, offset: int) -> None:
+        """Let a displaced row that is still in the file be read again."""
+        self._leaving.discard(offset)
+        if offset < self._position:
+            self._remember([offset])
 
     def _leave_to_file(self) -> None:
         """Drop rows that came back and that the file will give again."""

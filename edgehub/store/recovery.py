@@ -17,6 +17,7 @@ import structlog
 from edgehub.message import EndpointId, Priority
 from edgehub.store.ageing import Ageing, stored_ageing
 from edgehub.store.boots import BOOT_COLUMNS, StoredBoot
+from edgehub.store.creations import Creations
 from edgehub.store.damage import Damage, stored_damage
 from edgehub.store.database import in_transaction
 from edgehub.store.event_log import StoredEvents, stored_losses
@@ -117,6 +118,11 @@ def _load(connection: sqlite3.Connection, record: QueueRecord) -> bool:
         in_transaction(connection, lambda conn: create_queue_table(conn, number))
     record.lowest = lowest_row(connection, number)
     record.highest = _largest(connection, f"SELECT max(offset) FROM q_{number}")  # noqa: S608 - our number
+    record.creations = Creations(
+        connection.execute(
+            f"SELECT offset, size FROM q_{number} WHERE creation IS NOT NULL"  # noqa: S608 - our number
+        )
+    )
     record.zones = Zones(
         connection.execute(
             "SELECT zone, min_expires_ms, max_expires_ms, fresh_until_ms, rows, bytes,"

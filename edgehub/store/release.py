@@ -217,16 +217,18 @@ class _Requeue:
         letter_id, _, _, offset, _ = letter
         row = connection.execute(
             f"INSERT OR IGNORE INTO q_{target.number} (offset, enqueued_ms, expires_ms, size,"  # noqa: S608 - our number
-            " routes, message_id, header, body)"
+            " predecessor, creation, routes, message_id, header, body)"
             " SELECT offset, enqueued_ms, ?1 + max(0, expires_ms - dead_ms),"
-            f" length(header) + length(body) + {ROW_OVERHEAD_BYTES}, routes,"
+            f" length(header) + length(body) + {ROW_OVERHEAD_BYTES}, predecessor, creation, routes,"
             " nullif(message_id, ?2), header, body FROM dead_letter WHERE id = ?3"
-            f" RETURNING size, coalesce(expires_ms, {NEVER_MS})",
+            f" RETURNING size, coalesce(expires_ms, {NEVER_MS}), creation",
             (self._now_ms, make_message_id(self._store_id, offset), letter_id),
         ).fetchone()
         if row is None:
             return False  # evicted meanwhile
-        size, expires_ms = row
+        size, expires_ms, creation = row
+        if creation is not None:
+            target.creations.append((offset, size))
         if expires_ms < NEVER_MS:
             self.shortest_ttl_ms = min(self.shortest_ttl_ms, expires_ms - self._now_ms)
         target.join(offset // ZONE_OFFSETS, (1, size, offset, offset, expires_ms, expires_ms))

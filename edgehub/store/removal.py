@@ -38,7 +38,9 @@ SLICE_BYTES_MAX: Final = 4 * 2**20
 CALL_S_MAX: Final = 0.5
 REASON: Final = "command"
 
-_COLUMNS: Final = "offset, enqueued_ms, expires_ms, size, predecessor, routes, message_id, body_id"
+_COLUMNS: Final = (
+    "offset, enqueued_ms, expires_ms, size, predecessor, creation, routes, message_id, body_id"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class _Result:
     passed: int = 0
     next_offset: int | None = None
     lowest: tuple[int, int] | None = None
+    creations: list[tuple[int, int]] = field(default_factory=list)
 
 
 class _Step:
@@ -155,6 +158,11 @@ class _Step:
         rows, size = figures[:2]
         if rows:
             self._tell(connection, where, chosen, figures)
+            result.creations += connection.execute(
+                f"SELECT offset, size FROM q_{self._number} q"  # noqa: S608 - likewise
+                f" WHERE q.creation IS NOT NULL AND {where}",
+                chosen,
+            ).fetchall()
             if self._target is not None:
                 self._copy(connection, self._target, where, chosen)
                 self._target.join(zone, figures)
@@ -298,10 +306,12 @@ class Removals:
             committed = self._source.offsets.committed
             queue.zones.replace(result.zones)
             queue.lowest_committed(result.lowest, committed)
+            queue.creations.left([offset for offset, _ in result.creations])
             if to is None:
                 queue.rows_purged(result.rows)
             else:
                 queue.rows_moved_out(result.rows)
+                to.creations = result.creations
                 to.apply(committed)
                 self._writer.limits.recount()
             self._writer.wal.written(2 * result.bytes)

@@ -286,13 +286,14 @@ class _Walk:
             low, high = ranges.popleft()
             failures = self.failures
             for record in self._read(self._sql, low, high):
-                low = record[0] + 1
+                # A spoilt tree may give keys in any order, and must not lead back.
+                low = max(low, record[0] + 1)
                 yield record
             if self.failures == failures:
                 continue
             failures = self.failures
             for record in self._read(f"{self._sql} DESC", low, high):
-                high = record[0] - 1
+                high = min(high, record[0] - 1)
                 yield record
             if self.failures > failures and low < high:
                 middle = (low + high) // 2

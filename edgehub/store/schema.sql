@@ -80,6 +80,8 @@ CREATE TABLE dead_letter (
   expires_ms  INTEGER,
   attempts    INTEGER NOT NULL,
   message_id  TEXT    NOT NULL,
+  predecessor INTEGER,                     -- as in the queue
+  creation    INTEGER,                     -- likewise
   routes      ANY     NOT NULL,
   header      BLOB    NOT NULL,
   body        BLOB    NOT NULL
@@ -167,3 +169,29 @@ CREATE TABLE mapper_state (
   key   TEXT PRIMARY KEY,
   value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Which hub speaks for each device that several hear, as this hub knows it. What the words mean is
+-- described in edgehub/devices/affinity/. How far the notices were read stands in meta.
+CREATE TABLE affinity (
+  device_id TEXT    PRIMARY KEY,
+  ownership TEXT    NOT NULL,
+  epoch     INTEGER NOT NULL               -- number of the election; 0 = of none
+) STRICT, WITHOUT ROWID;
+
+-- What changed about that, and why; bounded, the oldest leave first.
+CREATE TABLE affinity_ledger (
+  number    INTEGER PRIMARY KEY,           -- order of the changes
+  device_id TEXT    NOT NULL,
+  at_ms     INTEGER NOT NULL,              -- hub time
+  ownership TEXT    NOT NULL,
+  former    TEXT    NOT NULL,              -- ownership before
+  cause     TEXT    NOT NULL,
+  other     TEXT    NOT NULL,              -- the other hub, empty = none
+  epoch     INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX affinity_ledger_device ON affinity_ledger (device_id, number);
+
+CREATE TRIGGER affinity_ledger_bound AFTER INSERT ON affinity_ledger BEGIN
+  DELETE FROM affinity_ledger WHERE number <= new.number - 10000;
+END;

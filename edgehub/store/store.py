@@ -9,47 +9,42 @@ letter.
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import structlog
 
-from edgehub.store.ageing import Timekeeper
-from edgehub.store.boots import Boot
-from edgehub.store.commit import CommitContext
+from edgehub.errors import StartupError
 from edgehub.store.database import Database
-from edgehub.store.dead_letters import DeadLetter, DeadLetters
-from edgehub.store.demotion import Demotion, Staleness
-from edgehub.store.displacement import Displacer
-from edgehub.store.event_log import EventLog, forget_losses
+from edgehub.store.dead_letters import DeadLetter, dead_offsets
+from edgehub.store.demotion import Staleness
+from edgehub.store.event_log import forget_losses
+from edgehub.store.foundation import Foundation
+from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX
 from edgehub.store.hold import Hold
 from edgehub.store.inspection import Inspection
 from edgehub.store.intake import Intake
 from edgehub.store.journal_feed import JournalFeed
-from edgehub.store.labels import Labels
-from edgehub.store.offsets import Offsets
 from edgehub.store.opening import open_file, open_in_memory
 from edgehub.store.queue import Queue, QueueHost
-from edgehub.store.reader import Cache, ReadSource
 from edgehub.store.registry import Registry
 from edgehub.store.release import Release
 from edgehub.store.removal import Removals
-from edgehub.store.retention import Retention
-from edgehub.store.space import SpaceWatch
 from edgehub.store.statistics import StoreStatistics
 from edgehub.store.suspects import Suspects
-from edgehub.store.vacuum import Vacuum
+from edgehub.store.upkeep import Upkeep
 from edgehub.store.writer import Writer
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from edgehub.clock import Clock, HubTime
     from edgehub.message import EndpointId, Message, Priority, RouteResult
+    from edgehub.store.caps import Caps
     from edgehub.store.damage import Damage
     from edgehub.store.group import Settle
-    from edgehub.store.limits import Caps
     from edgehub.store.options import StoreOptions
     from edgehub.store.recovery import Recovered
 
@@ -70,112 +65,48 @@ class Store:
         options: StoreOptions,
     ) -> None:
         """Wire the parts; `open` is the way to a store."""
-        boot = Boot(
-            clock,
-            recovered.boots,
-            high_water=recovered.high_water,
-            trust=options.clock_trust,
-            while_off=options.ttl_while_off,
-        )
-        self._boot = boot
-        self.hub_time: HubTime = boot.hub_time
-        self.utc_ms: Callable[[int], int] = boot.utc_ms
-        """Gives the UTC of a hub time, as well as it is known by now."""
         self._hold = hold
         self._database = database
         self._clock = clock
         self._recovered = recovered
-        self._labels = Labels(recovered.labels)
-        high_water = max(recovered.high_water, boot.first_offset - 1)
-        self._offsets = Offsets(high_water, ahead=options.commit_linger_ms > 0)
-        self._dead_letters = DeadLetters(
-            self._labels,
-            options,
-            rows=recovered.dead_letter_rows,
-            size=recovered.dead_letter_bytes,
-        )
-        events = None
-        if options.journal:
-            events = EventLog(
-                recovered.events,
-                hub_time=self.hub_time,
-                utc_ms=boot.utc_ms,
-                is_trusted=lambda: boot.trusted,
-                bytes_max=options.journal_bytes_max,
-            )
-        context = CommitContext(boot, self._labels, self._dead_letters, self._offsets, events)
-        self._writer = Writer(database, clock, context, options)
-        self._cache = Cache(options.cache_bytes_max)
+        self._shared = shared = Foundation(recovered, clock, options)
+        self.hub_time: HubTime = shared.boot.hub_time
+        self.utc_ms: Callable[[int], int] = shared.boot.utc_ms
+        """Gives the UTC of a hub time, as well as it is known by now."""
+        self._offsets = shared.offsets
+        self._dead_letters = shared.dead_letters
+        self._writer = writer = Writer(database, clock, shared.commit_context(), options)
         staleness = Staleness()
-        source = ReadSource(
-            database=database,
-            clock=clock,
-            hub_time=self.hub_time,
-            labels=self._labels,
-            store_id=recovered.store_id,
-            cache=self._cache,
-            offsets=self._offsets,
-            stale_met=staleness.met,
-        )
+        source = shared.read_source(database, staleness, recovered.store_id)
         host = QueueHost(
-            source, self._dead_letters, self._writer.changed, self._writer.withdraw, events
+            source, shared.dead_letters, writer.changed, writer.withdraw, shared.events
         )
-        self._registry = Registry(host, recovered.queues)
-        self._retention = Retention(
-            self._registry,
-            self._writer,
-            self._dead_letters,
-            self._offsets,
-            clock=clock,
-            hub_time=self.hub_time,
-            head_only=not options.check_entire_queue_on_cleanup,
-            labels=self._labels,
-        )
-        self._writer.limits.attach(self._registry, self._retention.hurry)
-        self._writer.displacer = Displacer(
-            self._writer.limits,
-            self._registry,
-            self._retention,
-            database=database,
-            labels=self._labels,
-        )
-        self._space = SpaceWatch(database, self._writer, clock)
-        self._writer.look_at_space = self._space.look
-        self._demotion = Demotion(
-            self._registry,
-            self._writer,
-            self._offsets,
+        self._registry = registry = Registry(host, recovered.queues)
+        self._upkeep = Upkeep(
+            shared,
+            registry,
+            writer,
+            database,
             staleness,
-            clock=clock,
-            hub_time=self.hub_time,
-            labels=self._labels,
+            ageing=recovered.ageing,
+            head_only=not options.check_entire_queue_on_cleanup,
         )
-        self._vacuum = Vacuum(database, self._writer, clock)
-        self._timekeeper = Timekeeper(
-            boot,
-            self._registry,
-            self._writer,
-            self._offsets,
-            clock=clock,
-            pending=recovered.ageing,
-        )
+        retention = self._upkeep.retention
         self._intake = Intake(
-            self._registry,
-            self._writer,
-            self._retention,
+            registry,
+            writer,
+            retention,
             staleness,
             source,
             pending_bytes_max=options.pending_bytes_max,
         )
-        self.inspection = Inspection(source, self._registry, self._dead_letters)
-        self.removals = Removals(source, self._writer)
-        self.release = Release(
-            source, self._registry, self._writer, self._dead_letters, self._retention
-        )
-        self.suspects = Suspects(recovered.suspects, self._writer)
+        self.inspection = Inspection(source, registry, shared.dead_letters)
+        self.removals = Removals(source, writer)
+        self.release = Release(source, registry, writer, shared.dead_letters, retention)
+        self.suspects = Suspects(recovered.suspects, writer)
         self.journal: JournalFeed | None = None
-        if events is not None:
-            self.journal = JournalFeed(events, self._writer, database, store_id=recovered.store_id)
+        if shared.events is not None:
+            self.journal = JournalFeed(shared.events, writer, database, store_id=recovered.store_id)
 
     @classmethod
     async def open(
@@ -195,19 +126,25 @@ class Store:
             database_type: The adapter; tests put faults into it.
 
         Raises:
-            StartupError: In use, damaged, newer than this program, or not to be opened.
+            StartupError: In use, damaged, newer than this program, or not to be opened; or the
+                kernel does not say which boot this is.
         """
-        await asyncio.to_thread(clock.boot_id)  # read from a file, once
+        await asyncio.to_thread(_look_at_boot, clock)
         hold = await asyncio.to_thread(Hold.take, path)
         try:
             if options.durable:
                 database, recovered = await open_file(hold, database_type, clock)
             else:
                 database, recovered = await open_in_memory(hold, database_type)
+            try:
+                store = cls(hold, database, recovered, clock, options)
+            except BaseException:
+                # Its thread would keep the process alive.
+                await database.close()
+                raise
         except BaseException:
             hold.release()
             raise
-        store = cls(hold, database, recovered, clock, options)
         log.info(
             "store.opened",
             path=str(path),
@@ -223,15 +160,11 @@ class Store:
         Raises:
             ExceptionGroup: The file is damaged, or a bug; nothing more is acknowledged.
         """
-        await self._space.look()
+        await self._upkeep.begin()
         async with asyncio.TaskGroup() as tasks:
             self._begin_journal()
             tasks.create_task(self._writer.run(), name="store[writer]")
-            tasks.create_task(self._retention.run(), name="store[clean-up]")
-            tasks.create_task(self._demotion.run(), name="store[demotion]")
-            tasks.create_task(self._vacuum.run(), name="store[vacuum]")
-            tasks.create_task(self._space.run(), name="store[space]")
-            tasks.create_task(self._timekeeper.run(), name="store[timekeeper]")
+            self._upkeep.start(tasks)
 
     def _begin_journal(self) -> None:
         if self.journal is None:
@@ -239,18 +172,25 @@ class Store:
                 done = self._writer.transact(forget_losses)
                 done.add_done_callback(lambda future: future.exception())
             return
+        boot = self._shared.boot
         last = self._recovered.boots[-1] if self._recovered.boots else None
         queues = [queue.statistics() for queue in self.queues()]
         self.journal.begin(
             None if last is None else (last.hub_ms, last.wall_ms),
             [(each.endpoint_id, each.priority, each.depth, each.bytes) for each in queues],
             lost=self._recovered.untold_losses,
-            relations=self._boot.relations() if self._boot.trusted else None,
+            relations=boot.relations() if boot.trusted else None,
         )
 
     def append(
-        self, message: Message, results: Sequence[RouteResult], settle: Settle, token: int
-    ) -> None:
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        settle: Settle,
+        token: int,
+        *,
+        overdraw: bool = False,
+    ) -> int:
         """Hand in a message without waiting; gives it its id.
 
         `settle(token, None)` follows its commit, in the order of appends; at once when there is
@@ -261,8 +201,42 @@ class Store:
             results: The best route of each endpoint, no endpoint twice.
             settle: Called on the loop's thread.
             token: The caller's, handed back.
+            overdraw: It joins although a limit is reached: who hands it in cannot take back what
+                caused it, and asks `has_room` beforehand.
+
+        Returns:
+            Offset of the first row; the others follow in the order of `results`, those left out
+            that found no room. 0 = there is none, or the message is refused.
         """
-        self._intake.append(message, results, settle, token)
+        return self._intake.append(message, results, settle, token, overdraw=overdraw)
+
+    def drop(self, message: Message, result: RouteResult, reason: str) -> None:
+        """Count and tell of a copy that is not stored, though others of its message may be."""
+        self._intake.drop(message, result, reason)
+
+    def refuse(self, message: Message, reason: str) -> None:
+        """Count and tell of a message that its sender is refused."""
+        self._intake.refuse(message, reason)
+
+    def has_room(self) -> bool:
+        """Say whether messages may come that cannot be refused; see `append`."""
+        return self._intake.has_room()
+
+    @contextmanager
+    def together(self) -> Iterator[object]:
+        """Have all that is handed in meanwhile in one transaction; nothing may be awaited.
+
+        Yields:
+            That transaction, to be told from others: it takes more as long as this does not change.
+        """
+        self._writer.together = True
+        try:
+            yield self._writer.group
+        finally:
+            self._writer.together = False
+            group = self._writer.group
+            if group.rows >= GROUP_ROWS_MAX or group.bytes >= GROUP_BYTES_MAX:
+                self._writer.rows_waiting()
 
     def queues(self) -> list[Queue]:
         """List all queues, by endpoint, best priority first."""
@@ -293,8 +267,8 @@ class Store:
         self, *, check_entire_queue_on_cleanup: bool, cache_bytes_max: int, caps: Caps
     ) -> None:
         """Take over the options that can change while the store is open."""
-        self._retention.head_only = not check_entire_queue_on_cleanup
-        self._cache.bytes_max = cache_bytes_max
+        self._upkeep.retention.head_only = not check_entire_queue_on_cleanup
+        self._shared.cache.bytes_max = cache_bytes_max
         self._writer.limits.change(caps)
 
     def count_beside(self, beside: Callable[[], int]) -> None:
@@ -305,13 +279,22 @@ class Store:
         """Wait until all that was handed in before, results included, has been committed."""
         await self._writer.flush()
 
-    def transact(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def transact(
+        self,
+        operation: Callable[[sqlite3.Connection], T],
+        *,
+        hurry: bool = True,
+        frees: bool = False,
+    ) -> asyncio.Future[T]:
         """Let an operation join the transaction of the messages appended so far.
 
         What it raises goes to the caller and undoes the operation alone; it may run again when
         the transaction has to be repeated. Each one costs a savepoint: gather what is frequent.
+        `hurry` False lets the transaction linger for more rows as it would without. One that
+        `frees` only deletes: it comes before the others, and while commits fail it is tried without
+        what needs space, so it must not depend on that.
         """
-        return self._writer.transact(operation)
+        return self._writer.transact(operation, hurry=hurry, frees=frees)
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short reading operation between two groups."""
@@ -320,6 +303,12 @@ class Store:
     async def dead_letters(self, after: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Read up to `limit` dead letters with an id above `after`, oldest first."""
         return await self.read(lambda conn: self._dead_letters.page(conn, after, limit))
+
+    async def dead_among(self, offsets: Collection[int]) -> set[int]:
+        """Say which of some rows are dead letters, by their offsets."""
+        if not offsets:
+            return set()
+        return await self.read(lambda conn: dead_offsets(conn, offsets))
 
     async def dead_letter(self, letter_id: int) -> DeadLetter | None:
         """Read one dead letter, None = there is none of that number."""
@@ -367,7 +356,7 @@ class Store:
             bytes=sum([queue.zones.bytes for queue in queues]),
             pending_rows=writer.pending_rows,
             pending_bytes=writer.pending_bytes,
-            cache_bytes=self._cache.bytes,
+            cache_bytes=self._shared.cache.bytes,
             next_offset=self._offsets.next,
             commits_total=writer.commits_total,
             committed_rows_total=writer.committed_rows_total,
@@ -381,6 +370,22 @@ class Store:
             wal_bytes_total=writer.wal.bytes_total,
             row_bytes_total=writer.row_bytes_total,
             damage=self._recovered.damage,
-            clock=self._boot.statistics(ageing=self._timekeeper.pending is not None),
+            clock=self._shared.boot.statistics(ageing=self._upkeep.timekeeper.pending is not None),
             limits=writer.limits.statistics(),
+        )
+
+
+def _look_at_boot(clock: Clock) -> None:
+    """Have the name of the boot read from its file, once."""
+    try:
+        boot_id = clock.boot_id()
+    except (OSError, ValueError) as exc:
+        raise StartupError(
+            f"the kernel's name of this boot cannot be read ({exc}), and without it times to live"
+            " mean nothing; let the hub read /proc/sys/kernel/random/boot_id"
+        ) from exc
+    if not boot_id:
+        raise StartupError(
+            "the kernel's name of this boot is empty, and without it times to live mean nothing;"
+            " let the hub read /proc/sys/kernel/random/boot_id"
         )

@@ -58,9 +58,11 @@ class QueueWrite:
 class Outcome:
     """What one transaction found out."""
 
-    __slots__ = ("evicted", "lowest", "operations")
+    __slots__ = ("changes", "evicted", "lowest", "operations")
 
     def __init__(self) -> None:
+        self.changes = 0
+        """Rows of other tables that what joined the transaction has written or deleted."""
         self.lowest: dict[int, tuple[int, int] | None] = {}
         """Queue number -> offset and enqueue time of the lowest row left, None = empty."""
         self.operations: list[tuple[Any, Exception | None]] = []
@@ -113,8 +115,11 @@ class Transaction:
             self._write_dead_letters(connection, outcome)
         if self.events is not None:
             self.events.write(connection)
-        for operation in self.operations:
-            outcome.operations.append(_isolated(connection, operation))
+        if self.operations:
+            before = connection.total_changes
+            for operation in self.operations:
+                outcome.operations.append(_isolated(connection, operation))
+            outcome.changes = connection.total_changes - before
         write_boot(connection, self.boot)
         return outcome
 
@@ -302,8 +307,8 @@ _ZONE: Final = (
 )
 _DEAD_LETTER: Final = (
     "INSERT INTO dead_letter (size, dead_ms, endpoint_id, priority, kind, reason, offset,"
-    " enqueued_ms, expires_ms, attempts, message_id, routes, header, body)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " enqueued_ms, expires_ms, attempts, message_id, predecessor, creation, routes, header, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _BOOT: Final = (
     "INSERT INTO boot (seq, boot_id, first_hub_ms, first_wall_ms, boottime_ms, hub_ms, wall_ms,"

@@ -19,6 +19,7 @@ from edgehub.errors import StoreError
 from edgehub.message import Refusal
 from edgehub.store.commit import Commit
 from edgehub.store.database import StoreBusyError, StoreValueError, in_transaction, settled
+from edgehub.store.failure import Failure
 from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
 from edgehub.store.limits import Limits
 from edgehub.store.linger import Linger
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from edgehub.store.commit import CommitContext
     from edgehub.store.database import Database
     from edgehub.store.displacement import Displacer
+    from edgehub.store.group import Operation
     from edgehub.store.options import StoreOptions
     from edgehub.store.queue import Queue
 
@@ -42,29 +44,11 @@ log = structlog.get_logger(__name__)
 RESULTS_DELAY_S: Final = 0.05
 RESULTS_MAX: Final = 4096
 """Rows that left and wait for their commit, above which it begins at once."""
-BACK_OFF_MIN_S: Final = 0.05
-BACK_OFF_MAX_S: Final = 5.0
 LOG_PERIOD_S: Final = 30.0
 DRAIN_ATTEMPTS: Final = 3
 
 Job = tuple["Callable[[sqlite3.Connection], Any]", "Callable[[Any], None]"]
 """A transaction of its own: what runs on the connection, and what memory learns from it."""
-
-
-class Failure:
-    """A run of commits that did not succeed."""
-
-    __slots__ = ("attempts", "logged_s", "reason", "since_s")
-
-    def __init__(self, reason: str, now_s: float) -> None:
-        self.reason = reason
-        self.since_s = now_s
-        self.logged_s = now_s
-        self.attempts = 0
-
-    def delay_s(self) -> float:
-        """Double up to a few seconds: a full disk may be emptied any moment."""
-        return min(BACK_OFF_MIN_S * 2.0 ** min(self.attempts, 10), BACK_OFF_MAX_S)
 
 
 class Writer:
@@ -81,6 +65,8 @@ class Writer:
         self.group = Group()
         self.wake_at = GROUP_ROWS_MAX
         """`append` calls `rows_waiting` once the open group has so many rows."""
+        self.together = False
+        """What is handed in joins one group, however much it is; nothing is awaited meanwhile."""
         self.pending_bytes = 0
         self.failure: Failure | None = None
         self.commits_total = 0
@@ -135,7 +121,8 @@ class Writer:
 
     def rows_waiting(self) -> None:
         """Note that the open group has reached `wake_at` rows, or its bytes."""
-        if self.group.rows >= GROUP_ROWS_MAX or self.group.bytes >= GROUP_BYTES_MAX:
+        full = self.group.rows >= GROUP_ROWS_MAX or self.group.bytes >= GROUP_BYTES_MAX
+        if full and not self.together:
             self._seal()
         self._idle.cut()
 
@@ -167,15 +154,27 @@ class Writer:
         self.early_rows_total += 1
         return True
 
-    def transact(self, operation: Callable[[sqlite3.Connection], Any]) -> asyncio.Future[Any]:
-        """Let `operation` join the transaction of the messages appended so far."""
+    def transact(
+        self,
+        operation: Callable[[sqlite3.Connection], Any],
+        *,
+        hurry: bool = True,
+        frees: bool = False,
+    ) -> asyncio.Future[Any]:
+        """Let `operation` join the transaction of the messages appended so far.
+
+        With `hurry` the transaction does not linger for more rows. One that `frees` comes first.
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closing:
             future.set_exception(StoreError("the store is closed"))
             return future
-        self.group.operations.append((operation, future))
-        self._due = True
-        self._idle.cut()
+        operations = self.group.freeing if frees else self.group.operations
+        operations.append((operation, future))
+        if hurry:
+            self.group.hurried = self._due = True
+        if hurry or self.wake_at == 1:
+            self._idle.cut()
         return future
 
     def between(self, prepare: Callable[[], Job | None]) -> asyncio.Future[bool]:
@@ -245,8 +244,7 @@ class Writer:
     def _has_work(self) -> bool:
         return bool(
             self._sealed
-            or self.group.rows
-            or self.group.operations
+            or self.group
             or (self._due and (self._changed or self._urgent()))
             or (self._jobs and not self._jobs_held)
             or self._context.offsets.scarce()
@@ -254,8 +252,8 @@ class Writer:
 
     def _may_linger(self) -> bool:
         group = self.group
-        urgent = self._sealed or self._due or self._closing or self.failure or group.operations
-        return bool(group.rows and not urgent)
+        urgent = self._sealed or self._due or self._closing or self.failure or group.hurried
+        return bool(group and not urgent)
 
     async def _wait_for_rows(self) -> None:
         before = self.group.rows
@@ -279,7 +277,8 @@ class Writer:
         self.group = Group()
 
     def _seal_for_room(self) -> None:
-        self._seal()
+        if not self.together:
+            self._seal()
         self._idle.cut()
 
     def _results_due(self) -> None:
@@ -287,12 +286,25 @@ class Writer:
         self._idle.cut()
 
     def _next_group(self) -> Group:
-        if self.failure is not None and self._results_ripe():
+        if self.failure is not None:
             # What frees space is tried first, without new rows.
-            return Group()
+            freeing = self._take_freeing()
+            if freeing or self._results_ripe():
+                group = Group()
+                group.freeing = freeing
+                return group
         if not self._sealed:
             self._seal()
         return self._sealed.popleft()
+
+    def _take_freeing(self) -> list[Operation]:
+        freeing: list[Operation] = []
+        for group in (*self._sealed, self.group):
+            freeing += group.freeing
+            group.freeing = []
+        if freeing:
+            self._sealed = deque(group for group in self._sealed if group)
+        return freeing
 
     def _results_ripe(self) -> bool:
         return any(queue.checkpointer.ripe() for queue in self._changed)
@@ -313,7 +325,8 @@ class Writer:
             self._put_back(group)
             raise
         else:
-            if self.failure is not None and (group or not (self._sealed or self.group)):
+            waiting = self._sealed or self.group
+            if self.failure is not None and not (group.only_frees and waiting):
                 log.info(
                     "store.commit_recovered",
                     failed_for_s=round(self._clock.monotonic() - self.failure.since_s, 1),
@@ -336,7 +349,7 @@ class Writer:
 
     async def _commit(self, group: Group) -> None:
         changed: dict[Queue, None] = {}
-        if not (group.apart or (self.failure is not None and group)):
+        if not (group.apart or (self.failure is not None and not group.only_frees)):
             changed = self._take_changed()
         if not (group or changed or self._context.offsets.scarce() or self._urgent()):
             return
@@ -376,7 +389,7 @@ class Writer:
         self.row_bytes_total += group.bytes
         self._space_is_due = self.limits.committed(group.bytes)
         # Deleting a row rewrites its page, which rows that leave in order share.
-        self.wal.written(group.bytes + commit.deleted_bytes // 2)
+        self.wal.written(group.bytes + commit.deleted_bytes // 2 + commit.beside_bytes)
         if group.rows:
             self._linger.committed(group.rows, self._clock.monotonic())
 
@@ -420,6 +433,7 @@ class Writer:
         for part in group.parts:
             part.queue.reader.sealed_rows -= len(part.rows) - part.handed_out
             part.queue.rows_refused(part)
+            part.queue.creations.left([row.offset for row in part.rows])
             if part.handed_out:
                 part.queue.checkpointer.refuse(part.rows[0].offset)
         self.refused_total += 1
@@ -430,9 +444,9 @@ class Writer:
             self.events.refused(message.sender, len(message.body), Refusal.INVALID.value)
         settle, token, _ = group.waiters[0]
         settle(token, Refusal.INVALID)
-        if group.operations:
+        if group.operations or group.freeing:
             rest = Group()
-            rest.operations = group.operations
+            rest.operations, rest.freeing = group.operations, group.freeing
             self._sealed.appendleft(rest)
 
     def _refuse_rest(self) -> None:
@@ -441,7 +455,7 @@ class Writer:
         for group in self._sealed:
             for settle, token, _ in group.waiters:
                 settle(token, Refusal.CLOSED)
-            for _, future in group.operations:
+            for _, future in (*group.freeing, *group.operations):
                 if not future.done():
                     future.set_exception(StoreError("the store is closed"))
         self._sealed.clear()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from edgehub.message import Row
 
+BLOCK_ZONES: Final = 512
 ZONE_OFFSETS: Final = 1000
 
 ZoneValues = tuple[int, int, int, int, int, int, int]
@@ -103,7 +104,19 @@ class ZoneChanges:
 class Zones:
     """The zones of one queue, in order."""
 
-    __slots__ = ("_bytes", "_fresh", "_max", "_min", "_rows", "_stale", "_zones", "bytes", "depth")
+    __slots__ = (
+        "_bytes",
+        "_expiry_bound",
+        "_fresh",
+        "_max",
+        "_min",
+        "_rows",
+        "_stale",
+        "_stale_bound",
+        "_zones",
+        "bytes",
+        "depth",
+    )
 
     def __init__(self, stored: Iterable[ZoneValues] = ()) -> None:
         self._zones = array("q")
@@ -113,6 +126,9 @@ class Zones:
         self._rows = array("q")
         self._bytes = array("q")
         self._stale = array("q")
+        # Not above any value of their columns: most looks, of many zones, end at these.
+        self._expiry_bound: int = NEVER_MS
+        self._stale_bound: int = NEVER_MS
         self.depth = 0
         self.bytes = 0
         for values in stored:
@@ -226,9 +242,11 @@ class Zones:
 
         `head_only` ends the list at the first zone in which none has.
         """
+        if now_ms < self._expiry_bound:
+            return []
         if not head_only:
-            pairs = zip(self._zones, self._min, strict=True)
-            return [zone for zone, expiry in pairs if expiry <= now_ms]
+            due, self._expiry_bound = _due(self._min, now_ms)
+            return [self._zones[index] for index in due]
         zones: list[int] = []
         for zone, expiry in zip(self._zones, self._min, strict=True):
             if expiry > now_ms:
@@ -238,8 +256,10 @@ class Zones:
 
     def stale(self, now_ms: int) -> list[int]:
         """List the zones in which some row may have become stale, lowest first."""
-        pairs = zip(self._zones, self._stale, strict=True)
-        return [zone for zone, stale_ms in pairs if stale_ms <= now_ms]
+        if now_ms < self._stale_bound:
+            return []
+        due, self._stale_bound = _due(self._stale, now_ms)
+        return [self._zones[index] for index in due]
 
     @property
     def stale_from_ms(self) -> int:
@@ -262,6 +282,7 @@ class Zones:
         )
 
     def _set(self, index: int, values: ZoneValues) -> None:
+        self._bound(values)
         (
             self._zones[index],
             self._min[index],
@@ -272,7 +293,12 @@ class Zones:
             self._stale[index],
         ) = values
 
+    def _bound(self, values: ZoneValues) -> None:
+        self._expiry_bound = min(self._expiry_bound, values[1])
+        self._stale_bound = min(self._stale_bound, values[6])
+
     def _insert(self, index: int, values: ZoneValues) -> None:
+        self._bound(values)
         for column, value in zip(self._columns(), values, strict=True):
             column.insert(index, value)
 
@@ -290,6 +316,20 @@ class Zones:
             self._bytes,
             self._stale,
         )
+
+
+def _due(times: array[int], now_ms: int) -> tuple[list[int], int]:
+    """Give the places of the times up to now, and the lowest time of all."""
+    lowest: int = NEVER_MS
+    due: list[int] = []
+    # Ten thousand zones are looked at every few seconds; blocks without any cost little.
+    for start in range(0, len(times), BLOCK_ZONES):
+        block = times[start : start + BLOCK_ZONES]
+        least = min(block)
+        lowest = min(lowest, least)
+        if least <= now_ms:
+            due += [start + place for place, time in enumerate(block) if time <= now_ms]
+    return due, lowest
 
 
 def _offset_of(row: Row) -> int:

@@ -22,8 +22,8 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgehub.clock import SystemClock
-from edgehub.endpoints.aiomqtt_bridge import LinkOptions
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
+from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Row, queue_id
 from edgehub.pump.pump import Pump
 from tests.support.memory_queue import a_row

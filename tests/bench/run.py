@@ -61,6 +61,8 @@ BARS: Final[Mapping[str, Bar]] = {
     "journal_ingest_slower": Bar(reach=0.05, floor=0.15, lower_is_better=True),
     "routes_us_per_message": Bar(reach=10, floor=25, lower_is_better=True),
     "mapper_us_per_message": Bar(reach=20, floor=60, lower_is_better=True),
+    "entities_msgs_s": Bar(reach=12_000, floor=5_000),
+    "entities_rogue_msgs_s": Bar(reach=12_000, floor=2_000),
     "store_written_per_payload_byte": Bar(reach=4, floor=6, lower_is_better=True),
     "start_s": Bar(reach=1, floor=2, lower_is_better=True),
     "idle_rss_mb": Bar(reach=60, floor=90, lower_is_better=True),

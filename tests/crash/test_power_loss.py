@@ -27,6 +27,7 @@ SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 ROUNDS = 20 if SOAK else 1
 IMAGES = 1500 if SOAK else 150
 STEPS = 1000 if SOAK else 120
+WORKLOAD_S_MAX = 600 if SOAK else 60
 DAEMON_IMAGES = 300 if SOAK else 40
 DAEMON_S = 6.0 if SOAK else 1.5
 
@@ -55,6 +56,7 @@ def _record_store(folder: Path, shim: Path, seed: int, *synchronous: str) -> Pat
         cwd=ROOT,
         env={**os.environ, **recording(shim, disk, log)},
         stdout=subprocess.DEVNULL,
+        timeout=WORKLOAD_S_MAX,
     )
     return log
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.devices import Collector, Device
 from tests.support.http_collector import HttpDevice, batch_of
 from tests.support.http_head import BATCH
 from tests.support.ports import free_port
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.daemon import Daemon
+    from tests.support.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.e2e
 
@@ -25,6 +28,30 @@ MANIFEST = {
     },
     "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
 }
+
+
+@pytest.mark.timeout(60)
+def test_what_the_peer_can_never_take_is_refused_at_once(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """P-10: a packet beyond the peer's limit is dropped with its size; the rows after it flow."""
+    daemon = make_daemon(upstream=broker.port, extra="row_bytes_max = 131072").start()
+    collector = Collector(broker.port)
+    device = Device("press-1", daemon.mqtt_port)
+    topic = "devices/press-1/messages/events/kind=" + "k" * 43
+    device.publish_raw(topic, b"x" * 131_000).wait_for_publish(10)
+    for number in range(10):
+        device.publish("bulk", number)
+    wanted = {("press-1", *key) for key in device.published}
+    assert collector.wait_for(wanted, 15) == set()
+    told = daemon.wait_event("router.message_too_large", 3)
+    assert re.fullmatch(
+        r"too_large: packet of 131\d\d\d bytes, upstream takes 131072", told["reason"]
+    )
+    assert daemon.call("dead list")["total"] == 0
+    device.close()
+    collector.close()
+    assert daemon.stop() == 0
 
 
 def test_a_limit_is_told_to_the_sender_and_shown_to_the_operator(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import stat
 
@@ -24,10 +25,22 @@ async def _refuse(_arguments):
     raise EdgeHubError(msg)
 
 
+async def _break(arguments):
+    match arguments["how"]:
+        case "fault":
+            return {}["nothing"]
+        case "answer":
+            return {"no": object()}
+        case _:
+            msg = "no file \udc80"
+            raise EdgeHubError(msg)
+
+
 @pytest.fixture
 async def socket_path(tmp_path):
     """Give the socket of a running server."""
-    server = ControlServer(tmp_path / "c.sock", {"echo": _echo, "refuse": _refuse})
+    commands = {"echo": _echo, "refuse": _refuse, "break": _break}
+    server = ControlServer(tmp_path / "c.sock", commands)
     await server.open()
     yield tmp_path / "c.sock"
     await server.close()
@@ -58,8 +71,32 @@ async def test_errors_of_a_command_reach_the_caller(socket_path):
     """A refusal is an error with the hub's own words."""
     with pytest.raises(CommandError, match="no such queue"):
         await asyncio.to_thread(call, socket_path, "refuse")
-    with pytest.raises(CommandError, match=r"unknown command 'ech' \(known: echo, refuse\)"):
+    with pytest.raises(CommandError, match=r"unknown command 'ech' \(known: break, echo, refuse\)"):
         await asyncio.to_thread(call, socket_path, "ech")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("fault", "the hub failed over 'break': KeyError\\('nothing'\\)"),
+        ("answer", "the hub failed over 'break': TypeError"),
+        ("text", "no file \\?"),
+    ],
+)
+async def test_a_fault_in_a_command_costs_only_its_answer(socket_path, how, said, capsys):
+    """Whatever goes wrong inside is answered and logged; the same connection goes on."""
+    reader, writer = await asyncio.open_unix_connection(str(socket_path))
+    for _ in range(2):
+        request = {"command": "break", "arguments": {"how": how}}
+        writer.write(json.dumps(request).encode() + b"\n")
+        answer = json.loads(await reader.readline())
+        assert answer["ok"] is False
+        assert re.match(said, answer["error"])
+    writer.write(b'{"command": "echo", "arguments": {"a": 1}}\n')
+    assert json.loads(await reader.readline()) == {"ok": True, "result": {"a": 1}}
+    writer.close()
+    await writer.wait_closed()
+    assert capsys.readouterr().out.count("control.command_failed") == (0 if how == "text" else 2)
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"5\n", b'{"command": 7}\n', b"\xff\n"])

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.endpoints.mqtt_channel import Channel
+from edgehub.endpoints.mqtt_channel import Channel, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from edgehub.endpoints.mqtt_inbound import Incoming
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +25,9 @@ class Pair:
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.far = far
         self.mids: list[int] = []
-        self.channel = Channel(near, asyncio.get_running_loop(), self.mids.extend)
+        self.messages: list[Incoming] = []
+        receiver = Receiver(self.mids.extend, self.messages.extend)
+        self.channel = Channel(near, asyncio.get_running_loop(), receiver)
 
 
 @contextlib.contextmanager
@@ -69,6 +73,18 @@ async def test_pubacks_go_one_way_and_other_packets_the_other() -> None:
         assert pair.channel.pending() == 0
         await asyncio.sleep(0)
         assert pair.mids == [7, 256]
+
+
+async def test_messages_are_taken_out_too() -> None:
+    """A PUBLISH reaches its callback, paho reads what is around it."""
+    loop = asyncio.get_running_loop()
+    with a_pair() as pair:
+        await loop.sock_sendall(pair.far, b"\xd0\x00\x33\x06\x00\x01t\x00\x09!\xd0\x00")
+        assert pair.channel.recv(4) == b"\xd0\x00\xd0\x00"
+        await asyncio.sleep(0)
+        (message,) = pair.messages
+        assert (message.topic, message.body, message.mid) == ("t", b"!", 9)
+        assert (message.qos, message.retain, message.again) == (1, True, False)
 
 
 async def test_the_end_of_the_stream_has_a_reason() -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import aiomqtt
 import pytest
 
-from edgehub.endpoints.aiomqtt_bridge import TlsOptions
+from edgehub.endpoints.mqtt_link import TlsOptions
+from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import TopicTemplate
 from edgehub.message import DELIVERED, UPSTREAM, FailureKind, SendResult
 from tests.support.memory_queue import a_row
@@ -43,7 +44,8 @@ async def test_rows_arrive_as_iot_hub_messages(broker: Mosquitto) -> None:
 async def test_rows_arrive_on_topics_of_a_template(broker: Mosquitto) -> None:
     """Any broker: the topic is what the template says."""
     topics = TopicTemplate("site/{device}/{property:kind}", endpoint_id=UPSTREAM, key="topic")
-    async with subscriber(broker.port) as parent, uplink(broker.port, topics=topics) as up:
+    payloads = SingleRows(topics, None)
+    async with subscriber(broker.port) as parent, uplink(broker.port, payloads=payloads) as up:
         up.queue().put(a_row(1, properties={"kind": "alarm"}))
         await parent.wait(1)
         assert parent.arrivals[0][0] == "site/dev-1/alarm"

@@ -281,3 +281,18 @@ async def test_only_a_row_that_had_left_whole_is_suspected(reset: bool) -> None:
         up.queue().rows = [row for row in up.queue().rows if row.offset == 2]
         up.pump.retry_now()
         await up.until(lambda: up.pump.statistics().failures[FailureKind.CLOSED] == 1)
+
+
+async def test_a_row_that_breaks_off_comes_again_before_the_next() -> None:
+    """R-12: a reset after 40 % of row 7 of 30: it comes again before row 8, nothing is lost."""
+    bodies = [b"row %d " % number + bytes(2000) for number in range(1, 31)]
+    async with mqtt_peer() as peer, uplink(peer.port) as up:
+        peer.break_in(after=6, size=800)
+        queue = up.queue()
+        queue.put(*(a_row(number, body=body) for number, body in enumerate(bodies, 1)))
+        await up.until(lambda: sum(up.pump.statistics().failures.values()) > 0)
+        up.pump.retry_now()
+        await up.until(lambda: len(queue.confirmed) == 30)
+        assert list(dict.fromkeys(peer.published)) == bodies
+        assert peer.published.count(bodies[6]) == 1
+        assert queue.confirmed == list(range(1, 31))

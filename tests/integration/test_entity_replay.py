@@ -79,6 +79,15 @@ def test_each_line_gets_an_answer(run):
         ({"input": [], "config": {"startup": "now"}}, "drop or compare"),
         ({"input": [], "config": {"auto_register": 1}}, "`auto_register` must be a true or false"),
         ({"input": [], "config": {"telemetry_cache_scope": "all"}}, "entity or global"),
+        ({"input": [], "config": {"auto_registr": True}}, "did you mean `auto_register`?"),
+        ({"input": [], "config": {"zzz": 1}}, "`config` has no member `zzz`: there are alarm_"),
+        ({"input": [], "config": {"availability": {"enabled": 1}}}, "did you mean `enable`?"),
+        ({"input": [], "config": {"availability": 7}}, "must be an object, or off"),
+        ({"input": [], "config": {"capabilities": {"restrt": False}}}, "mean `restart`?"),
+        ({"input": [], "config": {"capabilities": 1}}, "`config.capabilities` must be an object"),
+        ({"input": [], "config": {"software_management": {"apis": 1}}}, "did you mean `api`?"),
+        ({"input": [{"topic": "t", "retian": True}]}, "`input[0]` has no member `retian`"),
+        ({"input": [{"topic": "t", "at_ms": -1}]}, "`input[0].at_ms` is -1"),
     ],
 )
 def test_unusable_line_is_told_and_the_others_are_run(run, line, reason):

@@ -77,7 +77,12 @@ async def test_one_wrong_message_refuses_the_whole_batch() -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "status"),
-    [(Refusal.LIMIT, 507), (Refusal.CLOSED, 503), (Refusal.INVALID, 400)],
+    [
+        (Refusal.LIMIT, 507),
+        (Refusal.UNAVAILABLE, 503),
+        (Refusal.CLOSED, 503),
+        (Refusal.INVALID, 400),
+    ],
 )
 async def test_a_refusal_of_the_store_is_told_as_it_is(refusal: Refusal, status: int) -> None:
     """Which message was not taken, and how many of the request are stored nevertheless."""
@@ -186,10 +191,28 @@ async def test_what_is_refused_for_what_it_is_is_told() -> None:
         client.send(request(b"[]", Content_Type=BATCH))
         assert (await client.answer()).status == 400
         assert (await client.post(b"x", path="/nowhere")).status == 404
-        assert [(size, reason) for _, size, reason in bench.router.told] == [
-            (200, "too_large"),
-            (2, "malformed"),
+        assert (await client.post(b"x", method="GET")).status == 405
+        assert (await client.post(b"x" * 3000)).status == 413
+        assert (await client.post(b"abc", Content_Type=f"{BATCH}; charset=x")).status == 415
+        client.send(request(b"nonsense", Expect="100-continue", Content_Length="9000"))
+        assert (await client.answer()).status == 413
+        assert bench.router.told == [
+            ("press-1", 200, "too_large"),
+            ("press-1", 2, "malformed"),
+            ("press-1", 3000, "too_large"),
+            ("press-1", 3, "malformed"),
+            ("press-1", 9000, "too_large"),
         ]
+
+
+@pytest.mark.parametrize("refusal", list(Refusal))
+async def test_what_the_store_refuses_is_told_by_the_store(refusal: Refusal) -> None:
+    """The head does not count it again."""
+    async with running() as bench:
+        bench.router.refusals[0] = refusal
+        client = await bench.connect()
+        assert (await client.post(b"x")).status in {400, 503, 507}
+        assert bench.router.told == []
 
 
 async def test_a_refusal_keeps_the_connection_where_it_can() -> None:
@@ -219,6 +242,10 @@ async def test_an_oversize_body_is_refused_before_it_has_come() -> None:
                 client.send(b"x" * 10_000)
             assert await client.ended() == b""
             client.close()
+        announced, chunk = bench.router.told
+        assert announced == ("press-1", 9_000_000, "too_large")
+        assert (chunk[0], chunk[2]) == ("press-1", "too_large")
+        assert 1000 < chunk[1] <= 2000
         await bench.until(lambda: not bench.head.statistics().connections)
         assert bench.head.statistics().waiting_bytes == 0
 
@@ -412,6 +439,33 @@ async def test_passwords(tmp_path: Path) -> None:
         bench.identities.apply(read_identity_list(file))
         assert await status("press-1", "press-1", "s3cret") == 401
         assert len(bench.router.messages) == 6
+        # Who has not signed in is nobody, whatever he claims.
+        nobody = ("", 1, "not_authorized")
+        assert bench.router.told == [
+            *([nobody] * 2),
+            ("hall-2", 1, "foreign_identity"),
+            *([nobody] * 3),
+        ]
+
+
+async def test_a_name_is_told_only_of_who_has_signed_in(tmp_path: Path) -> None:
+    """A body refused by its headers comes before the password is looked at."""
+    file = tmp_path / "identities"
+    secret = str(PasswordHash.of(b"s3cret"))
+    file.write_text(json.dumps({"id": "press-1", "password": secret}), "utf-8")
+    file.chmod(0o600)
+    async with running(identities_file=file, message_bytes_max=1000) as bench:
+        client = await bench.connect()
+        right = basic("press-1", "s3cret")
+        for authorization in (None, basic("press-1", "wrong"), right):
+            headers = {"Authorization": authorization} if authorization else {}
+            assert (await client.post(b"x" * 2000, **headers)).status == 413
+        assert (await client.post(Authorization=right)).status == 204
+        assert (await client.post(b"x" * 2000, Authorization=right)).status == 413
+        assert (await client.post(b"x" * 2000, Authorization=basic("press-1", "no"))).status == 413
+        told = [device for device, size, reason in bench.router.told]
+        assert told == ["", "", "", "press-1", ""]
+        assert {entry[1:] for entry in bench.router.told} == {(2000, "too_large")}
 
 
 async def test_a_drain_answers_what_was_taken_and_takes_no_more() -> None:

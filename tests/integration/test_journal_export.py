@@ -129,6 +129,7 @@ def test_a_plan_is_kept_until_it_is_done(tmp_path: Path) -> None:
     again = ExportBook(tmp_path / "exports.json")
     assert again.plan("a", ["2", "3"]) == ["3"]
     assert again.plan("b", ["2", "3"]) == ["2", "3"]
+    again.done("b", ["2", "3"])
     assert again.targets() == ["a", "b"]
     again.done("c", [])
 
@@ -138,6 +139,7 @@ def test_targets_are_bounded_and_a_broken_book_is_begun_anew(tmp_path: Path) -> 
     book = ExportBook(tmp_path / "exports.json")
     for number in range(TARGETS_MAX + 3):
         book.plan(str(number), ["1"])
+        book.done(str(number), ["1"])
     assert book.targets() == [str(number) for number in range(3, TARGETS_MAX + 3)]
     (tmp_path / "exports.json").write_text("{")
     assert ExportBook(tmp_path / "exports.json").plan("0", ["1"]) == ["1"]
@@ -172,3 +174,20 @@ def test_exported_segments_make_room_first(tmp_path: Path) -> None:
     assert found.not_exported == 2
     assert found.not_exported_bytes == sizes[0] + sizes[1]
     assert len(found.kept) == 1
+
+
+def test_a_target_that_got_nothing_is_not_listed(tmp_path: Path) -> None:
+    """Neither with nothing to export, nor before the first export has come through."""
+    book = ExportBook(tmp_path / "exports.json")
+    assert book.plan("mistyped", []) == []
+    book.done("mistyped", [])
+    assert book.targets() == []
+    assert book.plan("unreachable", ["a"]) == ["a"]
+    assert book.plan("good", ["a"]) == ["a"]
+    book.done("good", ["a"])
+    assert book.targets() == ["good"]
+    assert ExportBook(tmp_path / "exports.json").targets() == ["good"]
+    # Once it has got something it stays, also when there is nothing more for it.
+    assert book.plan("good", []) == []
+    assert book.targets() == ["good"]
+    assert book.plan("unreachable", ["a", "b"]) == ["a"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.message import DEFAULT_PRIORITY, Recency
+from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, Recency
 from edgehub.store import Caps, Overflow, StoreOptions
 from tests.support.journal import journaling
 from tests.support.journal_page import check_copies, check_equation, read_folder
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
+
+EVENTS_BYTES_MAX = 6000
+"""Events of one group of these tests; they come when the group has its room already."""
 
 SUMS = pytest.mark.parametrize("bound", [1 << 20, 1], ids=["single", "sums"])
 
@@ -86,3 +89,49 @@ async def test_moved_rows_have_lines(tmp_path: Path, bound: int) -> None:
     assert counts == {7: 4, None: 4}
     balance = {queue: figures for (_, queue), figures in check_equation(lines).items()}
     assert balance == {(name, None): figures for (name, _), figures in left.items()}
+
+
+@pytest.mark.parametrize("overflow", [Overflow.BY_VALUE, Overflow.DROP_OLDEST])
+async def test_events_that_nobody_writes_count_into_the_hub_s_bytes(
+    tmp_path: Path, overflow: Overflow
+) -> None:
+    """Rows give way to them, they shrink to sums at a quarter, and the equation still closes."""
+    cap = 100_000
+    options = StoreOptions(journal=True, caps=Caps(bytes=cap, overflow=overflow))
+    async with journaling(tmp_path / "q.db", options=options) as it:
+        queue = it.hub.store.queue(UPSTREAM, P2)
+        most = 0
+        for _ in range(120):
+            await it.hub.stored(30)
+            queue.confirm(await queue.read_batch(10, 1 << 20))
+            await it.hub.store.flush()
+            assert queue.statistics().bytes + it.feed.bytes_waiting < cap + EVENTS_BYTES_MAX
+            most = max(most, it.feed.bytes_waiting)
+        assert queue.statistics().dropped_total > 1000
+        assert cap // 5 < most < cap // 4 + 2 * EVENTS_BYTES_MAX
+        (reached,) = it.hub.store.statistics().limits
+        assert (reached.cap, reached.queue) == ("hub bytes", None)
+        await it.end()
+        left = it.depths()
+        await it.journal.write_out(close=True)
+        assert it.feed.bytes_waiting == 0
+    lines = read_folder(it.folder)
+    check_copies(lines)
+    assert {queue: figures for (_, queue), figures in check_equation(lines).items()} == left
+
+
+async def test_events_take_the_room_that_was_handed_out(tmp_path: Path) -> None:
+    """Rows that are refused again and again leave events; the next ones find the limit in place."""
+    cap = 200_000
+    options = StoreOptions(journal=True, caps=Caps(bytes=cap, overflow=Overflow.REJECT_NEW))
+    async with journaling(tmp_path / "q.db", options=options) as it:
+        queue = it.hub.store.queue(UPSTREAM, P2)
+        await it.hub.stored(20)
+        while it.feed.bytes_waiting < cap // 5:
+            rows = await queue.read_batch(20, 1 << 20)
+            queue.give_back(rows, attempted=True, refusal="later")
+            await it.hub.store.flush()
+        while it.hub.settled[-1][1] is None:
+            await it.hub.stored(10)
+        taken = queue.statistics().bytes + it.feed.bytes_waiting
+        assert cap - 200 < taken < cap + EVENTS_BYTES_MAX

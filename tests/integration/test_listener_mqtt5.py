@@ -204,6 +204,11 @@ async def test_packet_too_large():
         assert int((await client.goodbye()).reason_code) == 0x95
         assert bench.ended() == {"packet_too_large": 1}
         assert bench.router.messages == []
+        # No more than the header was read: what is told is the packet, with the topic, two lengths,
+        # the packet id and the length of no properties.
+        size = answer.max_packet_size + len(EVENTS) + len(b"LLid0")
+        assert bench.router.told == [("dev1", size, "too_large")]
+        assert bench.dropped() == {"too_large": 1}
         await client.close()
 
 
@@ -236,6 +241,9 @@ async def test_what_ends_a_connection_is_named(data, code, reason):
         assert goodbye.reason_str
         if reason is not None:
             assert bench.ended() == {reason: 1}
+        is_message = reason == "qos_2" or code == 0x87
+        told = [("dev1", 0, reason or "foreign_identity")] if is_message else []
+        assert bench.router.told == told
         await client.close()
 
 

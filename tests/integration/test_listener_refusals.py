@@ -93,6 +93,7 @@ async def test_another_identity_in_the_topic():
         await module.close()
         assert bench.router.messages == []
         assert bench.ended() == {"foreign_identity": 3}
+        assert bench.router.told == [("dev1", 1, "foreign_identity")] * 3
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ async def test_broken_protocol(data, reason):
         assert await client.read_pubacks(1) == [8]
         assert await client.closed()
         assert bench.ended() == {reason: 1}
+        assert bench.router.told == ([("dev1", 1, "qos_2")] if reason == "qos_2" else [])
         other = await RawClient.signed_in(bench.port)
         await other.pong()
         await client.close()
@@ -157,11 +159,12 @@ async def test_refused_because_the_hub_closes():
         await client.close()
 
 
-async def test_refused_by_a_limit():
+@pytest.mark.parametrize("refusal", [Refusal.LIMIT, Refusal.UNAVAILABLE])
+async def test_refused_for_now(refusal):
     """The first refusal closes at once, one soon after waits for ten seconds since the close."""
     clock = ManualClock()
     async with running(clock=clock) as bench:
-        bench.router.refusal = Refusal.LIMIT
+        bench.router.refusal = refusal
         first = await RawClient.signed_in(bench.port)
         first.send(wire.publish(EVENTS, b"x", qos=1))
         assert await first.closed()

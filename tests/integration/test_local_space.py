@@ -400,6 +400,21 @@ async def test_retained_messages_are_bounded():
         await old.close()
 
 
+async def test_retained_messages_that_have_expired_make_room():
+    """A topic is kept where another one's time is over, long before anybody has swept."""
+    clock = ManualClock()
+    async with running(clock=clock, local_options=LocalOptions(retained_max=2)) as bench:
+        sender = await Client5.signed_in(bench.port, "sender")
+        for topic, seconds in (("te/1", 5), ("te/2", 20)):
+            await published(sender, topic, retain=True, message_expiry_interval=seconds)
+        assert await published(sender, "te/3", retain=True) == 0x97
+        await clock.advance(6)
+        assert await published(sender, "te/3", retain=True) == 0
+        assert set(bench.local.retained) == {"te/2", "te/3"}
+        assert await published(sender, "te/4", retain=True) == 0x97
+        await sender.close()
+
+
 async def test_retained_bytes_are_bounded():
     """Large values count by their size."""
     async with running(local_options=LocalOptions(retained_bytes_max=10_000)) as bench:

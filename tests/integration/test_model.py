@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from edgehub.message import UPSTREAM, EndpointId, Order
+from edgehub.store import Overflow
 from tests.support.model_world import FAULTS, KINDS, MANIFESTS, REFUSALS, Plan, World
 from tests.support.stores import LAB
 
@@ -79,6 +80,9 @@ def _is_failing(machine: StoreAndPumpMachine) -> bool:
 class StoreAndPumpMachine(RuleBasedStateMachine):
     """One history on one event loop; time stands still unless a rule lets it pass."""
 
+    is_limited = True
+    """Some histories have a limit of rows."""
+
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
@@ -97,10 +101,13 @@ class StoreAndPumpMachine(RuleBasedStateMachine):
         entire_clean_up=st.booleans(),
         orders=st.tuples(st.sampled_from(Order), st.sampled_from(Order)),
         max_attempts=st.sampled_from([0, 0, 2]),
+        overflow=st.sampled_from([None, None, *Overflow]),
         seed=st.integers(0, 1000),
     )
     def begin(self, **plan: object) -> None:
         """Start."""
+        if not self.is_limited:
+            plan["overflow"] = None
         self._world = World(Path(self._folder.name), Plan(**plan))  # type: ignore[arg-type]
         self._run(self._world.start())
 
@@ -172,6 +179,8 @@ class StoreAndPumpMachine(RuleBasedStateMachine):
 
 class FailingDiskMachine(StoreAndPumpMachine):
     """The same on a disk that fails now and then."""
+
+    is_limited = False
 
     @rule(fault=st.sampled_from(FAULTS), times=st.integers(1, 6), work=WORK)
     def fail(self, fault: tuple[str, str], times: int, work: list[tuple[Any, ...]]) -> None:

@@ -159,3 +159,16 @@ async def test_a_warning_comes_before_the_oldest_row_expires(tmp_path: Path) -> 
     assert [(line["queue_id"], line["waiting"], line["drain"]) for line in told] == [
         ("upstream_Pri7", 5, "offline")
     ]
+
+
+async def test_a_queue_shows_when_its_first_row_expires_at_once(tmp_path: Path) -> None:
+    """No look at the clock's next turn is needed; without an upstream nothing serves the queue."""
+    async with running(tmp_path, ManualClock()) as hub:
+        await publish(hub, "bulk", 1)
+        path = tmp_path / "data" / "control.sock"
+        (listed,) = await asyncio.to_thread(call, path, "queue list")
+        assert listed["oldest_expires_in_s"] == pytest.approx(900)
+        assert listed["drain"]["state"] == "unserved"
+        await publish(hub, "alarm", 1)
+        status = await asyncio.to_thread(call, path, "status")
+        assert status["queues"][0]["oldest_expires_in_s"] == pytest.approx(86_400)

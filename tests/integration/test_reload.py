@@ -326,6 +326,24 @@ async def test_requests_that_come_together_are_all_answered(tmp_path: Path) -> N
         assert outcomes[0]["outcome"] == "applied"
 
 
+async def test_an_id_that_is_added_meanwhile_refuses_the_reload(tmp_path: Path) -> None:
+    """Between the check of a manifest and its coming into force; nothing of it is in force then."""
+    bench = Bench(tmp_path, ManualClock())
+    bench.manifest(ALL_UPSTREAM)
+    async with running(bench):
+        table = bench.hub._route_table  # noqa: SLF001 - as if the id came right after the check
+        table.check = lambda _manifest: None
+        route = "FROM /messages/* INTO $upstream"
+        await bench.command("route add", id="new", body=route)
+        bench.manifest({"new": route})
+        bench.settings["drain_timeout_s"] = 7
+        outcome = await bench.command("config reload")
+        assert (outcome["outcome"], outcome["faults"][0]["route"]) == ("refused", "new")
+        assert bench.hub.status()["routing_table"]["routes"] == len(ALL_UPSTREAM) + 1
+        bench.manifest(ALL_UPSTREAM)
+        assert (await bench.command("config reload"))["outcome"] == "applied"
+
+
 async def test_rates_of_the_queues_tell_what_a_manifest_needs(tmp_path: Path) -> None:
     """Disk need is measured bytes per second times the new time to live, and says over what."""
     bench = Bench(tmp_path, ManualClock())

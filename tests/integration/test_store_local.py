@@ -10,7 +10,7 @@ import pytest
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
 from edgehub.store import LocalTable
-from tests.support.stores import running
+from tests.support.stores import FaultPlan, faulty_database, running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -251,3 +251,46 @@ async def test_what_is_hastened_does_not_wait_for_more(tmp_path: Path):
         table.hasten()
         await asyncio.sleep(0)
         assert hub.store.statistics().commits_total == commits
+
+
+async def test_what_leaves_need_not_wait_for_room_for_what_comes(tmp_path: Path):
+    """On a full disk confirmed messages and cleared topics are deleted before others are tried."""
+    plan = FaultPlan()
+    settled = Settled()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        table = a_table(hub)
+        confirmed = a_local("te/a")
+        table.enqueue("a", confirmed, settled, retain=False, sent=True)
+        table.keep(a_local("te/kept"), settled)
+        await table.flush()
+        plan.fail("INSERT OR REPLACE INTO local_message", "SQLITE_FULL", times=1 << 30)
+        table.dequeue("a", confirmed)
+        table.keep(a_local("te/kept", b""), settled)
+        table.enqueue("a", a_local("te/b"), settled, retain=False, sent=False)
+        hub.send()
+        await hub.until(lambda: hub.store.statistics().failing is not None, tick_s=0.1)
+        await hub.until(lambda: hub.store.statistics().commits_total > 1, tick_s=0.1)
+        assert await hub.scalar("SELECT count(*) FROM local_message") == 0
+        assert await hub.scalar("SELECT count(*) FROM local_queue") == 0
+        assert await hub.scalar("SELECT count(*) FROM retained") == 0
+        assert len(settled.all) == 2
+        assert hub.store.statistics().failing is not None, "what needs room still fails"
+        plan.heal()
+        await hub.until(lambda: len(settled.all) == 4, tick_s=0.5)
+        assert settled.all == [(0, None)] * 4
+        assert hub.settled == [(0, None)]
+        assert await hub.scalar("SELECT topic FROM local_message") == "te/b"
+
+
+async def test_a_message_that_comes_back_to_a_session_stays(tmp_path: Path):
+    """Removed and stored again for the same session within one commit, it is there."""
+    async with running(tmp_path / "q.db") as hub:
+        table = a_table(hub)
+        message = a_local()
+        for client_id in ("a", "b"):
+            table.enqueue(client_id, message, Settled(), retain=False, sent=False)
+        await table.flush()
+        table.dequeue("a", message)
+        table.enqueue("a", message, Settled(), retain=False, sent=False)
+        await table.flush()
+        assert await hub.scalar("SELECT count(*) FROM local_queue") == 2

@@ -35,9 +35,12 @@ async def test_a_file_of_an_older_hub_is_taken_over(tmp_path: Path, version: int
             assert hub.store.damage is None
             assert await hub.scalar("PRAGMA user_version") == len(SCRIPTS)
             rows = await read_all(hub.queue(P2))
-            assert bodies(rows)[:3] == [b"body-1", b"body-2", b"body-4"]
+            stored = [b"body-1", b"body-2", b"body-4", b"body-5", b"body-6"]
+            assert bodies(rows)[: len(stored)] == stored
             assert rows[0].attempts == 1
-            assert len(rows) == 3 + joined
+            assert len(rows) == len(stored) + joined
+            assert [row.creation for row in rows[:5]] == [False, False, False, True, False]
+            assert [row.predecessor for row in rows[:5]] == [None, None, None, None, 7]
             (fresh,) = await read_all(hub.queue(P0))
             assert fresh.message.properties == {"kind": "a", "none": None}
             assert fresh.expires_ms - fresh.enqueued_ms == 600_000

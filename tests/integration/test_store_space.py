@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.errors import StartupError
+from edgehub.errors import StartupError, StoreError
+from edgehub.message import UPSTREAM, Refusal
 from edgehub.store import Caps, Overflow, Store, StoreOptions
+from tests.support.journal import journaling
+from tests.support.journal_page import check_copies, check_equation, read_folder
 from tests.support.stores import P2, a_message, a_result, bodies, read_all, running
 
 if TYPE_CHECKING:
@@ -177,3 +180,86 @@ async def test_a_floor_of_free_space_keeps_commits_from_failing(disk: Path) -> N
         assert figures.depth > 1000
         (reached,) = statistics.limits
         assert reached.cap == "free disk space"
+
+
+async def test_a_journal_that_finds_no_space_loses_no_event(disk: Path) -> None:
+    """On a full disk events wait in the file, in its bounds; with space all of it has its lines."""
+    options = StoreOptions(journal=True, caps=Caps(bytes=2**20))
+    async with journaling(disk / "q.db", options=options) as it:
+        hub, queue = it.hub, it.hub.store.queue(UPSTREAM, P2)
+        foreign = disk / "foreign"
+        for _ in range(40):
+            await hub.stored(50, a_result(P2))
+            queue.confirm(await queue.read_batch(40, 1 << 20))
+            await hub.store.flush()
+        foreign.write_bytes(bytes(disk_usage(disk).free // 4096 * 4096))
+        waiting = it.feed.bytes_waiting
+        with pytest.raises((OSError, StoreError)):
+            await it.journal.write_out()
+        assert it.feed.bytes_waiting == waiting
+        hub.send_many(4000, a_result(P2))
+        await hub.until(lambda: hub.store.statistics().failing is not None, tick_s=0.1)
+        foreign.unlink()
+        await hub.until(lambda: hub.store.statistics().failing is None, tick_s=0.5)
+        await hub.until(lambda: len(hub.settled) == 6000, tick_s=0.5)
+        await it.end()
+        left = it.depths()
+        await it.journal.write_out(close=True)
+        assert it.feed.bytes_waiting == 0
+    lines = read_folder(it.folder)
+    check_copies(lines)
+    assert {name: figures for (_, name), figures in check_equation(lines).items()} == left
+
+
+@pytest.fixture
+def disk_image(tmp_path: Path) -> Iterator[Path]:
+    """Make and mount a file system of 24 MiB in a file; gives its folder."""
+    if subprocess.run(["losetup", "-f"], capture_output=True, check=False).returncode:
+        pytest.skip("a container may have no loop devices")
+    image, folder = tmp_path / "image", tmp_path / "disk"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(24 * 2**20)
+    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", image], check=True)
+    _mount(folder)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def _mount(folder: Path) -> None:
+    subprocess.run(["mount", "-o", "loop", folder.parent / "image", folder], check=True)
+
+
+def _turn_read_only(folder: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,abort", folder], check=True)
+
+
+def _mount_again(folder: Path) -> None:
+    subprocess.run(["umount", folder], check=True)
+    _mount(folder)
+
+
+async def test_a_disk_that_turns_read_only_loses_nothing(disk_image: Path) -> None:
+    """As after an error of the disk: rows are still sent, once; nobody is told that all is well."""
+    path = disk_image / "q.db"
+    async with running(path) as hub:
+        await hub.stored(200, a_result(P2))
+        _turn_read_only(disk_image)
+        queue = hub.queue()
+        sent = await queue.read_batch(50, 1 << 20)
+        queue.confirm(sent)
+        hub.send_many(20, a_result(P2))
+        await hub.until(lambda: hub.store.statistics().failing is not None, tick_s=0.1)
+        assert len(hub.settled) == 200
+        failing = hub.store.statistics().failing
+        assert failing is not None
+        assert failing.startswith(("SQLITE_READONLY", "SQLITE_IOERR"))
+        rest = await read_all(queue)
+        assert [row.offset for row in (*sent, *rest)] == list(range(1, 201))
+        queue.give_back(rest, attempted=False)
+    assert all(refusal is Refusal.CLOSED for _, refusal in hub.settled[200:])
+    _mount_again(disk_image)
+    async with running(path) as hub:
+        assert hub.store.damage is None
+        assert bodies(await read_all(hub.queue())) == [b"body-%d" % n for n in range(200)]
+        await hub.stored(1, a_result(P2))

@@ -120,7 +120,7 @@ def test_a_day_is_judged(balanced: DataFrame, hub: str):
 def test_a_breach_is_told_whole(balanced: DataFrame):
     """Which hub, which queue, by how much, and what to do."""
     with pytest.raises(QualityError) as told:
-        quality.check(balanced, [])
+        quality.check(balanced, balanced.limit(0))
     assert told.value.exit_code == 5
     assert "hub line-missing, endpoint upstream, priority 2: in - out = 1 rows, 100 bytes" in str(
         told.value

@@ -174,7 +174,7 @@ def test_without_any_java_it_says_what_to_install(tmp_path: Path, monkeypatch: p
         find_java_home({"PATH": str(tmp_path)}, tmp_path)
     assert "no java on PATH" in str(told.value)
     assert "default-jre-headless" in str(told.value)
-    assert "edgehub[spark,java]" in str(told.value)
+    assert ".[spark,java]" in str(told.value)
 
 
 def test_the_archive_for_a_cluster_is_whole(tmp_path: Path):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.report import export_lines, rows_of
-from tests.support.report_loop import windows_of
+from tests.support import report_oracle as oracle
+from tests.support.report import export_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import duckdb
@@ -20,24 +18,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-QUEUE = "hub, endpoint, priority"
-CAUSE = """CASE WHEN waited_ms IS NULL THEN 'unknown'
-    WHEN offline_ms = greatest(offline_ms, behind_ms, retry_ms, rate_ms) THEN 'offline'
-    WHEN behind_ms = greatest(behind_ms, retry_ms, rate_ms) THEN 'behind'
-    WHEN retry_ms >= rate_ms THEN 'retry' ELSE 'rate' END"""
-PARTS = ("waited_ms", "offline_ms", "behind_ms", "retry_ms", "rate_ms")
-FLOWS = f"""
-    SELECT {QUEUE}, CASE event WHEN 'moved' THEN 'moved_out' ELSE event END AS flow,
-        n, bytes, day_ms
-    FROM lines WHERE event IN ('enqueued', 'requeued', 'sent', 'expired', 'dropped',
-        'dead_lettered', 'purged', 'lost', 'moved')
-    UNION ALL SELECT hub, to_endpoint, to_priority, 'moved_in', n, bytes, day_ms
-    FROM lines WHERE event = 'moved'
-    UNION ALL SELECT {QUEUE}, 'carried_in', n, bytes, 0
-    FROM lines WHERE event = 'carried' AND edge = 'in'
-"""
-COMES = "flow IN ('enqueued', 'requeued', 'carried_in', 'moved_in')"
-
 
 @pytest.fixture(scope="module")
 def database(export: Path) -> duckdb.DuckDBPyConnection:
@@ -45,113 +25,32 @@ def database(export: Path) -> duckdb.DuckDBPyConnection:
     return export_lines(export)
 
 
-def same(found: Iterable[dict[str, Any]], expected: Iterable[dict[str, Any]], names: Sequence[str]):
-    """Compare rows in the named columns, whatever their order."""
-    ours = sorted(([row[name] for name in names] for row in found), key=repr)
-    theirs = sorted(([row[name] for name in names] for row in expected), key=repr)
-    assert ours == theirs
-    assert ours
-
-
 def test_expiry(results: Results, database: duckdb.DuckDBPyConnection):
     """Rows, bytes and the parts of their waits by queue, route, device, cause and hour."""
-    sums = ", ".join(f"coalesce(sum({name}), 0)::BIGINT AS {name}" for name in ("ttl_ms", *PARTS))
-    expected = rows_of(
-        database,
-        f"""SELECT {QUEUE}, routes[1] AS route, device, {CAUSE} AS cause, day_ms // 3600000 AS hour,
-            sum(n)::BIGINT AS rows, sum(bytes)::BIGINT AS bytes, {sums}
-        FROM lines WHERE event = 'expired' GROUP BY ALL""",
-    )
-    same(results.table("expiry"), expected, list(expected[0]))
+    oracle.check_expiry(results, database)
 
 
 def test_flows_of_the_equation(results: Results, database: duckdb.DuckDBPyConnection):
     """Each flow of each queue in rows and bytes."""
-    expected = rows_of(
-        database,
-        f"SELECT {QUEUE}, flow, sum(n)::BIGINT AS rows, sum(bytes)::BIGINT AS bytes "
-        f"FROM ({FLOWS}) GROUP BY ALL",
-    )
-    known = {
-        (row["hub"], row["endpoint"], row["priority"]): row for row in results.table("balance")
-    }
-    assert {(row["hub"], row["endpoint"], row["priority"]) for row in expected} == set(known)
-    for row in expected:
-        balanced = known[row["hub"], row["endpoint"], row["priority"]]
-        flow = row["flow"]
-        assert (balanced[f"{flow}_rows"], balanced[f"{flow}_bytes"]) == (row["rows"], row["bytes"])
-    told = sum(row["rows"] for row in expected)
-    names = [name for name in next(iter(known.values())) if name.endswith("_rows")]
-    counted = [name for name in names if name not in ("carried_out_rows", "difference_rows")]
-    assert told == sum(row[name] for row in known.values() for name in counted)
+    oracle.check_flows(results, database)
 
 
 def test_backlog(results: Results, database: duckdb.DuckDBPyConnection):
     """Rows and bytes that wait at the end of each slot of ten minutes."""
-    flows = rows_of(
-        database,
-        f"""SELECT {QUEUE}, least(day_ms, 86399999) // 600000 AS slot,
-            sum(CASE WHEN {COMES} THEN n ELSE -n END)::BIGINT AS rows,
-            sum(CASE WHEN {COMES} THEN bytes ELSE -bytes END)::BIGINT AS bytes
-        FROM ({FLOWS}) GROUP BY ALL""",
-    )
-    changes: dict[Any, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for row in flows:
-        key = (row["hub"], row["endpoint"], row["priority"])
-        changes[key][row["slot"]] = (row["rows"], row["bytes"])
-    expected = []
-    found = results.table("backlog")
-    last = defaultdict(int)
-    for row in found:
-        last[row["hub"]] = max(last[row["hub"]], row["slot"])
-    assert {hub: slot for hub, slot in last.items() if slot != 143} == {"open": 60}
-    for key, slots in changes.items():
-        waiting = [0, 0]
-        for slot in range(last[key[0]] + 1):
-            net = slots.get(slot, (0, 0))
-            waiting = [waiting[0] + net[0], waiting[1] + net[1]]
-            expected.append((*key, slot, *waiting))
-    names = ("hub", "endpoint", "priority", "slot", "rows", "bytes")
-    assert sorted(tuple(row[name] for name in names) for row in found) == sorted(expected)
+    oracle.check_backlog(results, database, {"open": 60})
 
 
 def test_waiting_percentiles(results: Results, database: duckdb.DuckDBPyConnection):
     """The smallest wait of enough rows, at three digits; the rest exactly."""
-    digits = "length(CAST(waited_ms AS VARCHAR))"
-    bucket = f"waited_ms - waited_ms % CAST(pow(10, greatest({digits} - 3, 0)) AS BIGINT)"
-    sums = ", ".join(f"coalesce(sum({name}), 0)::BIGINT AS {name}" for name in PARTS)
-    expected = rows_of(
-        database,
-        f"""SELECT {QUEUE}, sum(n)::BIGINT AS sent,
-            coalesce(sum(n) FILTER (waited_ms IS NULL), 0)::BIGINT AS unknown,
-            quantile_disc({bucket}, 0.5) AS p50_ms, quantile_disc({bucket}, 0.9) AS p90_ms,
-            quantile_disc({bucket}, 0.99) AS p99_ms, max(waited_ms) AS max_ms, {sums}
-        FROM lines WHERE event = 'sent' AND (count IS NULL OR waited_ms IS NULL)
-            AND (hub LIKE 'model%' OR hub = 'mixed')
-        GROUP BY ALL""",
-    )
-    found = results.table("waiting", "hub LIKE 'model%' OR hub = 'mixed'")
-    same(found, expected, list(expected[0]))
+    oracle.check_waiting(results, database, "hub LIKE 'model%' OR hub = 'mixed'")
 
 
 def test_losses(results: Results, database: duckdb.DuckDBPyConnection):
     """Drops, dead letters, demotions, refusals by the kind of their reason."""
-    expected = rows_of(
-        database,
-        f"""SELECT {QUEUE}, event, split_part(reason, ':', 1) AS reason, sum(n)::BIGINT AS rows,
-            sum(coalesce(bytes, 0))::BIGINT AS bytes
-        FROM lines WHERE event IN ('dropped', 'dead_lettered', 'purged', 'lost', 'moved', 'retried',
-            'refused', 'dead_purged')
-        GROUP BY ALL""",
-    )
-    same(results.table("losses"), expected, list(expected[0]))
+    oracle.check_losses(results, database)
 
 
 def test_starvation_windows(results: Results, database: duckdb.DuckDBPyConnection):
     """A loop over the lines in their order, without pieces or minutes, finds the same windows."""
-    expected = windows_of(rows_of(database, "SELECT * FROM lines"))
-    names = ("hub", "endpoint", "priority", "kind", "length_ms", "idle_ms", "served")
-    names += ("rows", "bytes", "expired", "retried")
-    found = results.table("starvation_windows")
-    same(found, expected, names)
-    assert {row["hub"] for row in found} >= {"model-1", "model-2"}
+    oracle.check_windows(results, database)
+    assert {row["hub"] for row in results.table("starvation_windows")} >= {"model-1", "model-2"}

@@ -117,7 +117,7 @@ def test_copies_of_lines_are_found(spark: SparkSession, tmp_path: Path):
     journal.write(tmp_path, name="000000009999-9f3c21ab.jsonl.gz")
     lines = lines_of(spark, tmp_path)
     assert lines is not None
-    good = readers.good_lines(lines)
-    assert readers.copies(good).collect()[0]["copies"] == 8
-    assert readers.without_copies(good).count() == 201
-    assert readers.copies(readers.without_copies(good)).collect()[0]["copies"] == 0
+    assert readers.tally(lines).collect()[0]["copies"] == 8
+    without = readers.without_copies(lines)
+    assert without.count() == 201
+    assert readers.tally(without).collect()[0]["copies"] == 0

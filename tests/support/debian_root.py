@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
 PYTHON_VERSION = "3.11"
-SOURCES = ("edgehub", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+SOURCES = ("edgehub", "analytics", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
 TIMEOUT_S = 900
 
 

@@ -42,7 +42,7 @@ class MapperBench:
     def restart(self) -> list[Line]:
         """Begin anew with what the tables hold, and give what the start sends."""
         self.mapper = Mapper(self.options, load_entities(self.connection))
-        return self._carry_out(self.mapper.start(self.now))
+        return self.carry_out(self.mapper.start(self.now))
 
     @property
     def now(self) -> Instant:
@@ -55,7 +55,7 @@ class MapperBench:
             payload = payload.encode()
         elif not isinstance(payload, bytes):
             payload = json.dumps(payload).encode()
-        return self._carry_out(self.mapper.handle(topic, payload, self.now, client=client))
+        return self.carry_out(self.mapper.handle(topic, payload, self.now, client=client))
 
     def child(self, device: str, /, **members: Any) -> list[Line]:
         """Register `device/<device>//` with the id of its name in capitals."""
@@ -68,19 +68,20 @@ class MapperBench:
         lines: list[Line] = []
         while (due_ms := self.mapper.next_due_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            lines += self._carry_out(self.mapper.tick(self.now))
+            lines += self.carry_out(self.mapper.tick(self.now))
         self.now_ms = end_ms
         return lines
 
     def refuse_creation(self, topic_id: str) -> None:
         """Let the cloud refuse the create line of an entity."""
-        self._carry_out(self.mapper.creation_refused(topic_id))
+        self.carry_out(self.mapper.creation_refused(topic_id))
 
     def outputs(self) -> list[Output]:
         """Give the rows of the last message."""
         return [effect for effect in self.effects if isinstance(effect, Output)]
 
-    def _carry_out(self, effects: list[Effect]) -> list[Line]:
+    def carry_out(self, effects: list[Effect]) -> list[Line]:
+        """Write changes, and give the lines."""
         self.effects = effects
         writes = EntityWrites()
         lines: list[Line] = []

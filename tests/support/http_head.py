@@ -72,9 +72,11 @@ class HttpClient:
         self.reader = reader
         self.writer = writer
 
-    async def post(self, body: bytes = b"x", *, path: str = EVENTS, **headers: str) -> Answer:
+    async def post(
+        self, body: bytes = b"x", *, path: str = EVENTS, method: str = "POST", **headers: str
+    ) -> Answer:
         """Send a request and read its answer; `_` in names of headers stands for `-`."""
-        self.send(request(body, path=path, **headers))
+        self.send(request(body, path=path, method=method, **headers))
         return await self.answer()
 
     def send(self, data: bytes) -> None:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import paho.mqtt.client as paho
 
+from edgehub.batch import read_batch
 from edgehub.clock import SystemClock
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
-from tests.support.uplink import http_uplink, uplink
+from tests.support.uplink import batched_rows, http_uplink, uplink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -32,13 +33,16 @@ if TYPE_CHECKING:
     from tests.support.uplink import Uplink
 
 DEVICES = 20
+ALARMING_DEVICES = 5
+ALARM = b"alarm "
 BULK_WAITING = 400
-BULK_BODY = b"bulk".ljust(200, b"-")
 ALARM_BYTES = 250
 ALARM_SHARE = 0.05
 BARE_ALARMS = 3
 STEP_S = 0.02
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 LAST_ALARMS_S = 90
+DRAIN_S = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,18 @@ class Arrivals:
 
     def take(self, body: bytes) -> None:
         """Note one body."""
-        if body == BULK_BODY:
-            self.bulk += 1
-        else:
+        if body.startswith(ALARM):
             self.at.setdefault(body, self._clock.monotonic())
+        else:
+            self.bulk += 1
+
+    def take_payload(self, payload: bytes) -> None:
+        """Note the body, or the bodies of a batch."""
+        if payload.startswith(ZSTD_MAGIC):
+            for record in read_batch(payload, bytes_max=2**21):
+                self.take(record["body"].encode())
+        else:
+            self.take(payload)
 
 
 class Trial:
@@ -140,7 +152,7 @@ class Trial:
             backlog_s: How long the link takes for what waits.
         """
         rows = round(backlog_s * self.bit_s / 8 / ALARM_BYTES)
-        await self._parts.until(lambda: len(self._bulk.rows) <= rows, 60)
+        await self._parts.until(lambda: len(self._bulk.rows) <= rows, DRAIN_S)
         return await self._measure(seconds, self._bulk, rows)
 
     async def _measure(self, seconds: float, queue: MemoryQueue, waiting: int) -> Outcome:
@@ -169,9 +181,11 @@ class Trial:
 
     def _put_alarm(self, queue: MemoryQueue) -> bytes:
         self._offset += 1
-        body = (b"alarm %d " % self._offset).ljust(200, b"-")
+        body = (ALARM + b"%d " % self._offset).ljust(200, b"-")
         self._put_at[body] = self._clock.monotonic()
-        queue.put(a_row(self._offset, device="alarmer", body=body))
+        # From one device, over HTTP, each would wait for the answer to the one before.
+        device = f"alarmer-{len(self._put_at) % ALARMING_DEVICES}"
+        queue.put(a_row(self._offset, device=device, body=body))
         return body
 
     def _top_up(self, waiting: int) -> None:
@@ -180,26 +194,49 @@ class Trial:
         for _ in range(missing):
             self._offset += 1
             device = f"dev-{self._offset % DEVICES}"
-            rows.append(a_row(self._offset, device=device, body=BULK_BODY))
+            body = telemetry(self._rng, self._offset)
+            rows.append(a_row(self._offset, device=device, body=body))
         if rows:
             self._bulk.put(*rows)
 
 
+def telemetry(rng: random.Random, number: int) -> bytes:
+    """Give what a machine says of itself every few seconds: 200 bytes, every value another one."""
+    values = {
+        "ts": 1_764_300_000_000 + number * 137,
+        "temperature": round(rng.gauss(64, 4), 2),
+        "pressure": round(rng.gauss(1013, 6), 2),
+        "vibration": [round(rng.random(), 3) for _ in range(3)],
+        "rpm": rng.randint(1000, 2000),
+        "power_w": round(rng.gauss(740, 90), 1),
+        "oil": {"temperature": round(rng.gauss(51, 2), 1), "level": round(rng.random(), 2)},
+        "state": rng.choice(("run", "run", "run", "idle", "stop")),
+        "cycle": number // DEVICES,
+    }
+    return json.dumps(values).encode()
+
+
 @contextlib.asynccontextmanager
-async def trial(kind: str, path: ThinPath, folder: Path, *, bit_s: float) -> AsyncIterator[Trial]:
+async def trial(
+    kind: str, path: ThinPath, folder: Path, *, bit_s: float, holds: bool = True
+) -> AsyncIterator[Trial]:
     """Set up a peer behind the link and an endpoint before it, and measure the bare way.
 
     Args:
-        kind: `mqtt`, towards a Mosquitto with a subscriber, or `http`.
+        kind: `mqtt`, towards a Mosquitto with a subscriber, `batches` with compressed batches, or
+            `http`.
         path: The link.
         folder: For the broker.
         bit_s: Rate of the link upward.
+        holds: The broker holds a confirmation back until the one before is acknowledged, as a
+            Mosquitto does that is not told otherwise; a parent hub does not.
     """
     arrivals = Arrivals()
     with contextlib.ExitStack() as stack:
         with path.far():
-            if kind == "mqtt":
-                broker = stack.enter_context(Mosquitto(folder, host=path.host))
+            if kind != "http":
+                lines = () if holds else ("set_tcp_nodelay true",)
+                broker = stack.enter_context(Mosquitto(folder, *lines, host=path.host))
                 stack.enter_context(_subscriber(path.host, broker.port, arrivals))
                 port = broker.port
             else:
@@ -208,6 +245,8 @@ async def trial(kind: str, path: ThinPath, folder: Path, *, bit_s: float) -> Asy
         host, port = path.reach(port)
         if kind == "mqtt":
             running = uplink(port, host=host)
+        elif kind == "batches":
+            running = uplink(port, host=host, payloads=batched_rows())
         else:
             running = http_uplink(f"http://{host}:{port}/in")
         async with running as parts:
@@ -220,7 +259,7 @@ async def trial(kind: str, path: ThinPath, folder: Path, *, bit_s: float) -> Asy
 def _subscriber(host: str, port: int, arrivals: Arrivals) -> Iterator[None]:
     subscribed = threading.Event()
     client = paho.Client(paho.CallbackAPIVersion.VERSION2)
-    client.on_message = lambda _client, _data, message: arrivals.take(message.payload)
+    client.on_message = lambda _client, _data, message: arrivals.take_payload(message.payload)
     client.on_subscribe = lambda *_arguments: subscribed.set()
     client.connect(host, port)
     client.loop_start()

@@ -31,12 +31,44 @@ class MemoryQueue:
         self.wake: Callable[[MemoryQueue], None] = lambda _queue: None
         self._held_senders: set[str] = set()
         self._held_rows: set[int] = set()
+        self._taken: set[int] = set()
 
     def put(self, *rows: Row) -> None:
         """Append rows and tell the pump, as a commit does."""
         for row in rows:
             insort(self.rows, row, key=lambda row: row.offset)
         self.wake(self)
+
+    @property
+    def out_of_turn(self) -> MemoryQueue:
+        """See `PumpQueue`."""
+        return self
+
+    def creates(self, offset: int) -> bool:
+        """See `OutOfTurn`."""
+        here = [*self.rows, *self.in_flight.values()]
+        return any(row.offset == offset and row.creation for row in here)
+
+    def is_in_flight(self, offset: int) -> bool:
+        """See `OutOfTurn`."""
+        return offset in self.in_flight
+
+    async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:
+        """See `OutOfTurn`."""
+        self._taken.update(offsets)
+        taken: list[Row] = []
+        for row in [row for row in self.rows if row.offset in set(offsets)]:
+            if taken and row.size > bytes_max:
+                break
+            bytes_max -= row.size
+            taken.append(row)
+            self.rows.remove(row)
+            self.in_flight[row.offset] = row
+        return taken
+
+    def leave(self, offset: int) -> None:
+        """See `OutOfTurn`."""
+        self._taken.discard(offset)
 
     @property
     def waiting(self) -> list[int]:
@@ -117,7 +149,9 @@ class MemoryQueue:
         assert self.in_flight.pop(row.offset) is row
 
     def _is_ready(self, row: Row) -> bool:
-        return row.message.sender not in self._held_senders and row.offset not in self._held_rows
+        if row.offset in self._held_rows or row.offset in self._taken:
+            return False
+        return row.message.sender not in self._held_senders
 
 
 def a_row(

@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from edgehub.message import FailureKind
+from edgehub.store import Overflow
 from tests.support.model_rows import Copy, Line
 
 if TYPE_CHECKING:
@@ -37,8 +38,15 @@ ATTEMPTED = {FailureKind.TRANSIENT, FailureKind.TIMEOUT}
 class Ledger:
     """All copies, in the order in which their messages came."""
 
-    def __init__(self, strict: Mapping[EndpointId, bool], max_attempts: int) -> None:
+    def __init__(
+        self,
+        strict: Mapping[EndpointId, bool],
+        max_attempts: int,
+        overflow: Overflow | None = None,
+    ) -> None:
         self._strict = strict
+        self._overflow = overflow
+        """What happens at the limit of rows, None = there is none."""
         self._max_attempts = max_attempts
         self.lines: dict[Key, Line] = {}
         self.open: dict[int, list[Copy]] = {}
@@ -53,17 +61,30 @@ class Ledger:
         self.is_leaving = False
         """A queue is being told that rows leave."""
 
+    def line(self, key: Key) -> Line:
+        """Give what is known of a queue."""
+        return self.lines.setdefault(key, Line(key))
+
+    @property
+    def out_total(self) -> int:
+        """Count the rows that a pump has."""
+        return sum(copy.out for line in self.lines.values() for copy in line.live.values())
+
     # -- heads ---------------------------------------------------------------------------------
 
     def append(
-        self, token: int, sender: str, now_ms: int, targets: Iterable[tuple[Key, int]]
+        self,
+        token: int,
+        sender: str,
+        now_ms: int,
+        targets: Iterable[tuple[Key, int, tuple[Key, int] | None]],
     ) -> None:
         """Note a message that is handed in."""
         self.open[token] = copies = []
-        for key, expires_ms in targets:
-            copy = Copy(key, token, sender, now_ms, expires_ms)
+        for key, expires_ms, fallback in targets:
+            copy = Copy(key, token, sender, now_ms, expires_ms, fallback)
             copies.append(copy)
-            line = self.lines.setdefault(key, Line(key))
+            line = self.line(key)
             line.live[token] = line.unsent[sender][token] = copy
 
     def accept(self, token: int, message_id: str) -> None:
@@ -73,7 +94,9 @@ class Ledger:
         if copies:
             self._name(message_id, token)
             first = next(iter(self.open), token)
-            assert self.is_leaving or first >= token, f"{token} is acknowledged before {first}"
+            # What is dropped has nothing to wait for.
+            at_once = self.is_leaving or self._overflow is Overflow.DROP_NEWEST
+            assert at_once or first >= token, f"{token} is acknowledged before {first}"
         for copy in copies:
             copy.accepted = True
             self.lines[copy.key].enqueued += 1
@@ -99,15 +122,23 @@ class Ledger:
         for line in self.lines.values():
             if line.key[0] == key[0] and line.key[1] < key[1] and line.delayed_until_s <= now_s:
                 waiting = line.ready(now_s, now_ms)
-                assert not waiting, f"{key} is read before {waiting[:3]}"
+                assert self._condemn(waiting), f"{key} is read before {waiting[:3]}"
 
     def take(
-        self, key: Key, rows: Sequence[Row], room: tuple[int, int], before: list[Copy]
+        self,
+        key: Key,
+        rows: Sequence[Row],
+        room: tuple[int, int],
+        before: list[Copy],
+        now_ms: int,
     ) -> None:
         """Judge what a read gave; `room` are its bounds, `before` the rows ready all the time."""
-        line = self.lines[key]
+        line = self.line(key)
+        self.notice_moves(key, [token_of(row.message.body) for row in rows], now_ms)
         taken = [self._copy(key, row) for row in rows]
         for copy, row in zip(taken, rows, strict=True):
+            assert not copy.is_stale(now_ms), f"{copy} is too old for its queue"
+            assert not copy.condemned, f"{copy} was passed by and is read"
             assert not copy.left, f"{copy} is read again"
             assert not copy.out, f"{copy} is read twice"
             assert copy.sender not in line.held_senders, f"the sender of {copy} is held"
@@ -118,7 +149,7 @@ class Ledger:
         full = len(rows) == room[0] or sum(row.size for row in rows) + ROW_BYTES_MAX > room[1]
         last = max(tokens) if rows and full else math.inf
         missing = [copy for copy in before if copy.token < last and copy.token not in known]
-        assert not missing, f"{missing[:3]} are passed by"
+        assert self._condemn(missing), f"{missing[:3]} are passed by"
         for copy in taken:
             copy.out = True
 
@@ -202,7 +233,8 @@ class Ledger:
             for earlier in line.unsent[copy.sender].values():
                 if earlier.token >= copy.token:
                     break
-                assert not earlier.waits(now_ms), f"{copy} is sent before {earlier}"
+                late = earlier.has_moved or earlier.is_stale(now_ms) or earlier.condemned
+                assert late or not earlier.waits(now_ms), f"{copy} is sent before {earlier}"
             del line.unsent[copy.sender][copy.token]
         refused = line.refused[copy.sender]
         refused.pop(copy.token, None)
@@ -241,6 +273,64 @@ class Ledger:
 
     # -- files ---------------------------------------------------------------------------------
 
+    def notice_moves(self, key: Key, tokens: Iterable[int], now_ms: int) -> None:
+        """Judge that rows are found in another queue than before: they were too old for it."""
+        line = self.line(key)
+        unknown = [token for token in tokens if token not in line.live]
+        for token in unknown:
+            for other in self.lines.values():
+                copy = other.live.get(token)
+                if copy is not None and copy.fallback == key:
+                    assert copy.stale_ms <= now_ms, f"{copy} has moved before its time"
+                    assert not copy.out, f"{copy} has moved in flight"
+                    assert not copy.left, f"{copy} has moved though it had left"
+                    self._move(copy, other, line)
+                    break
+
+    def _condemn(self, copies: Sequence[Copy]) -> bool:
+        """Hold that copies which should have been read were taken out by a limit, if one can."""
+        if self._overflow in {None, Overflow.REJECT_NEW}:
+            return not copies
+        for copy in copies:
+            copy.condemned = True
+        return True
+
+    def _check_displaced(self, copy: Copy, line: Line) -> None:
+        """Judge that a copy has gone because of a limit: the oldest go, or the newest."""
+        assert self._overflow not in {None, Overflow.REJECT_NEW}, f"{copy} is lost"
+        if self._overflow is Overflow.DROP_NEWEST:
+            assert copy.offset == -1, f"{copy} was stored and has to stay"
+        else:
+            assert not copy.out, f"{copy} gives way in flight"
+            older = [
+                each
+                for each in line.live.values()
+                if each.token < copy.token and each.offset > 0 and not each.was_busy
+            ]
+            assert not older, f"{copy} gives way before {older[:3]}"
+        copy.left = "dropped"
+        line.dropped += 1
+
+    def notice_all_moves(self, found: Mapping[Key, Rows], now_ms: int) -> None:
+        """Judge those of all queues."""
+        for key, rows in found.items():
+            self.notice_moves(key, rows, now_ms)
+
+    def _move(self, copy: Copy, line: Line, target: Line) -> None:
+        token, sender = copy.token, copy.sender
+        del line.live[token]
+        line.refused[sender].pop(token, None)
+        if line.trials.get(sender) is copy:
+            del line.trials[sender]
+        target.live[token] = copy
+        target.live = dict(sorted(target.live.items()))
+        if line.unsent[sender].pop(token, None) is not None:
+            target.unsent[sender][token] = copy
+            target.unsent[sender] = dict(sorted(target.unsent[sender].items()))
+        copy.key, copy.fallback, copy.has_moved = target.key, None, True
+        # What kept it back was its old queue's.
+        copy.not_before_s, copy.blocks = 0.0, False
+
     def check_rows(self, key: Key, rows: Rows, now_ms: int, *, stored: bool) -> None:
         """Compare the rows of one queue with what they may be.
 
@@ -258,7 +348,8 @@ class Ledger:
             offset, attempts = rows.get(copy.token, (0, 0))
             if not offset:
                 if copy.accepted:
-                    assert copy.left or copy.expires_ms <= now_ms, f"{copy} is lost"
+                    if not (copy.left or copy.expires_ms <= now_ms):
+                        self._check_displaced(copy, line)
                     assert not copy.out or copy.left, f"{copy} leaves the file in flight"
                     self._forget(copy)
                 elif stored and not copy.out:
@@ -278,6 +369,7 @@ class Ledger:
 
     def crashed(self, found: Mapping[Key, Rows], now_ms: int) -> None:
         """Go on from what is in the files."""
+        self.notice_all_moves(found, now_ms)
         for copies in self.open.values():
             stored = any(copy.token in found.get(copy.key, ()) for copy in copies)
             for copy in copies:
@@ -347,8 +439,10 @@ class Ledger:
 
     def _check_barrier(self, copy: Copy, refused: Iterable[Copy], now_ms: int, what: str) -> None:
         for earlier in refused:
-            passed = earlier.token < copy.token and earlier.waits(now_ms)
-            assert not passed, f"{copy} {what} before {earlier}, which was refused"
+            waits = earlier.waits(now_ms) and not earlier.condemned
+            passed = waits and earlier.token < copy.token and not earlier.is_stale(now_ms)
+            is_fine = self._condemn([earlier] if passed else [])
+            assert is_fine, f"{copy} {what} before {earlier}, which was refused"
 
     def _take_effect(self, copy: Copy, now_s: float) -> None:
         """Begin the pauses that a failure causes: the pump knows of it from now on."""

@@ -173,7 +173,7 @@ class WatchedQueue:
         world, ledger = self._world, self._world.ledger
         if self._life.is_over:
             return await self._queue.read_batch(rows_max, bytes_max)
-        line = ledger.lines[self._key]
+        line = ledger.line(self._key)
         ledger.choose(self._key, *world.now)
         before = line.ready(*world.now)
         raised = world.faults.raised
@@ -183,8 +183,13 @@ class WatchedQueue:
         if world.faults.raised > raised:
             line.read_after_s = world.now[0] + READ_PAUSE_S
             before = []
-        before = [copy for copy in before if copy.waits(world.now[1])]
-        ledger.take(self._key, rows, (rows_max, bytes_max), before)
+        now_ms = world.now[1]
+        before = [
+            copy
+            for copy in before
+            if copy.waits(now_ms) and copy.key == self._key and not copy.is_stale(now_ms)
+        ]
+        ledger.take(self._key, rows, (rows_max, bytes_max), before, world.now[1])
         self._life.keys.update((row.offset, self._key) for row in rows)
         return rows
 

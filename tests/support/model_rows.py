@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from edgehub.message import NEVER_MS
+
 if TYPE_CHECKING:
     from edgehub.message import EndpointId, Priority, SendResult
 
@@ -30,12 +32,23 @@ class Copy:
         gone: It was seen missing in the file; nothing brings it back.
         attempts: Refused sends; the file knows `stored_attempts` of them or more.
         not_before_s: Its back-off lasts until then at least.
+        condemned: It was passed by, so a limit must have taken it out: it may never be read.
+        fallback: Where it belongs from `stale_ms` on, None = it has no recency, or has moved.
+        has_moved: It has gone there, so that rows which it should have preceded may have left.
     """
 
     def __init__(
-        self, key: Key, token: int, sender: str, enqueued_ms: int, expires_ms: int
+        self,
+        key: Key,
+        token: int,
+        sender: str,
+        enqueued_ms: int,
+        expires_ms: int,
+        fallback: tuple[Key, int] | None = None,
     ) -> None:
         self.key = key
+        self.fallback, self.stale_ms = fallback or (None, NEVER_MS)
+        self.has_moved = False
         self.token = token
         self.sender = sender
         self.enqueued_ms = enqueued_ms
@@ -58,6 +71,7 @@ class Copy:
         self.on_link = False
         self.result: SendResult | None = None
         self.again = False
+        self.condemned = False
         self.not_before_s = 0.0
 
     def __repr__(self) -> str:
@@ -68,6 +82,15 @@ class Copy:
         """Tell whether it must still be delivered."""
         return not (self.gone or self.left or self.disowned) and self.expires_ms > now_ms
 
+    @property
+    def was_busy(self) -> bool:
+        """Tell whether it may have been on its way when others gave way."""
+        return bool(self.sends or self.attempts or self.out or self.left or self.has_moved)
+
+    def is_stale(self, now_ms: int) -> bool:
+        """Tell whether it must not be sent from the queue that it is in."""
+        return self.fallback is not None and self.stale_ms <= now_ms
+
 
 class Line:
     """One queue: its copies in order, and who is kept back.
@@ -75,7 +98,7 @@ class Line:
     Attributes:
         live: Copies that are not gone, in order.
         gone_offset: Highest offset that left the file below the lowest row.
-        enqueued, sent, expired, dead: Counts of this life.
+        enqueued, sent, expired, dead, dropped: Counts of this life.
     """
 
     def __init__(self, key: Key) -> None:
@@ -89,7 +112,7 @@ class Line:
     def start(self, depth: int) -> None:
         """Begin a life with so many rows in the file."""
         self.depth_at_start = depth
-        self.enqueued = self.sent = self.dead = 0
+        self.enqueued = self.sent = self.dead = self.dropped = 0
         self.held_senders: dict[str, float] = {}
         self.held_rows: dict[int, float] = {}
         self.trials: dict[str, Copy] = {}
@@ -111,6 +134,8 @@ class Line:
             if copy.accepted
             and not copy.out
             and copy.waits(now_ms)
+            and not copy.is_stale(now_ms)
+            and not copy.condemned
             and copy.sender not in self.held_senders
             and copy.offset not in self.held_rows
         ]

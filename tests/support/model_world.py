@@ -22,7 +22,7 @@ from edgehub.message import (
 )
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.table import RouteTable
-from edgehub.store import StoreOptions
+from edgehub.store import Caps, Overflow, StoreOptions
 from tests.support.model import Ledger, token_of
 from tests.support.model_hub import Life
 from tests.support.stepped import SteppedClock
@@ -36,24 +36,25 @@ if TYPE_CHECKING:
     from tests.support.model_rows import Key
 
 KINDS = ("alarm", "bulk", "brief")
-Target = tuple[EndpointId, int, int]
-"""Endpoint, priority, time to live in seconds; 0 = never ends."""
+Target = tuple[EndpointId, int, int, int, int]
+"""Endpoint, priority, time to live in seconds (0 = never ends), seconds of freshness (0 = none) and
+the priority after them."""
 
 MANIFESTS: tuple[dict[str, list[Target]], ...] = (
     {
-        "alarm": [(UPSTREAM, 0, 0)],
-        "bulk": [(UPSTREAM, 7, 0), (LAB, 2, 60)],
-        "brief": [(UPSTREAM, 3, 20)],
+        "alarm": [(UPSTREAM, 0, 0, 10, 3)],
+        "bulk": [(UPSTREAM, 7, 0, 0, 0), (LAB, 2, 60, 20, 7)],
+        "brief": [(UPSTREAM, 3, 20, 0, 0)],
     },
     {
-        "alarm": [(UPSTREAM, 0, 0), (LAB, 2, 0)],
-        "bulk": [(UPSTREAM, 7, 30)],
+        "alarm": [(UPSTREAM, 0, 0, 0, 0), (LAB, 2, 0, 5, DEFAULT_PRIORITY)],
+        "bulk": [(UPSTREAM, 7, 30, 0, 0)],
         "brief": [],
     },
     {
-        "alarm": [(UPSTREAM, 3, 0)],
-        "bulk": [(UPSTREAM, 3, 0)],
-        "brief": [(LAB, DEFAULT_PRIORITY, 7)],
+        "alarm": [(UPSTREAM, 3, 0, 30, 7)],
+        "bulk": [(UPSTREAM, 3, 0, 0, 0)],
+        "brief": [(LAB, DEFAULT_PRIORITY, 7, 0, 0)],
     },
 )
 """Each leaves queues behind that others fill, so that they only drain."""
@@ -80,6 +81,8 @@ FAULTS = (
 )
 COMMIT_PAUSE_S = 5.0
 """A commit that failed is tried again after so long at most; clean-up waits behind it."""
+ROWS_MAX = 25
+"""Of the hub, where there is a limit."""
 CLEAN_UP_S = 13.0
 """Two rounds of the clean-up, for times to live of up to 60 s."""
 SETTLED_SHARE = 0.8
@@ -96,6 +99,7 @@ class Plan:
     entire_clean_up: bool = True
     orders: tuple[Order, Order] = (Order.STRICT, Order.STRICT)
     max_attempts: int = 0
+    overflow: Overflow | None = None
     seed: int = 0
 
     def options(self) -> StoreOptions:
@@ -105,6 +109,7 @@ class Plan:
             cache_bytes_max=self.cache_bytes,
             check_entire_queue_on_cleanup=self.entire_clean_up,
             wal_bytes_max=200_000,
+            caps=Caps() if self.overflow is None else Caps(rows=ROWS_MAX, overflow=self.overflow),
         )
 
 
@@ -118,7 +123,7 @@ class World:
         self.clock = SteppedClock()
         self.faults = FaultPlan()
         strict = {endpoint: order is Order.STRICT for endpoint, order in self.orders.items()}
-        self.ledger = Ledger(strict, plan.max_attempts)
+        self.ledger = Ledger(strict, plan.max_attempts, plan.overflow)
         self.delivers = {UPSTREAM: False, LAB: False}
         self._folder = folder
         self._path = folder / "0" / "queue.db"
@@ -127,6 +132,8 @@ class World:
         self._manifest = 0
         self._sound_since_s = 0.0
         self._raised = 0
+        self._depth_before = 0
+        """Rows found at the start: what lies above a limit stays."""
         self._life: Life
 
     @property
@@ -146,9 +153,11 @@ class World:
         await life.open(self._path)
         found = life.disk.look(self._rows)
         self.ledger.started(found)
+        self.ledger.notice_all_moves(found, self.now[1])
         for key, rows in found.items():
             self.ledger.check_rows(key, rows, self.now[1], stored=True)
         self._check_dead(life.disk.look(_dead))
+        self._depth_before = sum(len(rows) for rows in found.values())
         await life.begin()
         await self.settle()
 
@@ -159,8 +168,12 @@ class World:
             token = len(self._messages)
             now_ms = self.now[1]
             expiries = [
-                ((endpoint, Priority(p)), now_ms + ttl_s * 1000 if ttl_s else NEVER_MS)
-                for endpoint, p, ttl_s in targets
+                (
+                    (endpoint, Priority(p)),
+                    now_ms + ttl_s * 1000 if ttl_s else NEVER_MS,
+                    ((endpoint, Priority(later)), now_ms + fresh_s * 1000) if fresh_s else None,
+                )
+                for endpoint, p, ttl_s, fresh_s, later in targets
             ]
             self.ledger.append(token, device, now_ms, expiries)
             body = f"{token}|".ljust(size, "x").encode()
@@ -333,6 +346,8 @@ class World:
             self._sound_since_s = now_s + COMMIT_PAUSE_S
         ledger, store = self.ledger, self._life.store
         found = self._life.disk.look(self._rows)
+        ledger.notice_all_moves(found, now_ms)
+        self._check_balance(found)
         for queue in store.queues():
             key = (queue.endpoint_id, queue.priority)
             rows = found.get(key, {})
@@ -340,19 +355,35 @@ class World:
             line, figures = ledger.lines[key], queue.statistics()
             assert figures.depth == len(rows), f"{queue.id} says {figures}, holds {len(rows)}"
             assert figures.enqueued_total == line.enqueued, (figures, line.enqueued)
-            left = figures.sent_total + figures.expired_total + figures.dead_lettered_total
-            assert line.depth_at_start + line.enqueued - left == len(rows), figures
             lowest = min([offset for offset, _ in rows.values()], default=1 << 62)
             assert figures.checkpoint < lowest, f"{queue.id}: {figures.checkpoint} of {lowest}"
             if stored:
                 assert (figures.sent_total, figures.dead_lettered_total) == (line.sent, line.dead)
+                if self.plan.overflow is None:
+                    assert not figures.dropped_total, figures
                 gone = line.gone_offset if not rows or line.gone_offset < lowest else 0
                 assert gone <= figures.checkpoint, f"{queue.id}: {figures.checkpoint} of {gone}"
         self._life.disk.look(self._check_sums)
+        if stored and self.plan.overflow is not None and not ledger.out_total:
+            depth = sum(len(rows) for rows in found.values())
+            assert depth <= max(ROWS_MAX, self._depth_before), f"{depth} rows are too many"
         if stored:
             self._check_dead(self._life.disk.look(_dead))
             if now_s - max(self._sound_since_s, self._life.started_s) > CLEAN_UP_S:
                 self._check_clean_up(now_ms)
+
+    def _check_balance(self, found: dict[Key, Rows]) -> None:
+        """What came in and has not left waits, in whichever queue of its endpoint."""
+        for endpoint in self.delivers:
+            balance = depth = 0
+            for queue in self._life.store.queues_of(endpoint):
+                key = (endpoint, queue.priority)
+                line, figures = self.ledger.line(key), queue.statistics()
+                left = figures.sent_total + figures.expired_total + figures.dead_lettered_total
+                left += figures.dropped_total
+                balance += line.depth_at_start + line.enqueued - left
+                depth += len(found.get(key, ()))
+            assert balance == depth, f"{endpoint} holds {depth}, should {balance}"
 
     def _check_sums(self, connection: sqlite3.Connection) -> None:
         """Bytes of each queue, and the references of shared bodies, all from the file itself."""
@@ -367,6 +398,10 @@ class World:
         assert connection.execute(sql).fetchone() == (shared,), f"{shared} references"
 
     def _check_clean_up(self, now_ms: int) -> None:
+        for line in self.ledger.lines.values():
+            for copy in line.live.values():
+                late = copy.is_stale(now_ms - round(CLEAN_UP_S * 1000))
+                assert copy.out or copy.left or not late, f"{copy} is too old and stays"
         if not self.plan.entire_clean_up:
             return
         for line in self.ledger.lines.values():
@@ -431,7 +466,7 @@ def _dead(connection: sqlite3.Connection) -> dict[Key, dict[int, str]]:
 def _manifest(kinds: dict[str, list[Target]]) -> Any:
     routes: dict[str, Any] = {}
     for kind, targets in kinds.items():
-        for endpoint, priority, ttl_s in targets:
+        for endpoint, priority, ttl_s, fresh_s, later in targets:
             sink = "$upstream" if endpoint == UPSTREAM else f'Endpoint("{endpoint}")'
             route: dict[str, Any] = {
                 "route": f"FROM /messages/* WHERE kind = '{kind}' INTO {sink}",
@@ -439,9 +474,13 @@ def _manifest(kinds: dict[str, list[Target]]) -> Any:
             }
             if priority != DEFAULT_PRIORITY:
                 route["priority"] = priority
+            if fresh_s:
+                route["Recency"] = {"Seconds": fresh_s}
+                if later != DEFAULT_PRIORITY:
+                    route["Recency"]["FallbackPriority"] = later
             routes[f"{kind}-{endpoint}"] = route
     document = {
-        "schemaVersion": "1.1",
+        "schemaVersion": "1.3",
         "routes": routes,
         "storeAndForwardConfiguration": {"timeToLiveSecs": -1},
     }

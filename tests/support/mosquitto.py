@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -92,6 +93,11 @@ class Mosquitto:
         if process is not None:
             process.kill()
             process.wait()
+
+    def snapshot(self) -> None:
+        """Have it write down what it holds, as it does from time to time."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGUSR1)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -38,6 +38,7 @@ class MqttPeer:
         self.port = 0
         self._fatal: bytes | None = None
         self._reset: bool | None = None
+        self._break_in: tuple[int, int] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._changed = asyncio.Event()
 
@@ -61,6 +62,10 @@ class MqttPeer:
     def hold_back(self, *, reset: bool) -> None:
         """Close the connection after the first bytes of a PUBLISH, by FIN or by RST."""
         self._reset = reset
+
+    def break_in(self, after: int, size: int) -> None:
+        """Reset the connection, once, when `size` bytes have come behind PUBLISH number `after`."""
+        self._break_in = (after, size)
 
     def send(self, data: bytes) -> None:
         """Write raw bytes to the hub."""
@@ -87,6 +92,11 @@ class MqttPeer:
             while True:
                 if self._reset is not None and self.connects:
                     await self._close_early(reader, writer)
+                    break
+                if self._break_in is not None and len(self.published) == self._break_in[0]:
+                    await reader.readexactly(self._break_in[1])
+                    self._break_in = None
+                    writer.transport.abort()
                     break
                 kind, flags, payload = await _packet(reader)
                 if kind == PUBLISH and self._fatal is not None and payload.endswith(self._fatal):

@@ -31,6 +31,7 @@ class SimulatedLink:
         modem: What has not been transmitted waits in a modem, where nobody sees it.
         holds: The peer holds confirmations until the one before is acknowledged (Nagle).
         cap_bytes_s: See `SendWindow`.
+        piece_share: See `PumpOptions`; other than 0, what is sent together is confirmed together.
         alarm_every_s: Mean time between alarms, infinite = none.
 
     Attributes:
@@ -48,6 +49,7 @@ class SimulatedLink:
         modem: bool = False,
         alarm_every_s: float = math.inf,
         cap_bytes_s: float = math.inf,
+        piece_share: float = 0.0,
     ) -> None:
         self.rate = rate
         self.rtt_s = rtt_s
@@ -62,11 +64,15 @@ class SimulatedLink:
         self.worst_wait_s = 0.0
         self.waits_s: list[float] = []
         self.sent_bytes = 0
+        self.sent_rows = 0
+        self.sends = 0
+        self._shares_payloads = piece_share > 0
         self.window = SendWindow(
             head_of_line_s=HEAD_OF_LINE_S,
             rows_max=100_000,
             bytes_max=2**30,
             cap_bytes_s=cap_bytes_s,
+            piece_share=piece_share,
         )
         self._acks: list[tuple[float, int, int, int, Flight]] = []
         self._released_at = -math.inf
@@ -156,17 +162,24 @@ class SimulatedLink:
             rows = min(rows, max(1, room // self.size))
             flight = self.window.sent(self.now, rows, rows * self.size)
             self.sent_bytes += rows * self.size
-            for _ in range(rows):
+            self.sent_rows += rows
+            self.sends += 1
+            for number in range(1, rows + 1):
                 start = max(self.now - self.burst_s, self.free_at)
                 if self._alarms:
                     self.waits_s.append(max(self.now, start) - self._alarms.pop(0))
                 self.free_at = start + self.size / self.rate
-                self._sequence += 1
-                heapq.heappush(
-                    self._acks, (self._confirmed_at(), self._sequence, 1, self.size, flight)
-                )
+                if not self._shares_payloads:
+                    self._push_ack(1, flight)
+                elif number == rows:
+                    self._push_ack(rows, flight)
             self.in_flight_most = max(self.in_flight_most, self.window.in_flight_bytes)
             self.worst_wait_s = max(self.worst_wait_s, self.free_at - self.now)
+
+    def _push_ack(self, rows: int, flight: Flight) -> None:
+        self._sequence += 1
+        ack = (self._confirmed_at(), self._sequence, rows, rows * self.size, flight)
+        heapq.heappush(self._acks, ack)
 
     def _confirmed_at(self) -> float:
         arrived = max(self.now, self.free_at) + self.rtt_s / 2

@@ -35,9 +35,13 @@ class Subscriber:
     async def collect(self, client: aiomqtt.Client) -> None:
         """Record until cancelled."""
         async for message in client.messages:
-            self.arrivals.append((message.topic.value, bytes(message.payload)))
-            self.times.append(asyncio.get_running_loop().time())
-            self._changed.set()
+            self.note(message.topic.value, bytes(message.payload))
+
+    def note(self, topic: str, body: bytes) -> None:
+        """Record a message."""
+        self.arrivals.append((topic, body))
+        self.times.append(asyncio.get_running_loop().time())
+        self._changed.set()
 
 
 @contextlib.asynccontextmanager

@@ -8,11 +8,14 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import SystemClock
-from edgehub.endpoints.aiomqtt_bridge import LinkOptions, TlsOptions
+from edgehub.egress import BATCH_PIECE_SHARE
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
+from edgehub.endpoints.mqtt_link import LinkOptions, TlsOptions
+from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
+from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
 from tests.support.memory_queue import MemoryQueue
 
@@ -22,13 +25,17 @@ if TYPE_CHECKING:
 
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import Endpoint
+    from edgehub.endpoints.mqtt_topic import Topics
     from edgehub.message import Row
+
+
+CLIENT_ID = "hub-1"
 
 
 class Uplink:
     """The parts of one uplink on real time."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, options: PumpOptions | None = None) -> None:
         self.clock = SystemClock()
         self.endpoint = endpoint
         self.queues: dict[int, MemoryQueue] = {}
@@ -39,6 +46,7 @@ class Uplink:
             clock=self.clock,
             now_ms=self.clock.boottime_ms,
             rng=random.Random(3),
+            options=options,
         )
 
     def queue(self, priority: int = DEFAULT_PRIORITY) -> MemoryQueue:
@@ -59,6 +67,20 @@ def _rules(_row: Row) -> DeliveryRules:
     return DeliveryRules()
 
 
+def batched_rows(
+    *, topics: Topics | None = None, packet_bytes_max: int | None = None, rows_max: int = 256
+) -> BatchedRows:
+    """Give the payloads of an endpoint with `batch = "zstd"`."""
+    return BatchedRows(
+        topics or BatchTopic(CLIENT_ID, compress=True),
+        lambda hub_ms: hub_ms,
+        rows_max=rows_max,
+        bytes_max=65_536,
+        compress=True,
+        packet_bytes_max=packet_bytes_max,
+    )
+
+
 @contextlib.asynccontextmanager
 async def uplink(
     port: int,
@@ -76,13 +98,15 @@ async def uplink(
     link = LinkOptions(
         host=host,
         port=port,
-        client_id="hub-1",
+        client_id=CLIENT_ID,
         username=username,
         password_file=password_file,
         tls=tls,
         connect_timeout_s=connect_timeout_s,
         keep_alive_s=keep_alive_s,
     )
+    is_batched = isinstance(options.get("payloads"), BatchedRows)
+    pump_options = PumpOptions(piece_share=BATCH_PIECE_SHARE) if is_batched else None
     endpoint = MqttEndpoint(
         UPSTREAM,
         MqttOptions(link=link, **options),
@@ -90,7 +114,7 @@ async def uplink(
         rng=random.Random(3),
         device_bound=device_bound,
     )
-    async with _running(endpoint) as parts:
+    async with _running(endpoint, pump_options) as parts:
         yield parts
 
 
@@ -109,8 +133,8 @@ async def http_uplink(url: str, **options: Any) -> AsyncIterator[Uplink]:
 
 
 @contextlib.asynccontextmanager
-async def _running(endpoint: Endpoint) -> AsyncIterator[Uplink]:
-    parts = Uplink(endpoint)
+async def _running(endpoint: Endpoint, options: PumpOptions | None = None) -> AsyncIterator[Uplink]:
+    parts = Uplink(endpoint, options)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(parts.pump.run())
         yield parts

@@ -13,16 +13,24 @@ import pytest
 from edgehub.cli import main
 from edgehub.config.change import LIVE_KEYS
 from edgehub.settings import (
+    BrokerSettings,
     ClockSettings,
+    CumulocityEndpointSettings,
+    EntitySettings,
     FileEndpointSettings,
     HttpEndpointSettings,
     HttpSettings,
     JournalSettings,
     LogSettings,
+    MapperSettings,
     MqttEndpointSettings,
     MqttSettings,
+    RedisSettings,
+    RoutingTableSettings,
     Settings,
     StoreSettings,
+    TenantSettings,
+    WebSettings,
 )
 
 if TYPE_CHECKING:
@@ -40,10 +48,18 @@ SECTIONS: list[type[BaseModel]] = [
     JournalSettings,
     MqttSettings,
     HttpSettings,
+    BrokerSettings,
+    EntitySettings,
+    MapperSettings,
     MqttEndpointSettings,
     HttpEndpointSettings,
     FileEndpointSettings,
+    CumulocityEndpointSettings,
     LogSettings,
+    WebSettings,
+    RedisSettings,
+    RoutingTableSettings,
+    TenantSettings,
 ]
 
 

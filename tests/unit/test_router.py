@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from edgehub.message import Message
+from edgehub.message import Message, Refusal
+from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router
 from edgehub.routes.manifest import DEFAULT_MANIFEST, parse_manifest
 from edgehub.routes.table import RouteTable
@@ -20,20 +21,87 @@ class _Store:
 
     def __init__(self) -> None:
         self.appended: list[Message] = []
+        self.went_to: list[str] = []
+        self.dropped: list[tuple[str, str]] = []
+        self.refused: list[str] = []
+
+    def drop(self, _message, result, reason) -> None:
+        """Take note of one that is not stored."""
+        self.dropped.append((result.endpoint_id, reason))
+
+    def refuse(self, _message, reason) -> None:
+        """Take note of one that is refused."""
+        self.refused.append(reason)
 
     def append(self, message, results, settle, token) -> None:
         """Take one."""
         assert results
+        self.went_to += [result.endpoint_id for result in results]
         self.appended.append(message)
         settle(token, None)
 
 
-def _message() -> Message:
-    return Message("press-1", None, "/messages/", {}, {}, b"x")
+class _Peer:
+    """An endpoint whose peer takes packets of so many bytes."""
+
+    def __init__(self, endpoint_id: str, row_bytes_max: int | None) -> None:
+        self.id = endpoint_id
+        self.row_bytes_max = row_bytes_max
+
+    def wire_bytes(self, row) -> int:
+        """Give the size of a packet with a topic of 80 bytes."""
+        return len(row.message.body) + 80
 
 
-def _table(manifest) -> RouteTable:
-    return RouteTable.compile(manifest, endpoints=[])
+def _message(size: int = 1) -> Message:
+    return Message("press-1", None, "/messages/", {}, {}, b"x" * size)
+
+
+def _table(manifest, *endpoints: str) -> RouteTable:
+    return RouteTable.compile(manifest, endpoints=endpoints)
+
+
+TWO = parse_manifest(
+    {
+        "schemaVersion": "1.1",
+        "routes": {
+            "up": "FROM /messages/* INTO $upstream",
+            "lab": 'FROM /messages/* INTO Endpoint("lab")',
+        },
+        "storeAndForwardConfiguration": {"timeToLiveSecs": 60},
+    },
+    file="m.json",
+)
+
+
+def test_what_no_peer_can_take_is_refused_with_its_size() -> None:
+    """P-10: the whole packet is measured before it is stored, topic and all; others go on."""
+    store, limits = _Store(), PacketLimits()
+    router = Router(_table(TWO, "lab"), store, limits)
+    for endpoint in (_Peer("upstream", 131_072), _Peer("lab", 1000)):
+        limits.watch(endpoint)
+    settled: list[tuple[int, object]] = []
+    with capture_logs() as logs:
+        for token, size in enumerate((131_000, 130_992, 920, 131_000)):
+            router.submit(_message(size), lambda *answer: settled.append(answer), token)
+    assert settled == [(0, Refusal.INVALID), (1, None), (2, None), (3, Refusal.INVALID)]
+    assert store.refused[0] == "too_large: packet of 131080 bytes, lab takes 1000"
+    assert sorted(store.went_to) == ["lab", "upstream", "upstream"]
+    assert store.dropped == [("lab", "too_large: packet of 131072 bytes, lab takes 1000")]
+    assert [line["total"] for line in logs] == [1]
+    assert router.too_large_total == 3
+
+
+def test_a_peer_without_a_limit_takes_all() -> None:
+    """What is not known is not refused, and an endpoint that has gone is not asked."""
+    store, limits = _Store(), PacketLimits()
+    limits.watch(_Peer("upstream", None))
+    assert not limits
+    limits.watch(_Peer("upstream", 100))
+    limits.unwatch("upstream")
+    router = Router(_table(DEFAULT_MANIFEST), store, limits)
+    router.submit(_message(300_000), lambda *_: None, 0)
+    assert len(store.appended) == 1
 
 
 def test_what_no_route_takes_is_acknowledged_counted_and_told() -> None:

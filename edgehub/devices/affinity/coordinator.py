@@ -4,7 +4,8 @@ Owns the shapes of questions, answers and notices. Rule of the election: no reco
 frame counter: the hub that asks gets the device; the same counter from the recorded hub: allowed;
 all else is a duplicate. A frame of a newer session than the recorded one starts the counter anew,
 one of an older session is late, and a duplicate. Whenever the device gets another hub, the former
-one gets a notice. A coordinator that gives no answer says nothing about ownership.
+one gets a notice. A counter for an answer to the device is granted to its owner alone, and never
+twice. A coordinator that gives no answer says nothing about ownership.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Ballot:
         f_cnt: Frame counter, 32 bits.
         generation: Number of the device's session to which the counter belongs.
         restarted: The device may have started again: a recorded counter above 1 is cleared first.
+        f_cnt_down: Last downlink counter that the hub knows, if it wants the next one with the
+            answer; None = it wants none.
     """
 
     device_id: str
@@ -30,6 +33,7 @@ class Ballot:
     f_cnt: int
     generation: int = 0
     restarted: bool = False
+    f_cnt_down: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +45,33 @@ class Verdict:
         owner: Hub to which the device belongs now.
         epoch: Number of the election that gave it the device.
         f_cnt: Highest counter seen.
+        f_cnt_down: Downlink counter that is granted with it, None = none: do not answer.
+        former: Hub from which the election took the device, "" = from none.
     """
 
     won: bool
     owner: str
     epoch: int
     f_cnt: int
+    f_cnt_down: int | None = None
+    former: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownlinkClaim:
+    """A hub's wish to send a message to a device on its own account (class C).
+
+    Attributes:
+        device_id: To which device.
+        hub_id: Who asks.
+        generation: Number of the session to which the counter belongs.
+        f_cnt_down: Last downlink counter that the hub knows.
+    """
+
+    device_id: str
+    hub_id: str
+    generation: int
+    f_cnt_down: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +149,15 @@ class Coordinator(Protocol):
             CoordinatorUnreachableError: No answer, or it is busy.
         """
 
+    async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
+        """Give the next downlink counter to the owner of a device; None = another hub owns it.
+
+        Raises:
+            CoordinatorUnreachableError: No answer, or it is busy.
+        """
+
     async def notices(self, hub_id: str, after: str) -> NoticeBatch:
-        """Wait for notices to a hub; after "" = from the oldest one.
+        """Wait for notices to a hub; after "" = from the oldest one, and nothing is waited for.
 
         Raises:
             CoordinatorUnreachableError: No answer.

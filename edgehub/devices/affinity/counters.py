@@ -11,7 +11,6 @@ from typing import Final
 
 from edgehub.devices.source import Activation, DeviceProfile
 
-GAP_MAX: Final = 16_384
 REPEATS_MAX: Final = 3
 RESTART_MAX: Final = 1
 """A device that starts again sends 0, some send 1."""
@@ -62,4 +61,5 @@ def check_counter(
         return CounterCheck.REPEATED if repeats < REPEATS_MAX else CounterCheck.REPEATED_TOO_OFTEN
     if is_loser and (f_cnt > last or may_restart):
         return CounterCheck.NEW
-    return CounterCheck.NEW if last < f_cnt <= last + GAP_MAX else CounterCheck.INVALID
+    is_near = profile.gap_max is None or f_cnt <= last + profile.gap_max
+    return CounterCheck.NEW if last < f_cnt and is_near else CounterCheck.INVALID

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from edgehub.devices.affinity.coordinator import Ballot
 from edgehub.devices.affinity.copies import Copy
 from edgehub.devices.affinity.counters import CounterCheck, check_counter
-from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.outcome import Handling, Outcome, Reason, Result
 from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError
@@ -84,13 +84,14 @@ async def process_data(device: Device, uplink: Uplink, handle: Handle, *, waited
 class _DataRun:
     """One frame while it is its device's turn."""
 
-    __slots__ = ("_copy", "_device", "_handle", "_uplink")
+    __slots__ = ("_copy", "_device", "_handle", "_has_waited", "_uplink")
 
     def __init__(self, device: Device, uplink: Uplink, handle: Handle, copy: Copy) -> None:
         self._device = device
         self._uplink = uplink
         self._handle = handle
         self._copy = copy
+        self._has_waited = False
 
     async def run(self, *, waited: bool) -> Outcome:
         """Check, elect and handle it."""
@@ -106,12 +107,15 @@ class _DataRun:
         verdict, elected_ms = await self._ask(check, waited=waited)
         drops = device.profile.deduplication is Deduplication.DROP
         if drops and verdict is not None and not verdict.won:
-            await self._lose(verdict)
+            self._lose(verdict)
             return _refused(device, Result.DROPPED, Reason.DUPLICATE, elected_ms)
         regained = device.ownership is Ownership.LOSER
         epoch = 0 if verdict is None else verdict.epoch
         device.connection.keep()
-        await device.shared.flags.set(device.device_id, Ownership.OWNER, epoch)
+        former = "" if verdict is None else verdict.former
+        device.shared.flags.set(
+            device.device_id, Ownership.OWNER, epoch, cause=self._cause(former), other=former
+        )
         handling = self._handling(check, verdict)
         saved = await self._process(check, handling, regained=regained)
         return Outcome(
@@ -145,8 +149,7 @@ class _DataRun:
             return None, None
         if mode is Deduplication.NONE and not self._uplink.confirmed:
             return None, None
-        if not waited:
-            await device.wait_as_loser()
+        self._has_waited = waited or await device.wait_as_loser()
         shared = device.shared
         ballot = Ballot(
             device_id=device.device_id,
@@ -164,12 +167,24 @@ class _DataRun:
             ) from exc
         return verdict, shared.clock.boottime_ms()
 
-    async def _lose(self, verdict: Verdict) -> None:
+    def _lose(self, verdict: Verdict) -> None:
         device = self._device
-        if not device.shared.rules.is_sticky:
-            return
-        await device.shared.flags.set(device.device_id, Ownership.LOSER, verdict.epoch)
+        if not device.shared.rules.is_sticky or verdict.owner == device.shared.hub_id:
+            return  # an old counter at the owner makes nobody else the owner
+        device.shared.flags.set(
+            device.device_id,
+            Ownership.LOSER,
+            verdict.epoch,
+            cause=Cause.REFUSED,
+            other=verdict.owner,
+        )
         device.connection.request_close()
+
+    def _cause(self, former: str) -> Cause:
+        if not former:
+            regained = self._device.ownership is Ownership.LOSER
+            return Cause.REGAINED if regained else Cause.FIRST
+        return Cause.OWNER_SILENT if self._has_waited else Cause.HEARD_FIRST
 
     def _handling(self, check: CounterCheck, verdict: Verdict | None) -> Handling:
         mode = self._device.profile.deduplication
@@ -190,7 +205,7 @@ class _DataRun:
         async with device.connection.activity():
             if regained:
                 await device.reread_as_owner()
-            if handling.upstream:
+            if handling.upstream and not device.shared.stores:
                 await device.connection.ensure_open(entitled=True)
             await self._handle(handling)
             if device.session.session != session:

@@ -7,11 +7,14 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgehub.devices.affinity.coordinator import Notice
 
 
@@ -31,6 +34,9 @@ class Flag:
     epoch: int = 0
 
 
+CHANGES_MAX: Final = 10_000
+FLAGS_MAX: Final = 100_000
+"""Devices whose flag is remembered; beyond it the one that changed longest ago is unknown again."""
 NO_FLAG: Final = Flag(ownership=Ownership.UNKNOWN)
 
 
@@ -42,52 +48,106 @@ class StoredAffinity:
     position: str = ""
 
 
+class Cause(StrEnum):
+    """Why a hub's view of a device changed."""
+
+    FIRST = "first"  # nobody had it
+    REGAINED = "regained"  # asked for again by the hub that was its owner all the time
+    HEARD_FIRST = "heard_first"  # taken from another hub by one that need not wait
+    OWNER_SILENT = "owner_silent"  # taken from another hub, which had the delay to ask and did not
+    REFUSED = "refused"  # asked for, and another hub has it
+    TOLD = "told"  # another hub took it
+    CLOSED = "closed"  # given away on request
+    NOTICES_MISSED = "notices_missed"  # nothing is known any more
+    TAKEN_OVER = "taken_over"  # its upstream session went to another hub
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of ownership, for the ledger.
+
+    Attributes:
+        device_id: Whose.
+        former: What it was.
+        flag: What it is.
+        cause: Why.
+        other: The other hub, "" = none.
+    """
+
+    device_id: str
+    former: Ownership
+    flag: Flag
+    cause: Cause
+    other: str = ""
+
+
 class AffinityStore(Protocol):
-    """Keeps flags and position over a restart."""
+    """Keeps flags, position and ledger over a restart.
+
+    Nobody waits for a write, and nobody fails by one: a flag that is lost by a crash costs one
+    election. A position is never kept without the flags that the notices up to it changed.
+    """
 
     async def load(self) -> StoredAffinity:
         """Read what was kept."""
 
-    async def save_flag(self, device_id: str, flag: Flag) -> None:
+    def save_flag(self, device_id: str, flag: Flag) -> None:
         """Keep the flag of a device."""
 
-    async def save_position(self, position: str) -> None:
-        """Keep the position, after the flags that the notices up to it changed."""
+    def forget_flag(self, device_id: str) -> None:
+        """Keep the flag of a device no longer."""
+
+    def save_position(self, position: str) -> None:
+        """Keep the position."""
+
+    def note(self, change: Change) -> None:
+        """Keep a change in the ledger."""
 
 
 class InProcessAffinityStore:
     """Keeps what it is given as long as the object lives; implements `AffinityStore`."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "changes")
 
     def __init__(self, kept: StoredAffinity | None = None) -> None:
         self._kept = StoredAffinity() if kept is None else kept
+        self.changes: deque[Change] = deque(maxlen=CHANGES_MAX)
+        """The newest changes, oldest first."""
 
     async def load(self) -> StoredAffinity:
         """See `AffinityStore`."""
         return StoredAffinity(flags=dict(self._kept.flags), position=self._kept.position)
 
-    async def save_flag(self, device_id: str, flag: Flag) -> None:
+    def save_flag(self, device_id: str, flag: Flag) -> None:
         """See `AffinityStore`."""
         self._kept.flags[device_id] = flag
 
-    async def save_position(self, position: str) -> None:
+    def forget_flag(self, device_id: str) -> None:
+        """See `AffinityStore`."""
+        self._kept.flags.pop(device_id, None)
+
+    def save_position(self, position: str) -> None:
         """See `AffinityStore`."""
         self._kept.position = position
+
+    def note(self, change: Change) -> None:
+        """See `AffinityStore`."""
+        self.changes.append(change)
 
 
 class Flags:
     """See the module; one writer per device, its request queue, beside the reader of notices."""
 
-    __slots__ = ("_flags", "_position", "_store")
+    __slots__ = ("_flags", "_followers", "_position", "_store")
 
     def __init__(self, store: AffinityStore, stored: StoredAffinity) -> None:
         self._store = store
-        self._flags = stored.flags
+        self._followers: list[Callable[[str], None]] = []
+        self._flags = OrderedDict(stored.flags)
         self._position = stored.position
 
     @classmethod
-    async def open(cls, store: AffinityStore) -> Flags:
+    async def open(cls, store: AffinityStore) -> Self:
         """Read what was kept before the first message."""
         return cls(store, await store.load())
 
@@ -100,7 +160,30 @@ class Flags:
         """Tell whether this hub speaks for a device."""
         return self._flags.get(device_id, NO_FLAG).ownership
 
-    async def set(self, device_id: str, ownership: Ownership, epoch: int = 0) -> None:
+    def flag(self, device_id: str) -> Flag:
+        """Give ownership and the election from which it is known."""
+        return self._flags.get(device_id, NO_FLAG)
+
+    def all(self) -> dict[str, Flag]:
+        """Give the flags of all devices that were ever judged here."""
+        return dict(self._flags)
+
+    def count(self, ownership: Ownership) -> int:
+        """Count the devices with a flag."""
+        return sum(flag.ownership is ownership for flag in self._flags.values())
+
+    def follow(self, told: Callable[[str], None]) -> None:
+        """Have `told` called with a device whenever this hub was elected for it, or lost it."""
+        self._followers.append(told)
+
+    def unfollow(self, told: Callable[[str], None]) -> None:
+        """Call `told` no more."""
+        if told in self._followers:
+            self._followers.remove(told)
+
+    def set(
+        self, device_id: str, ownership: Ownership, epoch: int = 0, *, cause: Cause, other: str = ""
+    ) -> None:
         """Change a flag.
 
         Args:
@@ -108,20 +191,28 @@ class Flags:
             ownership: What it becomes. An election that was over before the one that is known
                 already makes nobody an owner: its answer was overtaken by a notice.
             epoch: Number of the election, 0 = of none; the highest one is remembered.
+            cause: Why, for the ledger.
+            other: The other hub, "" = none.
         """
         before = self._flags.get(device_id, NO_FLAG)
         if ownership is Ownership.OWNER and 0 < epoch < before.epoch:
             return
-        await self._put(device_id, Flag(ownership=ownership, epoch=max(epoch, before.epoch)))
+        self._put(
+            device_id, Flag(ownership=ownership, epoch=max(epoch, before.epoch)), cause, other
+        )
+        for told in self._followers:
+            told(device_id)
 
-    async def apply(self, notice: Notice) -> bool:
+    def apply(self, notice: Notice) -> bool:
         """Give a device away as told; False = the notice is older than what is known."""
         if notice.epoch < self._flags.get(notice.device_id, NO_FLAG).epoch:
             return False
-        await self.set(notice.device_id, Ownership.LOSER, notice.epoch)
+        self.set(
+            notice.device_id, Ownership.LOSER, notice.epoch, cause=Cause.TOLD, other=notice.owner
+        )
         return True
 
-    async def forget_elections(self) -> tuple[str, ...]:
+    def forget_elections(self) -> tuple[str, ...]:
         """Own nothing and compare with no election any more; gives the devices that were owned.
 
         For when notices are missing, or the coordinator has lost its memory and counts anew.
@@ -131,15 +222,44 @@ class Flags:
             if flag.ownership is Ownership.OWNER:
                 owned.append(device_id)
             kept = Ownership.LOSER if flag.ownership is Ownership.LOSER else Ownership.UNKNOWN
-            await self._put(device_id, Flag(ownership=kept))
+            self._put(device_id, Flag(ownership=kept), Cause.NOTICES_MISSED, "")
+        for device_id in owned:
+            for told in self._followers:
+                told(device_id)
         return tuple(owned)
 
-    async def advance(self, position: str) -> None:
+    def advance(self, position: str) -> None:
         """Remember up to where notices were read."""
         self._position = position
-        await self._store.save_position(position)
+        self._store.save_position(position)
 
-    async def _put(self, device_id: str, flag: Flag) -> None:
-        if flag != self._flags.get(device_id, NO_FLAG):
-            self._flags[device_id] = flag
-            await self._store.save_flag(device_id, flag)
+    def note_take_over(self, device_id: str) -> None:
+        """Write into the ledger that a device's upstream session went to another hub."""
+        flag = self.flag(device_id)
+        self._store.note(
+            Change(device_id=device_id, former=flag.ownership, flag=flag, cause=Cause.TAKEN_OVER)
+        )
+
+    def _put(self, device_id: str, flag: Flag, cause: Cause, other: str) -> None:
+        before = self._flags.get(device_id, NO_FLAG)
+        if flag == before:
+            return
+        self._flags[device_id] = flag
+        self._flags.move_to_end(device_id)
+        self._store.save_flag(device_id, flag)
+        while len(self._flags) > FLAGS_MAX:
+            self._store.forget_flag(self._flags.popitem(last=False)[0])
+        if flag.ownership is not before.ownership:
+            change = Change(
+                device_id=device_id, former=before.ownership, flag=flag, cause=cause, other=other
+            )
+            self._store.note(change)
+
+
+class SoleOwnerFlags(Flags):
+    """The flags of a hub that no other shares devices with: it speaks for all of them."""
+
+    def of(self, device_id: str) -> Ownership:
+        """See `Flags`."""
+        del device_id
+        return Ownership.OWNER

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock
-    from edgehub.devices.affinity.coordinator import Ballot, JoinClaim
+    from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim, JoinClaim
 
 RECORDS_MAX: Final = 100_000
 """Devices remembered; beyond it the one that was silent longest is forgotten."""
@@ -31,8 +31,17 @@ CLAIMS_MAX: Final = 10_000
 CLAIM_S: Final = 300.0
 """A join request repeated after so long is a new one to the coordinator; nonces catch replays."""
 
+F_CNT_MAX: Final = 2**32 - 1
+"""Counters have 32 bits; a session whose downlink counters are used up answers no more."""
+
 FIRST_RESTART_COUNTER: Final = 1
 """A device that starts again sends 0 or 1; a record up to it is not cleared a second time."""
+
+RESTART_PAUSE_S: Final = 60.0
+"""So long after a device began, a 0 or 1 at another hub than its owner is a copy heard late.
+
+At the owner it is none: each hub hears a device's frames in their order.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,12 +53,32 @@ class Record:
         owner: Hub to which the device belongs.
         epoch: Number of the election that gave it the device.
         generation: Number of the session of the counter.
+        f_cnt_down: Last downlink counter that was granted in that session.
+        begun_s: When it was elected with a counter of 0 or 1, None = never.
     """
 
     f_cnt: int | None
     owner: str
     epoch: int
     generation: int = 0
+    f_cnt_down: int = 0
+    begun_s: float | None = None
+
+    def may_begin(self, now_s: float) -> bool:
+        """Tell whether a hub that does not own the device may have heard it begin anew."""
+        return self.begun_s is None or now_s - self.begun_s >= RESTART_PAUSE_S
+
+    def clear(self, generation: int) -> None:
+        """Begin a session, or the same one anew; the owner stays."""
+        self.f_cnt, self.generation, self.f_cnt_down = None, generation, 0
+
+    def grant(self, f_cnt_down: int) -> int | None:
+        """Give a downlink counter that was never given in this session, None = they are used up."""
+        granted = max(f_cnt_down, self.f_cnt_down) + 1
+        if granted > F_CNT_MAX:
+            return None
+        self.f_cnt_down = granted
+        return granted
 
 
 class _Stream:
@@ -106,23 +135,30 @@ class InProcessCoordinator:
 
     async def elect(self, ballot: Ballot) -> Verdict:
         """See `Coordinator`."""
-        record = self._records.get(ballot.device_id)
+        record, now = self._records.get(ballot.device_id), self._clock.monotonic()
         if record is None:
             record = self.record(
                 ballot.device_id, ballot.f_cnt, ballot.hub_id, generation=ballot.generation
             )
+            if ballot.f_cnt <= FIRST_RESTART_COUNTER:
+                record.begun_s = now
             return self._verdict(record, ballot, won=True)
         self._records.move_to_end(ballot.device_id)
         if ballot.generation < record.generation:
             return self._verdict(record, ballot, won=False)
-        if ballot.generation > record.generation:
-            record.f_cnt, record.generation = None, ballot.generation
-        if ballot.restarted and (record.f_cnt or 0) > FIRST_RESTART_COUNTER:
-            record.f_cnt = None
+        may_have_restarted = (
+            ballot.restarted
+            and (record.f_cnt or 0) > FIRST_RESTART_COUNTER
+            and (record.owner == ballot.hub_id or record.may_begin(now))
+        )
+        if ballot.generation > record.generation or may_have_restarted:
+            record.clear(ballot.generation)
         if record.f_cnt is None or ballot.f_cnt > record.f_cnt:
             record.f_cnt = ballot.f_cnt
-            self._give(record, ballot)
-            return self._verdict(record, ballot, won=True)
+            if ballot.f_cnt <= FIRST_RESTART_COUNTER:
+                record.begun_s = now
+            former = self._give(record, ballot)
+            return self._verdict(record, ballot, won=True, former=former)
         repeated = ballot.f_cnt == record.f_cnt and record.owner == ballot.hub_id
         return self._verdict(record, ballot, won=repeated)
 
@@ -143,13 +179,21 @@ class InProcessCoordinator:
         if generation is None:
             self._claims.pop((claim.device_id, claim.key), None)
         elif record := self._records.get(claim.device_id):
-            record.f_cnt, record.generation = None, generation
+            record.clear(generation)
+
+    async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
+        """See `Coordinator`."""
+        record = self._records.get(claim.device_id)
+        asks_for = (claim.hub_id, claim.generation)
+        if record is None or (record.owner, record.generation) != asks_for:
+            return None
+        return record.grant(claim.f_cnt_down)
 
     async def notices(self, hub_id: str, after: str) -> NoticeBatch:
         """See `Coordinator`."""
         stream = self._stream(hub_id)
         read, of_this_memory = self._place(after)
-        while stream.count <= read and of_this_memory:
+        while after and of_this_memory and stream.count <= read:
             stream.arrived.clear()
             await stream.arrived.wait()
         dropped = stream.count - len(stream.kept)
@@ -181,9 +225,9 @@ class InProcessCoordinator:
         """Give what is known of a device, None = nothing."""
         return self._records.get(device_id)
 
-    def _give(self, record: Record, ballot: Ballot) -> None:
+    def _give(self, record: Record, ballot: Ballot) -> str:
         if record.owner == ballot.hub_id:
-            return
+            return ""
         former, record.owner = record.owner, ballot.hub_id
         self._epoch += 1
         record.epoch = self._epoch
@@ -199,10 +243,20 @@ class InProcessCoordinator:
         stream.arrived.set()
         if self._told is not None:
             self._told(former, notice)
+        return former
 
-    def _verdict(self, record: Record, ballot: Ballot, *, won: bool) -> Verdict:
-        f_cnt = ballot.f_cnt if record.f_cnt is None else record.f_cnt
-        return Verdict(won=won, owner=record.owner, epoch=record.epoch, f_cnt=f_cnt)
+    def _verdict(self, record: Record, ballot: Ballot, *, won: bool, former: str = "") -> Verdict:
+        granted = None
+        if won and ballot.f_cnt_down is not None:
+            granted = record.grant(ballot.f_cnt_down)
+        return Verdict(
+            won=won,
+            owner=record.owner,
+            epoch=record.epoch,
+            f_cnt=ballot.f_cnt if record.f_cnt is None else record.f_cnt,
+            f_cnt_down=granted,
+            former=former,
+        )
 
     def _stream(self, hub_id: str) -> _Stream:
         stream = self._streams.get(hub_id)

@@ -36,7 +36,7 @@ class NoticeReader:
         clock: For pauses while the coordinator is away.
     """
 
-    __slots__ = ("_clock", "_coordinator", "_devices", "_flags", "_hub_id")
+    __slots__ = ("_away_since_s", "_clock", "_coordinator", "_devices", "_flags", "_hub_id")
 
     def __init__(
         self,
@@ -52,6 +52,12 @@ class NoticeReader:
         self._flags = flags
         self._devices = devices
         self._clock = clock
+        self._away_since_s: float | None = None
+
+    def unreachable_s(self) -> float:
+        """Give the seconds for which the coordinator has given no answer, 0 = it does."""
+        since = self._away_since_s
+        return 0.0 if since is None else self._clock.monotonic() - since
 
     async def run(self) -> None:
         """Read for ever; a coordinator that is away is asked again after a pause."""
@@ -60,24 +66,26 @@ class NoticeReader:
             try:
                 batch = await self._coordinator.notices(self._hub_id, self._flags.position)
             except CoordinatorUnreachableError as exc:
-                if pause_s == PAUSE_S_MIN:  # once per outage
+                if self._away_since_s is None:  # once per outage
+                    self._away_since_s = self._clock.monotonic()
                     log.warning("affinity.notices_unreachable", reason=str(exc))
                 await self._clock.sleep(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)
                 continue
             pause_s = PAUSE_S_MIN
-            await self._take(batch)
+            self._away_since_s = None
+            self._take(batch)
 
-    async def _take(self, batch: NoticeBatch) -> None:
+    def _take(self, batch: NoticeBatch) -> None:
         if batch.missed:
-            owned = await self._flags.forget_elections()
+            owned = self._flags.forget_elections()
             log.warning("affinity.notices_missed", devices=len(owned))
             for device_id in owned:
                 self._devices.release(device_id)
         for notice in batch.notices:
-            if await self._flags.apply(notice):
+            if self._flags.apply(notice):
                 log.info("affinity.device_lost", device_id=notice.device_id, owner=notice.owner)
                 self._devices.release(notice.device_id)
-            await self._flags.advance(notice.position)
+            self._flags.advance(notice.position)
         if batch.position != self._flags.position:
-            await self._flags.advance(batch.position)
+            self._flags.advance(batch.position)

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from edgehub.heads.http.services import Services
     from edgehub.heads.http.sign_in import Client
 
-_TOO_LARGE: Final = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+_REFUSED_AS: Final = {
+    HTTPStatus.BAD_REQUEST: "malformed",
+    HTTPStatus.UNAUTHORIZED: "not_authorized",
+    HTTPStatus.FORBIDDEN: "foreign_identity",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "malformed",
+}
+"""What the journal calls refusals of messages; others are no messages, or may come again."""
+
+_TOLD_BYTES_MAX: Final = 1 << 32
+"""Sums in the journal must not run over, whatever a client announces."""
 
 
 class Phase(Enum):
@@ -265,13 +275,7 @@ class Connection(asyncio.Protocol):
         assert request.target is not None
         if client is not None:
             client.check_sender(request.target.sender)
-        size = request.size
-        try:
-            messages = messages_of(services, request)
-        except RequestError as problem:
-            reason = "too_large" if problem.status is _TOO_LARGE else "malformed"
-            services.refused(request.target.sender, size, reason)
-            raise
+        messages = messages_of(services, request)
         submission = Submission(messages, services.backlog, self._settled)
         self._begin(request)
         self._submission = submission
@@ -296,7 +300,9 @@ class Connection(asyncio.Protocol):
     def _answer(self, request: Request, submission: Submission) -> None:
         self._submission = None
         if submission.refused is not None:
-            self._refuse(request, not_stored(*submission.refused, submission.stored))
+            # The store has told why, message by message.
+            problem = not_stored(*submission.refused, submission.stored)
+            self._refuse(request, problem, told=True)
             return
         self._current = None
         self._services.counters.messages_total += submission.stored
@@ -321,9 +327,13 @@ class Connection(asyncio.Protocol):
         )
         self._go_on()
 
-    def _refuse(self, request: Request | None, problem: RequestError) -> None:
+    def _refuse(
+        self, request: Request | None, problem: RequestError, *, told: bool = False
+    ) -> None:
         """Answer with a problem; without the whole request the connection ends."""
         services = self._services
+        if request is not None and not told:
+            self._tell_refused(request, problem)
         self._current = None
         unread = request is None or request is self._parser.reading
         connection = ENDS if request is None or unread else self._connection_header(request)
@@ -340,6 +350,24 @@ class Connection(asyncio.Protocol):
         self._write(services.refusal(problem, connection, has_body=has_body))
         if connection is ENDS:
             self._end(unread=unread)
+
+    def _tell_refused(self, request: Request, problem: RequestError) -> None:
+        reason = _REFUSED_AS.get(problem.status)
+        if reason is not None and request.target is not None:
+            size = min(max(request.length or 0, request.body_bytes), _TOLD_BYTES_MAX)
+            device = self._known_sender(request, request.target.sender)
+            self._services.refused(device, size, reason)
+
+    def _known_sender(self, request: Request, sender: str) -> str:
+        """Give who has sent a request; empty while that is only claimed."""
+        services, client = self._services, self._client
+        authorization = request.authorization
+        if authorization is None:
+            known = services.identities.get(sender) is not None
+            return sender if services.anonymous and not known else ""
+        if client is None or not client.is_in_force(authorization, services.identities):
+            return ""
+        return sender if client.speaks_for(sender) else client.identity.id
 
     def _connection_header(self, request: Request) -> bytes:
         if not request.keep_alive or self._services.draining:

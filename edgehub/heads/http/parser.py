@@ -33,8 +33,9 @@ class Request:
     Attributes:
         authorization: Value of its header, None = none.
         body_began: Monotonic seconds at which its headers were whole.
+        body_bytes: Bytes of the body so far, kept or passed over.
         length: Announced bytes of the body, None = chunked.
-        size: Bytes of the body so far.
+        size: Bytes of the body that are kept.
         is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
         problem: Why it is refused; its body is passed over.
         refuse_now: Whether to answer before the body has come.
@@ -43,6 +44,7 @@ class Request:
     __slots__ = (
         "authorization",
         "body_began",
+        "body_bytes",
         "chunks",
         "expects_continue",
         "has_head",
@@ -68,6 +70,7 @@ class Request:
         self.has_head = False
         self.authorization: bytes | None = None
         self.body_began = 0.0
+        self.body_bytes = 0
         self.length: int | None = 0
         self.expects_continue = False
         self.keep_alive = False
@@ -204,6 +207,7 @@ class RequestParser:
         """Take a piece of the body."""
         self._moved = True
         request = self._request()
+        request.body_bytes += len(piece)
         if request.problem is None:
             self._on_piece(request, len(piece))
         if request.problem is None:

@@ -81,6 +81,12 @@ def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
                 index=index,
                 stored=stored,
             )
+        case Refusal.UNAVAILABLE:
+            problem = unavailable(
+                f"which hub takes message {index} cannot be told now{before}", BUSY_RETRY_S
+            )
+            problem.members.update(index=index, stored=stored)
+            return problem
         case Refusal.CLOSED:
             problem = unavailable(f"the hub is shutting down{before}", BUSY_RETRY_S)
             problem.members.update(index=index, stored=stored)

@@ -49,15 +49,19 @@ class Client:
             and not identity.disabled
         )
 
+    def speaks_for(self, sender: str) -> bool:
+        """Say whether the client may send in the name of `sender`."""
+        if sender == self.identity.id:
+            return True
+        return self.scope is not None and self.scope.match(sender) is not None
+
     def check_sender(self, sender: str) -> None:
         """Check that the client may send in the name of `sender`.
 
         Raises:
             RequestError: 403 if it may not.
         """
-        if sender == self.identity.id:
-            return
-        if self.scope is None or self.scope.match(sender) is None:
+        if not self.speaks_for(sender):
             raise RequestError(
                 HTTPStatus.FORBIDDEN,
                 f"{shown(self.identity.id)} may not send for {shown(sender)};"

@@ -34,6 +34,11 @@ _GOODBYES: Final = {
     CloseReason.QOS_2: (ReasonCode.QOS_NOT_SUPPORTED, "CONNACK says maximum QoS 1"),
     CloseReason.PACKET_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, ""),
     CloseReason.RECEIVE_MAXIMUM: (ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "see CONNACK"),
+    CloseReason.BATCH_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "send smaller batches"),
+    CloseReason.BATCH_UNREADABLE: (
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        "zstd batches cannot be read here",
+    ),
     CloseReason.FOREIGN_IDENTITY: (ReasonCode.NOT_AUTHORIZED, "another's identity in the topic"),
     CloseReason.UNRESPONSIVE: (
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,

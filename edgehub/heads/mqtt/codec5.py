@@ -28,7 +28,7 @@ from edgehub.heads.mqtt.packets5 import (
     parse_subscribe,
     parse_unsubscribe,
 )
-from edgehub.heads.mqtt.reasons import ReasonCode, ReasonedError
+from edgehub.heads.mqtt.reasons import OversizedPublishError, ReasonCode, ReasonedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +123,8 @@ class Decoder5:
         # Before the body has arrived, so that nobody makes us wait for, or keep, what is refused.
         if length > self._packet_bytes_max:
             reason = f"packet of {length} bytes; CONNACK says how large one may be"
+            if head & TYPE == PUBLISH:
+                raise OversizedPublishError(length, reason)
             raise ReasonedError(ReasonCode.PACKET_TOO_LARGE, reason)
         if head not in _PARSERS:
             reason = f"packet {head:#04x} is not for a client to send"

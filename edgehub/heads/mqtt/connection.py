@@ -390,6 +390,7 @@ class Connection(asyncio.Protocol):
         for packet in packets:
             if isinstance(packet, Publish):
                 if packet.qos > 1:
+                    ingress.refuse(packet, CloseReason.QOS_2)
                     self.close(CloseReason.QOS_2, "PUBLISH with quality of service 2")
                 else:
                     ingress.publish(packet)
@@ -401,7 +402,7 @@ class Connection(asyncio.Protocol):
             if self._state is State.CLOSED:
                 return
         if error is not None:
-            self.close(*ending(error))
+            self.close(*ending(error, ingress))
             return
         self.flush()
         self._flush_due = flush_due

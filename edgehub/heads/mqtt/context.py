@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.backlog import Backlog
+from edgehub.heads.mqtt.batch import is_batch
 from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.heads.mqtt.statistics import Counters, DropReason
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
@@ -101,7 +102,10 @@ class ListenerContext:
             BagError: If its property bag is malformed.
         """
         parsed = parse_events_topic(topic.decode())
-        if parsed is not None and len(topic) <= _TOPIC_BYTES_MAX:
+        if parsed is None or is_batch(parsed.system):
+            # What holds other messages is never taken as it stands.
+            return parsed
+        if len(topic) <= _TOPIC_BYTES_MAX:
             if len(self.topics) >= _TOPICS_MAX:
                 # Cheaper than an order of use: steady topics are back after one message each.
                 self.topics.clear()
@@ -161,5 +165,6 @@ class ListenerContext:
 DROPPED_AS: Final = {
     "invalid": DropReason.INVALID,
     "limit": DropReason.LIMIT,
+    "unavailable": DropReason.UNAVAILABLE,
     "closed": DropReason.CLOSING,
 }

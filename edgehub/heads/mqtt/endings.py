@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.reasons import ReasonCode, reason_of
+from edgehub.heads.mqtt.reasons import OversizedPublishError, ReasonCode, reason_of
 from edgehub.heads.mqtt.statistics import CloseReason
 
 if TYPE_CHECKING:
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 _NORMAL_ENDS: Final = {CloseReason.DISCONNECT, CloseReason.LOST, CloseReason.HUB_CLOSED}
 
 
-def ending(error: ProtocolError) -> tuple[CloseReason, str, ReasonCode]:
-    """Give reason, detail and reason code of a connection that an error ends."""
+def ending(error: ProtocolError, ingress: Ingress) -> tuple[CloseReason, str, ReasonCode]:
+    """Give reason, detail and reason code of a connection that an error ends.
+
+    A message that is the error is accounted for.
+    """
+    if isinstance(error, OversizedPublishError):
+        ingress.refuse_unread(error.packet_bytes)
     code = reason_of(error)
     large = code is ReasonCode.PACKET_TOO_LARGE
     reason = CloseReason.PACKET_TOO_LARGE if large else CloseReason.PROTOCOL_ERROR

@@ -9,9 +9,18 @@ words for; `Ingress5` has them.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from edgehub.batch import BatchError, BatchLibraryError
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
+from edgehub.heads.mqtt.batch import (
+    Batch,
+    RecordError,
+    is_batch,
+    message_of,
+    record_bytes,
+    records_of,
+)
 from edgehub.heads.mqtt.options import READ_BYTES_MAX
 from edgehub.heads.mqtt.packets import (
     PUBACK_HEAD,
@@ -30,6 +39,7 @@ from edgehub.property_bag import BagError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.intake import LocalIntake
     from edgehub.heads.mqtt.packets import Publish
@@ -161,7 +171,7 @@ class Ingress:
             # It would not be acknowledged any more; unacknowledged it comes again.
             return
         submit: Callable[..., None] = self._submit
-        message: Message | LocalMessage | None
+        message: Message | LocalMessage | Batch | None
         topic = self._topics.get(packet.topic)
         body = packet.body
         if (
@@ -177,6 +187,8 @@ class Ingress:
                 return
             if message.__class__ is LocalMessage:
                 submit = self._publish_local
+            elif message.__class__ is Batch:
+                submit = self._submit_batch
             size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
         else:
             message = Message(
@@ -192,6 +204,18 @@ class Ingress:
             self._dropped(token)
         else:
             submit(message, self._on_settled, token)
+
+    def refuse(self, packet: Publish, reason: CloseReason) -> None:
+        """Account for a message that is the reason for a close."""
+        self._context.refused(self.client.id, _body_bytes(packet), reason.value)
+
+    def refuse_unread(self, packet_bytes: int) -> None:
+        """Account for a message of which no more than the size is known."""
+        self._counters.received_total += 1
+        self.received_total += 1
+        self._counters.dropped[DropReason.TOO_LARGE] += 1
+        self._context.refused(self.client.id, packet_bytes, DropReason.TOO_LARGE.value)
+        self._note(DropReason.TOO_LARGE, f"a packet of {packet_bytes} bytes")
 
     def hold(self, reason: DropReason) -> None:
         """Take no more messages: the connection will be closed; `reason` counts for QoS 0."""
@@ -249,7 +273,7 @@ class Ingress:
         self._early[token] = refusal is None
         if refusal is Refusal.CLOSED:
             self._peer.close(CloseReason.HUB_CLOSED)
-        elif refusal is Refusal.LIMIT:
+        elif refusal in {Refusal.LIMIT, Refusal.UNAVAILABLE}:
             self._peer.refused_by_limit()
         else:
             self._acknowledge_early()
@@ -282,6 +306,10 @@ class Ingress:
                 self.bytes += size
                 self._backlog.bytes += size
                 self._publish_local(message, self._on_settled_qos0, size)
+            elif isinstance(message, Batch):
+                self.bytes += size
+                self._backlog.bytes += size
+                message.submit(self._submit, self._on_settled_qos0, size)
             elif not context.takes_qos0():
                 self._drop(DropReason.QOS0_OFFLINE, packet)
             else:
@@ -299,7 +327,55 @@ class Ingress:
             reason = self._context.count_refused(refusal)
             self._note(reason, "")
 
-    def _careful(self, packet: Publish) -> Message | LocalMessage | None:
+    def _submit_batch(self, batch: Batch, settle: Settle, token: int) -> None:
+        batch.submit(self._submit, settle, token)
+
+    def _unpacked(self, packet: Publish, body: bytes) -> Batch | None:
+        """Take a batch apart; None = nothing of it is left, or the connection was closed."""
+        messages: list[Message] = []
+        try:
+            for record in records_of(body, self._max):
+                message = self._record(packet, record)
+                if message is not None:
+                    messages.append(message)
+        except BatchLibraryError as error:
+            self._peer.close(CloseReason.BATCH_UNREADABLE, f"{error}: install edgehub[zstd]")
+            return None
+        except BatchError as error:
+            self._drop(DropReason.BATCH_MALFORMED, packet, str(error))
+            return None
+        return Batch(messages) if messages and not self.has_left else None
+
+    def _too_large(self, packet: Publish, topic: EventsTopic) -> None:
+        if is_batch(topic.system):
+            # Its messages may be small enough; unacknowledged, they come again in smaller ones.
+            detail = f"more than {self._max} bytes: set batch_bytes_max of the child lower"
+            self._peer.close(CloseReason.BATCH_TOO_LARGE, detail)
+        else:
+            self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
+
+    def _record(self, packet: Publish, record: dict[str, Any]) -> Message | None:
+        if self.has_left:
+            return None
+        try:
+            message, fits = message_of(record, message_bytes_max=self._max)
+        except RecordError as error:
+            self._drop(DropReason.BATCH_MALFORMED, packet, str(error), size=record_bytes(record))
+            return None
+        if not self._may_speak_for(message.sender):
+            detail = f"a batch holds a message of {message.sender!a}: connect as it, or on_behalf"
+            self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
+            self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
+            return None
+        if not fits:
+            detail = f"a record of {message.sender!a}"
+            self._drop(DropReason.TOO_LARGE, packet, detail, size=record_bytes(record))
+            return None
+        if self._model_id:
+            message.system["modelId"] = self._model_id
+        return message
+
+    def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
         """Build the message after all checks; None = dropped and counted, or connection closed."""
         if not packet.topic.startswith(DIALECT):
             return self._local.take(packet, self._drop_topic(packet))
@@ -308,18 +384,20 @@ class Ingress:
             return None
         if not self._may_speak_for(topic.sender):
             detail = f"sent on the topic of {topic.sender!a}: connect as that client, or on_behalf"
+            self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
             self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
-            self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
+            self._too_large(packet, topic)
             return None
         properties, system = topic.properties, topic.system
         if packet.flags & RETAIN:
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:
             system = with_property(system, "modelId", self._model_id)
-        return Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
+        message = Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
+        return self._unpacked(packet, body) if is_batch(system) else message
 
     def _drop_topic(self, packet: Publish) -> Callable[[DropReason], None]:
         return lambda reason: self._drop(reason, packet, shown(packet.topic))
@@ -350,10 +428,13 @@ class Ingress:
         self._senders.add(sender)
         return True
 
-    def _drop(self, reason: DropReason, packet: Publish, detail: str = "") -> None:
+    def _drop(
+        self, reason: DropReason, packet: Publish, detail: str = "", *, size: int | None = None
+    ) -> None:
         self._counters.dropped[reason] += 1
         if reason not in _OF_THE_TIME:
-            self._context.refused(self.client.id, _body_bytes(packet), reason.value)
+            size = _body_bytes(packet) if size is None else size
+            self._context.refused(self.client.id, size, reason.value)
         self._note(reason, detail)
 
     def _note(self, reason: DropReason, detail: str) -> None:
@@ -366,8 +447,8 @@ class Ingress:
             )
 
 
-def _size(packet: Publish, message: Message | LocalMessage) -> int:
-    if isinstance(message, LocalMessage):
+def _size(packet: Publish, message: Message | LocalMessage | Batch) -> int:
+    if isinstance(message, LocalMessage | Batch):
         return message.size + MESSAGE_OVERHEAD_BYTES
     properties = packet.properties.properties_bytes if isinstance(packet, Publish5) else 0
     return len(packet.topic) + properties + len(message.body) + MESSAGE_OVERHEAD_BYTES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.heads.mqtt.batch import is_batch
 from edgehub.heads.mqtt.ingress import Ingress, shown
 from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.packets import RETAIN, Publish5, puback
@@ -18,6 +19,7 @@ from edgehub.heads.mqtt.topics import DIALECT, RETAIN_PROPERTY, with_property
 from edgehub.message import Message, Refusal, message_source
 
 if TYPE_CHECKING:
+    from edgehub.heads.mqtt.batch import Batch
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Peer
     from edgehub.heads.mqtt.local.intake import LocalIntake
@@ -34,6 +36,7 @@ _CODES: Final = {
     DropReason.RETAINED_FULL: (ReasonCode.QUOTA_EXCEEDED, "no room for another retained message"),
     DropReason.TOPIC_NOT_UTF8: (ReasonCode.TOPIC_NAME_INVALID, "topic is not UTF-8"),
     DropReason.BAG_MALFORMED: (ReasonCode.PAYLOAD_FORMAT_INVALID, "property bag"),
+    DropReason.BATCH_MALFORMED: (ReasonCode.PAYLOAD_FORMAT_INVALID, "not a batch of messages"),
     DropReason.BODY_NOT_UTF8: (ReasonCode.PAYLOAD_FORMAT_INVALID, "body is not UTF-8"),
     DropReason.PROPERTY_UNFIT: (
         ReasonCode.PAYLOAD_FORMAT_INVALID,
@@ -44,6 +47,10 @@ _CODES: Final = {
         "body and properties are larger than a message may be",
     ),
     DropReason.INVALID: (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "cannot be stored"),
+    DropReason.UNAVAILABLE: (
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        "which hub takes it cannot be told now",
+    ),
     DropReason.LIMIT: (ReasonCode.QUOTA_EXCEEDED, "a limit of rows, bytes or disk"),
 }
 
@@ -96,8 +103,10 @@ class Ingress5(Ingress):
         self._note(reason, _CODES[reason][1])
         self._refuse(token, _CODES[reason])
 
-    def _drop(self, reason: DropReason, packet: Publish, detail: str = "") -> None:
-        super()._drop(reason, packet, detail)
+    def _drop(
+        self, reason: DropReason, packet: Publish, detail: str = "", *, size: int | None = None
+    ) -> None:
+        super()._drop(reason, packet, detail, size=size)
         code = _CODES.get(reason)
         if code is not None:
             text = f"{code[1]}: {detail}" if reason is DropReason.BAG_MALFORMED else code[1]
@@ -118,20 +127,21 @@ class Ingress5(Ingress):
         code, text = answer
         return refusing_puback(packet_id, code, text if self._reasons else "")
 
-    def _careful(self, packet: Publish) -> Message | LocalMessage | None:
+    def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
         if not isinstance(packet, Publish5) or not packet.topic.startswith(DIALECT):
             return super()._careful(packet)
         topic = self._topic(packet)
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
+            self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
             self._peer.close(CloseReason.FOREIGN_IDENTITY)
             return None
         body = packet.body
         given = packet.properties
         size = topic.properties_bytes + given.properties_bytes
         if body is None or len(body) + size > self._max:
-            self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
+            self._too_large(packet, topic)
             return None
         if given.is_text and not is_utf8(body):
             self._drop(DropReason.BODY_NOT_UTF8, packet, shown(packet.topic))
@@ -147,6 +157,7 @@ class Ingress5(Ingress):
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:
             system = with_property(system, "modelId", self._model_id)
-        return Message(
+        message = Message(
             topic.device_id, topic.module_id, source, properties, system, body, given.expiry_ms
         )
+        return self._unpacked(packet, body) if is_batch(system) else message

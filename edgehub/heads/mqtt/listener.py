@@ -120,6 +120,15 @@ class MqttListener:
 
     # Life cycle; see `edgehub.heads.head.Head`.
 
+    def takes_qos0(self) -> bool:
+        """Say whether messages of QoS 0 are stored at present."""
+        return self._context.takes_qos0()
+
+    @property
+    def space(self) -> LocalSpace:
+        """The local topic space; it is loaded once the listener is open."""
+        return self._services.space
+
     async def open(self) -> None:
         """Load the stored sessions, bind and listen; connections wait until `run` accepts them.
 

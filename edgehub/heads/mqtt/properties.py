@@ -196,6 +196,37 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
     return values
 
 
+def without_identifiers(block: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Part a property block of a PUBLISH to a client from its subscription identifiers.
+
+    Returns:
+        The identifiers, of which there may be several, and the block without them.
+
+    Raises:
+        ProtocolError: If it is malformed.
+    """
+    numbers: list[int] = []
+    rest: list[bytes] = []
+    at = 0
+    while at < len(block):
+        identifier = block[at]
+        reader = Reader(block, at + 1)
+        kind = _TYPES.get(identifier)
+        if kind is None:
+            raise ProtocolError(HEAD, f"property {identifier:#04x} does not exist")
+        if kind is _Type.PAIR:
+            reader.binary()
+            reader.binary()
+        elif identifier == P.SUBSCRIPTION_IDENTIFIER:
+            numbers.append(reader.variable())
+        else:
+            _READERS[kind](reader)
+        if identifier != P.SUBSCRIPTION_IDENTIFIER:
+            rest.append(block[at : reader.at])
+        at = reader.at
+    return tuple(numbers), b"".join(rest)
+
+
 def write_properties(values: Iterable[tuple[Property, Any]]) -> bytes:
     """Write a property block, its length in front."""
     block = write_block(values)

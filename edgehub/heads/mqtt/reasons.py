@@ -58,6 +58,18 @@ class ReasonedError(ProtocolError):
         self.code = code
 
 
+class OversizedPublishError(ReasonedError):
+    """A PUBLISH is larger than CONNACK allows, and was not read.
+
+    Attributes:
+        packet_bytes: Remaining length of the packet.
+    """
+
+    def __init__(self, packet_bytes: int, reason: str) -> None:
+        super().__init__(ReasonCode.PACKET_TOO_LARGE, reason)
+        self.packet_bytes = packet_bytes
+
+
 def reason_of(error: ProtocolError) -> ReasonCode:
     """Give the reason code for an error."""
     return error.code if isinstance(error, ReasonedError) else ReasonCode.MALFORMED_PACKET

@@ -21,10 +21,12 @@ class DropReason(StrEnum):
     RETAINED_FULL = "retained_full"  # no room for another retained message
     TOPIC_NOT_UTF8 = "topic_not_utf8"
     BAG_MALFORMED = "bag_malformed"
+    BATCH_MALFORMED = "batch_malformed"  # or one record of it
     PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
     BODY_NOT_UTF8 = "body_not_utf8"  # though its sender said that it is
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
+    UNAVAILABLE = "unavailable"  # what decides about it cannot be asked; comes again as with LIMIT
     LIMIT = "limit"  # refused by a limit, but for QoS 1 of MQTT 3.1.1, which comes again
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
@@ -43,6 +45,8 @@ class CloseReason(StrEnum):
     TAKEN_OVER = "taken_over"
     PROTOCOL_ERROR = "protocol_error"
     QOS_2 = "qos_2"
+    BATCH_TOO_LARGE = "batch_too_large"  # its messages may not be; the child sends smaller ones
+    BATCH_UNREADABLE = "batch_unreadable"  # a zstd batch, and no library for it here
     FOREIGN_IDENTITY = "foreign_identity"  # another's identity in the topic, outside on_behalf
     PACKET_TOO_LARGE = "packet_too_large"  # MQTT 5: larger than CONNACK allows
     RECEIVE_MAXIMUM = "receive_maximum"  # MQTT 5: more unacknowledged than CONNACK allows

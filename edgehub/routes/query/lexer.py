@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from lark import Token
@@ -31,48 +32,57 @@ _DOUBLE_QUOTED: Final = rf""""(?:[^"\\]|{_ESCAPES})*"""
 _SINGLE_QUOTED: Final = rf"""'(?:[^'\\]|{_ESCAPES})*"""
 
 _RULES: Final = (
-    # The order decides between matches of the same length.
-    ("SELECT", r"(?i:select)"),
-    ("FROM", r"(?i:from)"),
-    ("WHERE", r"(?i:where)"),
-    ("INTO", r"(?i:into)"),
-    ("STRING", rf"""{_DOUBLE_QUOTED}"|{_SINGLE_QUOTED}'"""),
-    ("UNTERMINATED", rf"{_DOUBLE_QUOTED}|{_SINGLE_QUOTED}"),
-    ("INTEGER", r"-?[0-9]+"),
-    ("HEX", r"0x[0-9A-Fa-f]+"),
-    ("REAL", r"-?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|-?[0-9]+[eE][+-]?[0-9]+"),
-    ("TRUE", r"true"),
-    ("FALSE", r"false"),
-    ("NULL", r"null"),
-    ("UNDEFINED", r"undefined"),
-    ("LPAR", r"\("),
-    ("RPAR", r"\)"),
-    ("COMMA", r","),
-    ("LBRACE", r"\{"),
-    ("RBRACE", r"\}"),
-    ("PLUS", r"\+"),
-    ("MINUS", r"-"),
-    ("STAR", r"\*"),
-    ("SLASH", r"/"),
-    ("PERCENT", r"%"),
-    ("AND", r"(?i:and)"),
-    ("OR", r"(?i:or)"),
-    ("NOT", r"(?i:not)"),
-    ("EQUALITY", r"!=|<>|="),
-    ("ORDER", r"<=|>=|<|>"),
-    ("CONCAT", r"\|\|"),
-    ("COALESCE", r"\?\?"),
-    ("DOLLAR_NAME", rf"\$(?:{_NAME}|[\[\]])+"),
-    ("NAME", rf"{_NAME}+"),
-    ("BRACKETS", rf"(?:{_NAME}|[\[\]])+"),
+    # Name, pattern, and what its first character matches. The order decides between matches of the
+    # same length.
+    ("SELECT", r"(?i:select)", r"(?i:s)"),
+    ("FROM", r"(?i:from)", r"(?i:f)"),
+    ("WHERE", r"(?i:where)", r"(?i:w)"),
+    ("INTO", r"(?i:into)", r"(?i:i)"),
+    ("STRING", rf"""{_DOUBLE_QUOTED}"|{_SINGLE_QUOTED}'""", r"""["']"""),
+    ("UNTERMINATED", rf"{_DOUBLE_QUOTED}|{_SINGLE_QUOTED}", r"""["']"""),
+    ("INTEGER", r"-?[0-9]+", r"[-0-9]"),
+    ("HEX", r"0x[0-9A-Fa-f]+", r"0"),
+    ("REAL", r"-?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|-?[0-9]+[eE][+-]?[0-9]+", r"[-0-9.]"),
+    ("TRUE", r"true", r"t"),
+    ("FALSE", r"false", r"f"),
+    ("NULL", r"null", r"n"),
+    ("UNDEFINED", r"undefined", r"u"),
+    ("LPAR", r"\(", r"\("),
+    ("RPAR", r"\)", r"\)"),
+    ("COMMA", r",", r","),
+    ("LBRACE", r"\{", r"\{"),
+    ("RBRACE", r"\}", r"\}"),
+    ("PLUS", r"\+", r"\+"),
+    ("MINUS", r"-", r"-"),
+    ("STAR", r"\*", r"\*"),
+    ("SLASH", r"/", r"/"),
+    ("PERCENT", r"%", r"%"),
+    ("AND", r"(?i:and)", r"(?i:a)"),
+    ("OR", r"(?i:or)", r"(?i:o)"),
+    ("NOT", r"(?i:not)", r"(?i:n)"),
+    ("EQUALITY", r"!=|<>|=", r"[!<=]"),
+    ("ORDER", r"<=|>=|<|>", r"[<>]"),
+    ("CONCAT", r"\|\|", r"\|"),
+    ("COALESCE", r"\?\?", r"\?"),
+    ("DOLLAR_NAME", rf"\$(?:{_NAME}|[\[\]])+", r"\$"),
+    ("NAME", rf"{_NAME}+", _NAME),
+    ("BRACKETS", rf"(?:{_NAME}|[\[\]])+", rf"{_NAME}|[\[\]]"),
 )
-_PATTERNS: Final = tuple((name, re.compile(pattern)) for name, pattern in _RULES)
+_PATTERNS: Final = tuple(
+    (name, re.compile(pattern), re.compile(first)) for name, pattern, first in _RULES
+)
 _BLANK: Final = re.compile(r"[ \t\r\n]+")
 _MQTT_FILTER: Final = re.compile(r"/mqtt/[^ \t\r\n]*", re.IGNORECASE)
 _AFTER_STAR: Final = re.compile(
     rf"[ \t\r\n]*(?:/|\Z)|[ \t\r\n]+(?:where|into)(?!{_NAME})", re.IGNORECASE
 )
 _ESCAPE: Final = re.compile(r"""\\(?:["'\\]|u[0-9A-Fa-f]{4})""")
+
+
+@lru_cache(maxsize=1_024)
+def _patterns_for(first: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Give the patterns that may match from a character on; trying all costs most of a parse."""
+    return tuple((name, pattern) for name, pattern, begins in _PATTERNS if begins.match(first))
 
 
 class TokenStream(Lexer):
@@ -136,7 +146,7 @@ class _Scanner:
 
     def _take(self) -> None:
         name, end = "", self._at
-        for candidate, pattern in _PATTERNS:
+        for candidate, pattern in _patterns_for(self._text[self._at]):
             found = pattern.match(self._text, self._at)
             if found is not None and found.end() > end:
                 name, end = candidate, found.end()

@@ -65,12 +65,15 @@ class Workload:
         """Work through two lives of the store, an orderly stop between them."""
         for part in (steps // 2, steps - steps // 2):
             self._store = await Store.open(self._path, clock=self._clock, options=OPTIONS)
-            self._journal = make_journal(self._store, self._path, self._clock)
-            async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self._store.run())
-                await self._live(part)
-                running.cancel()
-            await self._store.close()
+            try:
+                self._journal = make_journal(self._store, self._path, self._clock)
+                async with asyncio.TaskGroup() as tasks:
+                    running = tasks.create_task(self._store.run())
+                    await self._live(part)
+                    running.cancel()
+            finally:
+                # Otherwise its thread keeps the process, and the test that waits for it, for ever.
+                await self._store.close()
 
     async def _live(self, steps: int) -> None:
         await self._advance(0)

@@ -22,6 +22,8 @@ async def fill(path: Path) -> None:
             a_result(P0, ttl_s=600, recency=Recency(seconds=60, fallback_priority=P7)),
         )
         hub.send(a_message(body=b"body-4"), a_result(P2), a_result(P7, endpoint_id=LAB))
+        hub.send(a_message(body=b"body-5"), a_result(P2, creation=True))
+        hub.send(a_message(body=b"body-6"), a_result(P2, predecessor=7))
         await hub.store.flush()
         queue = hub.queue()
         (row,) = await queue.read_batch(1, 1 << 20)

@@ -2,6 +2,21 @@ PRAGMA auto_vacuum = 2;
 PRAGMA application_id = 1701070965;
 PRAGMA user_version = 1;
 BEGIN TRANSACTION;
+CREATE TABLE affinity (
+  device_id TEXT    PRIMARY KEY,
+  ownership TEXT    NOT NULL,
+  epoch     INTEGER NOT NULL               -- number of the election; 0 = of none
+) STRICT, WITHOUT ROWID;
+CREATE TABLE affinity_ledger (
+  number    INTEGER PRIMARY KEY,           -- order of the changes
+  device_id TEXT    NOT NULL,
+  at_ms     INTEGER NOT NULL,              -- hub time
+  ownership TEXT    NOT NULL,
+  former    TEXT    NOT NULL,              -- ownership before
+  cause     TEXT    NOT NULL,
+  other     TEXT    NOT NULL,              -- the other hub, empty = none
+  epoch     INTEGER NOT NULL
+) STRICT;
 CREATE TABLE body (
   id     INTEGER PRIMARY KEY,              -- offset of the message's first row
   refs   INTEGER NOT NULL,                 -- rows that refer to it
@@ -21,7 +36,7 @@ CREATE TABLE boot (
   wall_trusted  INTEGER NOT NULL,          -- 1 = wall_ms is known to be right
   first_offset  INTEGER NOT NULL           -- rows of this boot have it or higher ones; first of a zone
 ) STRICT;
-INSERT INTO "boot" VALUES(1,'boot-1',8796093022208,1700000000000,1000000,8796093022208,1700000000000,6,1,1);
+INSERT INTO "boot" VALUES(1,'boot-1',8796093022208,1700000000000,1000000,8796093022208,1700000000000,8,1,1);
 CREATE TABLE dead_letter (
   id          INTEGER PRIMARY KEY,         -- order of arrival
   size        INTEGER NOT NULL,
@@ -35,11 +50,13 @@ CREATE TABLE dead_letter (
   expires_ms  INTEGER,
   attempts    INTEGER NOT NULL,
   message_id  TEXT    NOT NULL,
+  predecessor INTEGER,                     -- as in the queue
+  creation    INTEGER,                     -- likewise
   routes      ANY     NOT NULL,
   header      BLOB    NOT NULL,
   body        BLOB    NOT NULL
 ) STRICT;
-INSERT INTO "dead_letter" VALUES(1,88,8796093022208,'upstream',2,'rejected','no',1,8796093022208,NULL,0,'vy3cdhudxxd7-1',2,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D30');
+INSERT INTO "dead_letter" VALUES(1,88,8796093022208,'upstream',2,'rejected','no',1,8796093022208,NULL,0,'hy6wu5wpg4hi-1',NULL,NULL,2,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D30');
 CREATE TABLE entity (
   topic_id TEXT PRIMARY KEY,
   document BLOB NOT NULL                   -- JSON object
@@ -77,7 +94,7 @@ CREATE TABLE meta (
   key   TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "meta" VALUES('store_id','vy3cdhudxxd7');
+INSERT INTO "meta" VALUES('store_id','hy6wu5wpg4hi');
 CREATE TABLE pending (
   seq       INTEGER PRIMARY KEY,           -- order of arrival
   topic     TEXT    NOT NULL,
@@ -95,15 +112,18 @@ CREATE TABLE q_1 (
   fresh_until_ms INTEGER,                  -- recency: hub time at which it becomes stale; NULL = none
   fallback       INTEGER,                  -- recency: priority of the stale row
   predecessor    INTEGER,                  -- offset that must be confirmed first; NULL = none
+  creation       INTEGER,                  -- 1 = creates an entity: never gives way; NULL = does not
   routes         ANY NOT NULL,             -- label, or JSON list of route names, the winner first
   message_id     TEXT,                     -- NULL = store id and offset (of the body, when shared)
   body_id        INTEGER,                  -- shared message; NULL = header and body stand here
   header         BLOB,                     -- JSON: device, module, source, properties, system
   body           BLOB
 ) STRICT;
-INSERT INTO "q_1" VALUES(2,8796093022208,NULL,86,1,NULL,NULL,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D31');
-INSERT INTO "q_1" VALUES(3,8796093022208,NULL,86,0,NULL,NULL,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D32');
-INSERT INTO "q_1" VALUES(5,8796093022208,NULL,86,0,NULL,NULL,NULL,2,NULL,5,NULL,NULL);
+INSERT INTO "q_1" VALUES(2,8796093022208,NULL,86,1,NULL,NULL,NULL,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D31');
+INSERT INTO "q_1" VALUES(3,8796093022208,NULL,86,0,NULL,NULL,NULL,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D32');
+INSERT INTO "q_1" VALUES(5,8796093022208,NULL,86,0,NULL,NULL,NULL,NULL,2,NULL,5,NULL,NULL);
+INSERT INTO "q_1" VALUES(7,8796093022208,NULL,86,0,NULL,NULL,NULL,1,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D35');
+INSERT INTO "q_1" VALUES(8,8796093022208,NULL,86,0,NULL,NULL,7,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D36');
 CREATE TABLE q_2 (
   offset         INTEGER PRIMARY KEY,      -- given by the hub, never used twice
   enqueued_ms    INTEGER NOT NULL,         -- hub time
@@ -113,13 +133,14 @@ CREATE TABLE q_2 (
   fresh_until_ms INTEGER,                  -- recency: hub time at which it becomes stale; NULL = none
   fallback       INTEGER,                  -- recency: priority of the stale row
   predecessor    INTEGER,                  -- offset that must be confirmed first; NULL = none
+  creation       INTEGER,                  -- 1 = creates an entity: never gives way; NULL = does not
   routes         ANY NOT NULL,             -- label, or JSON list of route names, the winner first
   message_id     TEXT,                     -- NULL = store id and offset (of the body, when shared)
   body_id        INTEGER,                  -- shared message; NULL = header and body stand here
   header         BLOB,                     -- JSON: device, module, source, properties, system
   body           BLOB
 ) STRICT;
-INSERT INTO "q_2" VALUES(4,8796093022208,8796093622208,111,0,8796093082208,7,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C312C7B226B696E64223A2261222C226E6F6E65223A6E756C6C7D5D',X'626F64792D33');
+INSERT INTO "q_2" VALUES(4,8796093022208,8796093622208,111,0,8796093082208,7,NULL,NULL,2,NULL,NULL,X'5B226465762D31222C6E756C6C2C312C7B226B696E64223A2261222C226E6F6E65223A6E756C6C7D5D',X'626F64792D33');
 CREATE TABLE q_3 (
   offset         INTEGER PRIMARY KEY,      -- given by the hub, never used twice
   enqueued_ms    INTEGER NOT NULL,         -- hub time
@@ -129,13 +150,14 @@ CREATE TABLE q_3 (
   fresh_until_ms INTEGER,                  -- recency: hub time at which it becomes stale; NULL = none
   fallback       INTEGER,                  -- recency: priority of the stale row
   predecessor    INTEGER,                  -- offset that must be confirmed first; NULL = none
+  creation       INTEGER,                  -- 1 = creates an entity: never gives way; NULL = does not
   routes         ANY NOT NULL,             -- label, or JSON list of route names, the winner first
   message_id     TEXT,                     -- NULL = store id and offset (of the body, when shared)
   body_id        INTEGER,                  -- shared message; NULL = header and body stand here
   header         BLOB,                     -- JSON: device, module, source, properties, system
   body           BLOB
 ) STRICT;
-INSERT INTO "q_3" VALUES(6,8796093022208,NULL,86,0,NULL,NULL,NULL,2,NULL,5,NULL,NULL);
+INSERT INTO "q_3" VALUES(6,8796093022208,NULL,86,0,NULL,NULL,NULL,NULL,2,NULL,5,NULL,NULL);
 CREATE TABLE queue (
   number      INTEGER PRIMARY KEY,
   name        TEXT    NOT NULL,            -- for people: endpoint id, plus _Pri<n> for 0 to 9
@@ -185,20 +207,27 @@ CREATE TABLE zone (
   stale_from_ms  INTEGER NOT NULL,         -- earliest end of freshness; 2^62 = no recency at all
   PRIMARY KEY (queue, zone)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "zone" VALUES(1,0,4611686018427387904,4611686018427387904,4611686018427387904,3,258,4611686018427387904);
+INSERT INTO "zone" VALUES(1,0,4611686018427387904,4611686018427387904,4611686018427387904,5,430,4611686018427387904);
 INSERT INTO "zone" VALUES(2,0,8796093622208,8796093622208,8796093082208,1,111,8796093082208);
 INSERT INTO "zone" VALUES(3,0,4611686018427387904,4611686018427387904,4611686018427387904,1,86,4611686018427387904);
 CREATE TRIGGER boot_bound AFTER INSERT ON boot BEGIN
   DELETE FROM boot WHERE seq <= new.seq - 1000;
 END;
+CREATE INDEX affinity_ledger_device ON affinity_ledger (device_id, number);
+CREATE TRIGGER affinity_ledger_bound AFTER INSERT ON affinity_ledger BEGIN
+  DELETE FROM affinity_ledger WHERE number <= new.number - 10000;
+END;
+CREATE INDEX q_1_creation ON q_1 (size) WHERE creation IS NOT NULL;
 CREATE TRIGGER q_1_body AFTER DELETE ON q_1 WHEN old.body_id IS NOT NULL BEGIN
   UPDATE body SET refs = refs - 1 WHERE id = old.body_id;
   DELETE FROM body WHERE id = old.body_id AND refs <= 0;
 END;
+CREATE INDEX q_2_creation ON q_2 (size) WHERE creation IS NOT NULL;
 CREATE TRIGGER q_2_body AFTER DELETE ON q_2 WHEN old.body_id IS NOT NULL BEGIN
   UPDATE body SET refs = refs - 1 WHERE id = old.body_id;
   DELETE FROM body WHERE id = old.body_id AND refs <= 0;
 END;
+CREATE INDEX q_3_creation ON q_3 (size) WHERE creation IS NOT NULL;
 CREATE TRIGGER q_3_body AFTER DELETE ON q_3 WHEN old.body_id IS NOT NULL BEGIN
   UPDATE body SET refs = refs - 1 WHERE id = old.body_id;
   DELETE FROM body WHERE id = old.body_id AND refs <= 0;

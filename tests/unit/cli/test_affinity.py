@@ -88,7 +88,7 @@ def test_people_read_a_course_of_events(run):
     assert code == 0
     assert "roams: g2 hears it first (delay 0 ms)" in out
     assert "0 ms  g2: frame 2 processed, elected at 0 ms" in out
-    assert "120 ms  g1: frame 2 dropped (duplicate), elected at 120 ms" in out
+    assert "120 ms  g1: frame 2 dropped (duplicate), refused at 120 ms" in out
     assert "0 ms  notice to g1" in out
     assert "at the end   g2: owner, connection open" in out
 

@@ -9,6 +9,8 @@ import tomllib
 import pytest
 
 from edgehub.cli.main import main
+from edgehub.settings import Settings
+from edgehub.settings.values import Section
 
 
 @pytest.fixture
@@ -106,7 +108,9 @@ def test_schema_and_example_are_what_they_say(run):
     """One is JSON, the other TOML; neither needs a file."""
     assert json.loads(run("config", "schema")[1])["$schema"].endswith("2020-12/schema")
     assert tomllib.loads(run("config", "example")[1]) == {
-        name: {} for name in ("store", "clock", "journal", "mqtt", "http", "log")
+        name: {}
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.default, Section)
     }
 
 

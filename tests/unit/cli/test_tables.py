@@ -1,6 +1,8 @@
 """Tables: whole on a pipe, nothing taken for markup."""
 
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.manifest import _print_difference
+from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.why import _print
 
 
 def test_a_pipe_gets_whole_cells_however_narrow_it_claims_to_be(capsys, monkeypatch):
@@ -25,3 +27,72 @@ def test_a_terminal_folds_names_and_keeps_figures(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.count("a") >= 40
     assert "1234567" in out
+
+
+def test_one_of_a_kind_is_no_plural(capsys):
+    """What people read counts as they do."""
+    copy = {
+        "queue": "upstream",
+        "state": "waiting",
+        "offset": 1,
+        "device": "d",
+        "module": None,
+        "orphaned": False,
+        "endpoint_state": None,
+        "routes": ["r"],
+        "ttl_s": None,
+        "ttl_from": "route",
+        "age_s": 1.0,
+        "waited": None,
+        "attempts": 1,
+        "overtaken_by": {"rows": 1, "complete": True, "queues": {}},
+        "before": {"rows": 1, "bytes": 1, "better": [{"rows": 1, "queue": "q", "bytes": 2}]},
+        "leaves": None,
+    }
+    _print(
+        {
+            "message": "m",
+            "asked": "m",
+            "state": "waiting",
+            "complete": True,
+            "copies": [copy],
+            "copies_total": 2,
+            "dead_letters": [],
+            "journal": None,
+        }
+    )
+    _print_difference(
+        {
+            "in_force": {"file": "a", "routes": 1},
+            "new": {"file": "b", "routes": 2},
+            "same": False,
+            "routes": {"added": [], "removed": [], "changed": []},
+            "class_changes": [],
+            "snapshots": [{"queue": "q", "rows": 1, "routes": ["r"]}],
+            "queues": [],
+            "disk": {"measured_s": 60.0, "fits": None, "unmeasured_routes": []},
+            "warnings": [],
+        }
+    )
+    out = capsys.readouterr().out
+    for text in (
+        "and 1 more row with that id",
+        "refused 1 time\n",
+        "overtaken by 1 row\n",
+        "before it in its queue: 1 row (1 byte)",
+        "goes first: 1 row (2 bytes) of q",
+        "in force: a, 1 route\n",
+        "new:      b, 2 routes\n",
+        "q: 1 row keeps the priority",
+        "space on disk: not measured yet",
+    ):
+        assert text in out
+
+
+def test_one_is_not_many():
+    """A number and what it counts."""
+    assert [counted(number, "segment") for number in (0, 1, 2)] == [
+        "0 segments",
+        "1 segment",
+        "2 segments",
+    ]

@@ -120,3 +120,45 @@ def test_the_effective_document_says_what_follows():
         "collects_only": True,
     }
     assert document["settings"]["mqtt.port"]["value"] == 1883
+
+
+def test_tokens_are_read_with_the_rest(tmp_path):
+    """A broken line and an absent file are faults of the configuration."""
+    file = tmp_path / "tokens"
+    file.write_text("nonsense", "utf-8")
+    (fault,) = _faults(web={"token_file": file})
+    assert fault["key"] == f"{file}:1"
+    (fault,) = _faults(web={"token_file": tmp_path / "absent"})
+    assert "edgehub token add" in fault["hint"]
+
+
+def test_the_api_needs_its_packages(monkeypatch):
+    """A hub that is asked for it and cannot have it says how to install it, before it starts."""
+    absent = "edgehub.config.configuration.find_spec"
+    monkeypatch.setattr(absent, lambda name: None if name == "fastapi" else object())
+    (fault,) = _faults(web={"port": 0})
+    assert "needs fastapi" in fault["reason"]
+    assert "edgehub[web]" in fault["hint"]
+    read_configuration(_loaded(), hub_id="gw")
+
+
+@pytest.mark.parametrize(
+    ("filter_", "faults"), [("#", 1), ("+/device/#", 1), ("te/device/#", 0), ("plant/#", 0)]
+)
+def test_a_group_shares_no_local_topics(tmp_path, filter_, faults):
+    """Each hub gets them all, so a route that takes them with others cannot be shared."""
+    manifest = tmp_path / "m.json"
+    routes = {"a": {"route": f"FROM /mqtt/{filter_} INTO $upstream"}}
+    storage = {"timeToLiveSecs": 7200}
+    manifest.write_text(
+        json.dumps(
+            {"schemaVersion": "1.1", "routes": routes, "storeAndForwardConfiguration": storage}
+        ),
+        "utf-8",
+    )
+    broker = {"host": "h", "share_group": "hubs", "local_topics": ["te/#"]}
+    if faults:
+        (fault,) = _faults(manifest=manifest, broker=broker)
+        assert fault["key"] == "broker.share_group"
+    else:
+        read_configuration(_loaded(manifest=manifest, broker=broker), hub_id="gw")

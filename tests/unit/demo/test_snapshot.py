@@ -9,7 +9,14 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.demo.ledger import DownTimes, Ledger
 from edgehub.demo.scenario import PRIORITIES, TRAFFIC
-from edgehub.demo.snapshot import BACKLOG_ROWS, LinkMeter, link_is_up, queue_figures, rows_waiting
+from edgehub.demo.snapshot import (
+    BACKLOG_ROWS,
+    LinkMeter,
+    link_is_up,
+    link_wait,
+    queue_figures,
+    rows_waiting,
+)
 from edgehub.demo.thin_link import Pacer
 
 
@@ -29,6 +36,24 @@ def test_the_link_is_up_when_the_upstream_endpoint_is():
     other = {"id": "archive", "state": "up"}
     assert link_is_up({"endpoints": [{"id": "upstream", "state": "up"}]})
     assert not link_is_up({"endpoints": [{"id": "upstream", "state": "connecting"}, other]})
+
+
+@pytest.mark.parametrize(
+    ("state", "wait_s", "reason", "words"),
+    [
+        ("up", None, "", ""),
+        ("down", 2.25, "Connection refused", "next try in 2.2 s: Connection refused"),
+        ("connecting", None, "closed by the peer", "trying to connect: closed by the peer"),
+        ("connecting", None, "", "trying to connect"),
+    ],
+)
+def test_a_link_that_is_down_has_a_reason(
+    state: str, wait_s: float | None, reason: str, words: str
+):
+    """What the gateway waits for before it connects again, and since what."""
+    upstream = {"id": "upstream", "state": state, "backoff_remaining_s": wait_s, "reason": reason}
+    assert link_wait({"endpoints": [{"id": "archive", "state": "up"}, upstream]}) == words
+    assert link_wait({"endpoints": []}) == ""
 
 
 def test_rows_are_counted_per_priority_or_in_all():

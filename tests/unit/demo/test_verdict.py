@@ -23,6 +23,7 @@ def a_snapshot(ledger: Ledger) -> Snapshot:
     return Snapshot(
         elapsed_s=60.0,
         link_up=True,
+        link_wait="",
         link_use=0.0,
         queues=queue_figures({"queues": []}, ledger),
         acknowledged=ledger.acknowledged,
@@ -58,6 +59,7 @@ def test_an_undelivered_alarm_fails_even_while_it_waits():
     snapshot = Snapshot(
         elapsed_s=60.0,
         link_up=True,
+        link_wait="",
         link_use=0.0,
         queues=queue_figures(queues, ledger),
         acknowledged=101,

@@ -23,6 +23,7 @@ def snapshot() -> Snapshot:
     return Snapshot(
         elapsed_s=12.0,
         link_up=True,
+        link_wait="",
         link_use=0.93,
         queues=queue_figures(status, Ledger(TRAFFIC, DownTimes())),
         acknowledged=55,
@@ -41,7 +42,19 @@ def test_a_plain_line_tells_every_priority(snapshot: Snapshot):
 
 def test_a_plain_line_says_when_the_link_is_down(snapshot: Snapshot):
     """Readable without colour."""
-    assert "link DOWN" in plain_line(replace(snapshot, link_up=False))
+    assert "link DOWN    the link is cut |" in plain_line(replace(snapshot, link_up=False))
+
+
+def test_a_link_that_waits_says_for_what(snapshot: Snapshot):
+    """Between the return of the link and the next try there is a gap, and it has a reason."""
+    wait = "next try in 2.3 s: Connection refused"
+    waiting = replace(snapshot, link_up=False, link_wait=wait)
+    assert f"link DOWN    {wait} |" in plain_line(waiting)
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(render(waiting))
+    text = console.export_text()
+    assert wait in text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_the_panel_fits_80_columns(snapshot: Snapshot):

@@ -3,7 +3,7 @@
 from edgehub.clock import ManualClock
 from edgehub.devices.affinity.coordinator import Ballot, JoinClaim, Notice, NoticeBatch
 from edgehub.devices.affinity.copies import COPIES_MAX, Copies, Copy
-from edgehub.devices.affinity.flags import Flags, InProcessAffinityStore, Ownership
+from edgehub.devices.affinity.flags import Cause, Flags, InProcessAffinityStore, Ownership
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError
 from tests.support.hubs import World, in_a_world
@@ -125,8 +125,8 @@ def test_a_position_of_another_memory_is_known_for_what_it_is():
     async def test(world: World):
         hub = await world.hub("h1")
         await hub.uplink(1)
-        await hub.flags.set("d", Ownership.OWNER, 900)
-        await hub.flags.advance("before-57")
+        hub.flags.set("d", Ownership.OWNER, 900, cause=Cause.FIRST)
+        hub.flags.advance("before-57")
         world.background.pop().cancel()
         await hub.open()
         await world.clock.sleep(1)
@@ -141,22 +141,37 @@ async def test_flags_and_position_survive_a_restart():
     """What was told before the restart is known after it."""
     store = InProcessAffinityStore()
     flags = await Flags.open(store)
-    await flags.set("d", Ownership.OWNER, 3)
-    assert await flags.apply(Notice(position="one-1", device_id="d", epoch=4, owner="h2"))
-    await flags.advance("one-1")
+    flags.set("d", Ownership.OWNER, 3, cause=Cause.FIRST)
+    assert flags.apply(Notice(position="one-1", device_id="d", epoch=4, owner="h2"))
+    flags.advance("one-1")
     again = await Flags.open(store)
     assert (again.of("d"), again.position) == (Ownership.LOSER, "one-1")
-    assert not await again.apply(Notice(position="one-0", device_id="d", epoch=2, owner="h3"))
+    assert not again.apply(Notice(position="one-0", device_id="d", epoch=2, owner="h3"))
 
 
 async def test_an_answer_that_a_notice_overtook_makes_no_owner():
     """The device was given away again before the answer to its election came."""
     flags = await Flags.open(InProcessAffinityStore())
-    assert await flags.apply(Notice(position="one-1", device_id="d", epoch=6, owner="h2"))
-    await flags.set("d", Ownership.OWNER, 5)
+    assert flags.apply(Notice(position="one-1", device_id="d", epoch=6, owner="h2"))
+    flags.set("d", Ownership.OWNER, 5, cause=Cause.FIRST)
     assert flags.of("d") is Ownership.LOSER
-    await flags.set("d", Ownership.OWNER, 7)
+    flags.set("d", Ownership.OWNER, 7, cause=Cause.FIRST)
     assert flags.of("d") is Ownership.OWNER
+
+
+async def test_flags_are_bounded(monkeypatch):
+    """The device whose flag changed longest ago is unknown again, also after a restart."""
+    monkeypatch.setattr("edgehub.devices.affinity.flags.FLAGS_MAX", 2)
+    store = InProcessAffinityStore()
+    flags = await Flags.open(store)
+    for epoch, name in enumerate(("d1", "d2", "d1", "d3"), start=1):
+        flags.set(name, Ownership.OWNER, epoch, cause=Cause.FIRST)
+    for known in (flags, await Flags.open(store)):
+        assert [known.of(name) for name in ("d1", "d2", "d3")] == [
+            Ownership.OWNER,
+            Ownership.UNKNOWN,
+            Ownership.OWNER,
+        ]
 
 
 async def test_copies_of_a_device_are_bounded():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.devices import REFRESH_S, UNSEEN_S
 from edgehub.devices.faults import DeviceUnknownError, TooManyDevicesError
@@ -234,7 +234,7 @@ def test_a_class_c_downlink_waits_its_turn_and_loads_what_it_needs():
 
     async def test(world: World):
         hub = await world.hub("h1")
-        await hub.flags.set("d", Ownership.OWNER, 1)
+        hub.flags.set("d", Ownership.OWNER, 1, cause=Cause.FIRST)
         sent = []
 
         async def send() -> None:

@@ -12,11 +12,11 @@ from edgehub.devices.identity_file import (
     Identity,
     IdentityFileError,
     changing,
-    loose_mode,
     read_identities,
 )
 from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
+from edgehub.devices.private_file import loose_mode
 
 HASH = PasswordHash.of(b"secret")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.source import DeviceSession, StoredDevice
@@ -233,5 +233,58 @@ def test_a_failed_load_fails_all_that_waited_for_it_and_is_tried_again_after():
         assert len(hub.devices) == 0
         hub.source.is_away = False
         await is_sound(hub, 11)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(0, STEPS, 2))
+@pytest.mark.parametrize("ownership", [Ownership.OWNER, Ownership.LOSER])
+def test_settings_may_change_while_a_frame_runs(turn, ownership):
+    """The frame keeps what it began with, the next one has the new settings, at a loser too."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        hub.flags.set("d", ownership, cause=Cause.CLOSED)
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(2))
+            await world.clock.sleep(turn * STEP_S)
+            stored = await world.registry.load("d")
+            world.registry.put(replace(stored, profile=replace(stored.profile, gateway_id="h2")))
+            await hub.devices.settings_changed("d")
+        assert frame.result().result in {"processed", "rejected"}
+        assert (await hub.uplink(3)).reason == "belongs_to_another_gateway"
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
+def test_a_device_may_be_forgotten_while_a_frame_runs(turn):
+    """The frame is handled, and the next one begins from what its source has."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(5))
+            await world.clock.sleep(turn * STEP_S)
+            await hub.devices.forgotten("d")
+        assert frame.result().result == "processed"
+        await is_sound(hub, 6)
+
+    in_a_world(test)
+
+
+def test_an_old_counter_at_the_owner_takes_nothing_from_it():
+    """Its own record may be behind the coordinator's, as after a restart; it stays the owner."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(5)
+        await hub.devices.forgotten("d")
+        assert (await hub.uplink(3)).reason == "duplicate"
+        assert hub.flags.of("d") is Ownership.OWNER
+        begun = world.clock.monotonic()
+        await is_sound(hub, 6)
+        assert world.clock.monotonic() - begun < 0.4, "an owner does not wait"
 
     in_a_world(test)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.endpoints.aiomqtt_bridge import Incoming
 from edgehub.endpoints.device_bound import UNDELIVERED_MAX, DeviceBoundRelay
+from edgehub.endpoints.mqtt_inbound import Incoming
 from edgehub.message import DELIVERED, FailureKind, Message, SendResult
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ class ScriptedConnection:
     async def unsubscribe(self, filters: Iterable[str]) -> None:
         """See `Connection`."""
         self.filters.difference_update(filters)
+
+    def begin(self) -> None:
+        """See `Connection`."""
 
     def acknowledge(self, message: Incoming) -> None:
         """See `Connection`."""

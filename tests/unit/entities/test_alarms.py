@@ -234,3 +234,29 @@ def test_number_of_alarms_is_bounded():
     assert bench.send(HOT, RAISED) == [LINE]
     bench.send("te/device/main///a/7", "")
     assert [topic for topic, _ in bench.send(HOT, RAISED)] == [UP, JOURNAL + HOT]
+
+
+def test_bytes_of_alarms_are_bounded():
+    """A client that sends large ones takes no more memory and disk than that."""
+    bench = MapperBench(alarm_sync_ms=WINDOW_MS)
+    body = b'{"text":"%b"}' % (b"x" * 2**18)
+    for number in range(63):
+        bench.mapper.handle(f"te/device/main///a/{number}", body, bench.now)
+    before = bench.mapper.kept_bytes
+    assert "bytes of alarms" in error_of(bench.send(HOT, body.decode()))
+    assert bench.mapper.kept_bytes == before > 63 * 2**18
+    bench.go_on(WINDOW_MS)
+    assert bench.mapper.kept_bytes < 2**18
+
+
+def test_a_clearing_after_the_hubs_own_is_not_taken_for_it():
+    """Deregistered, raised and cleared again before the next registration: it ends cleared."""
+    bench = MapperBench()
+    bench.child("a")
+    alarm = "te/device/a///a/hot"
+    bench.send(alarm, RAISED)
+    bench.send("te/device/a//", "")
+    bench.send(alarm, RAISED)
+    bench.send(alarm, "")
+    bench.child("a")
+    assert [row.payload for row in bench.outputs() if row.output == "alarms"][-1] == b"306,hot"

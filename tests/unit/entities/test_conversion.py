@@ -1,7 +1,10 @@
 """Measurements, events, twin values and health: what they become."""
 
+import tracemalloc
+
 import pytest
 
+from edgehub.entities.documents import write_json
 from tests.support.entities import (
     ERRORS,
     INVENTORY,
@@ -429,3 +432,29 @@ def test_cloud_prefix_leads_every_topic():
     lines += bench.send("te/device/a///e/x", "{}")
     lines += bench.send("te/device/a///a/x", {"extra": 1})[:1]
     assert {topic.split("/")[0] for topic, _ in lines} == {"cumu-b"}
+
+
+def test_what_is_kept_takes_no_more_memory_than_its_bytes():
+    """The writer's buffer of some KiB is not kept with each row that waits in memory."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = [write_json({"t": {"t": {"value": number}}}) for number in range(500)]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 500 * (len(kept[0]) + 200)
+
+
+def test_bytes_of_units_are_bounded():
+    """All of them together; what is dropped makes room."""
+    bench = MapperBench()
+    units = {"t": {"unit": "x" * 16_000}}
+    sent = [bench.send(f"te/device/main///m/{number}/meta", units) for number in range(600)]
+    assert [bool(lines) for lines in sent] == sorted(bool(lines) for lines in sent)
+    assert sent[-1]
+    assert bench.mapper.kept_bytes < 9 * 2**20
+    bench.restart()
+    assert 8 * 2**20 - 20_000 < bench.mapper.kept_bytes < 9 * 2**20
+    bench.send("te/device/main///m/0/meta", "")
+    assert bench.send("te/device/main///m/0/meta", units) == []

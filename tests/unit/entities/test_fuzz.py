@@ -126,6 +126,6 @@ def test_anything_is_answered(settings_, steps):
                     created.add(effect.device)
                 assert effect.device in created
                 assert len(effect.payload) + len(effect.topic) <= settings_["packet_bytes_max"]
-                assert (effect.needs is None) <= (
+                assert (not effect.needs) <= (
                     effect.device == "hub-01" or effect.creates is not None
                 )

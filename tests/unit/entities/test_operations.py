@@ -597,3 +597,46 @@ def test_prefix_of_the_cloud_names_the_commands():
     ((topic, _),) = bench.send("cumu-b/devicecontrol/notifications", operation)
     assert topic == f"{MAIN}/cmd/restart/cumu-b-mapper-7"
     assert bench.send(topic, {"status": "executing"}) == [("cumu-b/s/us", "504,7")]
+
+
+def test_an_operation_of_the_users_own_goes_both_ways():
+    """Declared under its fragment, begun with its members, and reported with its result."""
+    bench = MapperBench(custom_operations={"valve_test": "acme_ValveTest"})
+    bench.child("p")
+    assert bench.send("te/device/p///cmd/valve_test", {}) == [(f"{UP}/P", "114,acme_ValveTest")]
+    lines = notify(
+        bench, "acme_ValveTest", {"valve": 7, "status": "x"}, number="1", external_id="P"
+    )
+    topic = "te/device/p///cmd/valve_test/c8y-mapper-1"
+    assert lines == [(topic, {"status": "init", "valve": 7})]
+    assert bench.send(topic, {"status": "executing"}) == [(f"{UP}/P", "504,1")]
+    done = bench.send(topic, {"status": "successful", "result": 'opens, "well"\x01'})
+    assert done == [(f"{UP}/P", '506,1,"opens, ""well"""'), (topic, "")]
+
+
+def test_the_result_of_an_operation_is_cut_where_the_line_would_be_too_long():
+    """With a mark, and so that what quoting adds has room."""
+    bench = MapperBench(custom_operations={"dump": "acme_Dump"})
+    bench.child("p")
+    notify(bench, "acme_Dump", {}, number="1", external_id="P")
+    topic = "te/device/p///cmd/dump/c8y-mapper-1"
+    ((_, line), _) = bench.send(topic, {"status": "successful", "result": '"\u00e4' * 6000})
+    assert line.startswith('506,1,"""\u00e4')
+    assert line.endswith('..."')
+    assert 9_000 < len(line.encode()) < 16_184
+
+
+def test_a_command_that_nobody_saw_is_begun_again():
+    """It was noted and the hub was killed before it was published; the others stay as they are."""
+    bench = MapperBench()
+    notify(bench, "c8y_Restart", {}, number="1")
+    notify(bench, "c8y_Restart", {}, number="2")
+    notify(bench, "c8y_Restart", {}, number="3")
+    first, second, third = (f"te/device/main///cmd/restart/c8y-mapper-{n}" for n in "123")
+    bench.send(second, {"status": "executing"})
+    bench.restart()
+    bench.carry_out(bench.mapper.forget_unpublished({third}))
+    bench.restart()
+    assert notify(bench, "c8y_Restart", {}, number="1") == [(first, {"status": "init"})]
+    assert notify(bench, "c8y_Restart", {}, number="2") == []
+    assert notify(bench, "c8y_Restart", {}, number="3") == []

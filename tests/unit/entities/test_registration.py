@@ -360,14 +360,14 @@ def test_row_names_what_it_needs():
     bench = MapperBench()
     bench.child("a", room=1)
     created, fragment = bench.outputs()
-    assert (created.creates, created.needs, created.output) == ("device/a//", None, "inventory")
-    assert (fragment.creates, fragment.needs, fragment.device) == (None, "device/a//", "A")
+    assert (created.creates, created.needs, created.output) == ("device/a//", (), "inventory")
+    assert (fragment.creates, fragment.needs, fragment.device) == (None, ("A",), "A")
     bench.child("b", **{"@parent": "device/a//"})
     (below,) = bench.outputs()
-    assert (below.creates, below.needs) == ("device/b//", "device/a//")
+    assert (below.creates, below.needs) == ("device/b//", ("A",))
     bench.send("te/device/main///m/", {"v": 1})
     (own,) = bench.outputs()
-    assert (own.creates, own.needs, own.device) == (None, None, "hub-01")
+    assert (own.creates, own.needs, own.device) == (None, (), "hub-01")
 
 
 def test_e05_registration_upstream_happens_once():
@@ -422,7 +422,74 @@ def test_errors_are_short():
 
 def test_fragment_without_room_does_not_stop_the_registration():
     """The entity is there; what had no room is told."""
-    bench = MapperBench(state_bytes_max=1500)
+    bench = MapperBench(state_bytes_max=2300)
     lines = bench.child("a", big="x" * 1000, small=1)
     assert lines[0] == (UP, "101,A,A,thin-edge.io-child,false")
     assert [topic for topic, _ in lines[1:]] == [ERRORS, f"{INVENTORY}/A"]
+
+
+def test_what_is_retained_at_a_start_announces_nothing_anew():
+    """A refused entity waits for a correction; a registration of old is none, a live one is."""
+    bench = MapperBench()
+    bench.child("p")
+    bench.refuse_creation("device/p//")
+    registration = b'{"@type":"child-device","@id":"P"}'
+    assert bench.mapper.hand_in("te/device/p//", registration, bench.now, client="c") == []
+    assert bench.mapper.registry.get("device/p//").announced is False
+    assert [text for _, text in bench.send("te/device/p//", registration)] == [
+        "101,P,P,thin-edge.io-child,false"
+    ]
+
+
+def test_telemetry_that_is_retained_at_a_start_is_not_sent_again():
+    """It was taken when it came; twin values count, and are known."""
+    bench = MapperBench()
+    bench.child("p")
+    for channel in ("m/", "e/"):
+        topic = f"te/device/p///{channel}"
+        assert bench.mapper.hand_in(topic, b'{"v":1}', bench.now, client="c") == []
+    effects = bench.mapper.hand_in("te/device/p///twin/x", b"1", bench.now, client="c")
+    assert len(effects) == 2
+    assert bench.mapper.hand_in("te/device/p///twin/x", b"1", bench.now, client="c") == []
+
+
+def test_a_person_is_told_why_a_registration_is_refused():
+    """And what it causes is handed over either way."""
+    bench = MapperBench()
+    effects, error = bench.mapper.register("device/p//", b"{", bench.now, client="me")
+    assert (effects, "not JSON" in str(error)) == ([], True)
+    effects, error = bench.mapper.register(
+        "device/p//", b'{"@type":"child-device"}', bench.now, client="me"
+    )
+    assert (len(effects) > 0, error) == (True, None)
+    assert bench.mapper.waits_for("device/p//") is None
+    assert bench.mapper.kept_bytes > 0
+    assert bench.mapper.oldest_held_ms() is None
+
+
+def test_bytes_of_registrations_are_bounded():
+    """Their values count although the twin does not keep them, also after a restart."""
+    bench = MapperBench(state_bytes_max=100_000)
+    before = bench.mapper.kept_bytes
+    for number in range(40):
+        bench.child(f"d{number}", note="x" * 5000)
+        bench.send(f"te/device/d{number}///twin/note", "")
+    kept = bench.mapper.kept_bytes
+    assert 90_000 < kept <= 100_000
+    assert "at most 100000 bytes" in error_of(bench.child("d0", note="x" * 20_000))
+    assert bench.mapper.kept_bytes == kept
+    bench.restart()
+    assert bench.mapper.kept_bytes == kept
+    for number in range(40):
+        bench.send(f"te/device/d{number}//", "")
+    assert bench.mapper.kept_bytes == before
+
+
+@pytest.mark.parametrize("member", ["", "@parent", "@health"])
+def test_length_of_topic_ids_is_bounded(member):
+    """Each of them is kept in memory and on disk."""
+    bench = MapperBench()
+    long = "device/" + "x" * 2000
+    document = {"@type": "child-device", **({member: long} if member else {})}
+    topic = "te/device/a//" if member else f"te/{long}//"
+    assert "at most 1024 characters" in error_of(bench.send(topic, document))

@@ -106,6 +106,14 @@ def test_unmeasured_is_said_and_not_guessed():
     assert document["disk"]["need_bytes"] is None
 
 
+def test_nothing_that_came_in_is_no_measurement():
+    """A minute without a message does not say that all fits."""
+    rates = {QueueId("upstream"): _rate(0)}
+    present = _present({"rest": REST}, _queue("upstream", rows=1), rates=rates)
+    disk = difference_document(present, _manifest({"rest": REST}))["disk"]
+    assert (disk["fits"], disk["need_bytes"]) == (None, None)
+
+
 def test_disk_need_is_rate_times_time_to_live_beside_what_drains():
     """Measured bytes per second move with their route to its new queue and time to live."""
     present = _present(

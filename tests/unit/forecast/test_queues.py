@@ -37,6 +37,7 @@ def test_a_load_that_the_link_cannot_carry_never_ends() -> None:
     ("link", "inflow", "state"),
     [
         (Link(is_up=False, bytes_s=1000), 0.0, DrainState.OFFLINE),
+        (Link(is_up=False, bytes_s=None, is_served=False), None, DrainState.UNSERVED),
         (Link(is_up=True, bytes_s=None), 0.0, DrainState.UNKNOWN),
         (UP, None, DrainState.UNKNOWN),
     ],

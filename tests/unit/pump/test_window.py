@@ -278,3 +278,12 @@ def test_a_message_larger_than_the_cap_is_paid_for_afterwards() -> None:
     wait_s = window.wait_s(14.0, 0)
     assert wait_s is not None
     assert window.room(14.0 + wait_s, 0)[0] > 0
+
+
+def test_a_fast_link_can_be_idle_between_messages_for_ever() -> None:
+    """One message a millisecond, none of which waits: 5 000 round trips in a row without a wait."""
+    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    for turn in range(5000):
+        flight = window.sent(turn / 1000, 1, 260)
+        window.delivered((turn + 0.5) / 1000, 1, 260, flight)
+    assert window.room(5.0, 0)[0] == 1000

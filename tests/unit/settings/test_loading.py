@@ -191,7 +191,10 @@ def test_a_fault_is_blamed_on_the_place_it_stands_in(tmp_path, monkeypatch):
         ("mqtt = 5", "mqtt: a section belongs here, got 5 (write [mqtt] with its keys below)"),
         ("endpoints = 5", "endpoints: a section belongs here, got 5"),
         ("[endpoints]\nx = 5", "endpoints.x: a section belongs here, got 5"),
-        ("[upstream]\nhost = 'a'", "upstream.type: is missing (mqtt or file or http)"),
+        (
+            "[upstream]\nhost = 'a'",
+            "upstream.type: is missing (mqtt or file or http or cumulocity)",
+        ),
         ("[upstream]\ntype = 'mqt'", "upstream.type: 'mqt' is not a kind of endpoint"),
         ("[upstream]\ntype = 'mqtt'\nhost = ''", "upstream.host: is empty, got ''"),
         ("[upstream]\ntype = 'mqtt'\nhost = 'a'\nclient_id = ''", "client_id: is empty"),

@@ -55,14 +55,18 @@ def test_row_comes_back_from_its_columns() -> None:
     header = encode_header(Message("d", "m", "/x/", {}, {}, b"b"), labels)
     routes = labels.intern_routes(("r1", "r2"))
     message = (header, b"b")
-    row = decode_row((258, 5, None, 90, routes, 2, None, None, None, 70, *message), labels, "abc")
+    plain = (258, 5, None, 90, routes, 2, None, None, None, 70, None, *message)
+    row = decode_row(plain, labels, "abc")
     assert (row.offset, row.enqueued_ms, row.expires_ms, row.size) == (258, 5, NEVER_MS, 90)
     assert (row.attempts, row.routes, row.predecessor) == (2, ("r1", "r2"), None)
     assert row.message.message_id == "abc-102"
-    shared = decode_row((258, 5, 99, 90, routes, 0, 7, None, 257, None, *message), labels, "abc")
+    of_two = (258, 5, 99, 90, routes, 0, 7, None, 257, None, 1, *message)
+    shared = decode_row(of_two, labels, "abc")
     assert (shared.message.message_id, shared.expires_ms, shared.predecessor) == ("abc-101", 99, 7)
     assert (row.fresh_until_ms, shared.fresh_until_ms) == (70, NEVER_MS)
-    own = decode_row((258, 5, 99, 90, routes, 0, None, "old-1", 257, None, *message), labels, "a")
+    assert (row.creation, shared.creation) == (False, True)
+    known = (258, 5, 99, 90, routes, 0, None, "old-1", 257, None, None, *message)
+    own = decode_row(known, labels, "a")
     assert own.message.message_id == "old-1"
 
 
@@ -95,6 +99,6 @@ def test_labels_are_unsaved_until_their_transaction() -> None:
 @pytest.mark.parametrize("header", [None, b"", b"\x00", b"{}", b"[]", b"[1", b"[99999]"])
 def test_a_damaged_header_is_damage_not_a_crash(header: bytes | None) -> None:
     """What a disk made of a row is told as damage of that row."""
-    record = (7, 1, None, 10, 1, 0, None, None, None, None, header, b"body")
+    record = (7, 1, None, 10, 1, 0, None, None, None, None, None, header, b"body")
     with pytest.raises(StoreCorruptError, match="row 7 cannot be read"):
         decode_row(record, Labels(), "store")

@@ -140,3 +140,27 @@ def test_zones_equal_a_recount(steps: list[tuple[set[int], bool, int]]) -> None:
         assert (zones.depth, zones.bytes) == (len(live), sum(live.values()))
         assert [values[0] for values in zones] == sorted(expected)
         assert list(Zones(zones)) == list(zones)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1500), st.integers(0, 200), st.integers(0, 200)), max_size=30
+    ),
+    st.lists(st.integers(0, 220), max_size=8),
+)
+def test_what_is_due_is_found_however_often_it_is_asked(
+    changes: list[tuple[int, int, int]], times: list[int]
+) -> None:
+    """Zones join, tighten and go between looks; no look misses one whose time has come."""
+    zones = Zones()
+    steps = [*changes, *[None] * len(times)]
+    looks = iter(times)
+    for place, step in enumerate(steps):
+        if step is not None:
+            zone, expires_ms, stale_ms = step
+            rows = place % 4  # some go again
+            zones.replace([(zone, expires_ms, 500, NEVER_MS, rows, rows * 9, stale_ms)])
+        now_ms = next(looks, None) if place % 3 == 0 or step is None else None
+        if now_ms is not None:
+            assert zones.expired(now_ms) == [each[0] for each in zones if each[1] <= now_ms]
+            assert zones.stale(now_ms) == [each[0] for each in zones if each[6] <= now_ms]

@@ -7,9 +7,11 @@ what happened; they decide nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from edgehub.devices.affinity.coordinator import Coordinator, Notice
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError, DeviceUnknownError
 
@@ -19,23 +21,51 @@ if TYPE_CHECKING:
     from edgehub.clock import ManualClock
     from edgehub.devices.affinity.coordinator import (
         Ballot,
+        DownlinkClaim,
         JoinClaim,
-        Notice,
         NoticeBatch,
         Verdict,
     )
+    from edgehub.devices.affinity.in_process import Record
     from edgehub.devices.affinity.simulation.form import Scenario
     from edgehub.devices.source import DeviceSession, StoredDevice
+
+
+class SimulatedCoordinator(Coordinator, Protocol):
+    """A coordinator whose memory a scenario begins with, looks at and lets expire."""
+
+    def record(self, device_id: str, f_cnt: int | None, owner: str, *, generation: int) -> object:
+        """Write down a device anew; nobody is told."""
+
+    def known(self, device_id: str) -> Record | None:
+        """Give what is known of a device, None = nothing."""
+
+    def forget(self, device_id: str) -> None:
+        """Forget a device, as if it had never been heard."""
+
+    def position(self, hub_id: str) -> str:
+        """Give the newest place in a hub's stream."""
+
+
+Told = Callable[[str, Notice], None]
+MakeCoordinator = Callable[["ManualClock", Told], SimulatedCoordinator]
+
+
+def in_process(clock: ManualClock, told: Told) -> SimulatedCoordinator:
+    """Make the coordinator of a simulation."""
+    return InProcessCoordinator(clock, incarnation="simulated", told=told)
 
 
 class Network:
     """The world between the hubs: one coordinator, the twins, and a log of what was seen."""
 
-    def __init__(self, clock: ManualClock, scenario: Scenario) -> None:
+    def __init__(
+        self, clock: ManualClock, scenario: Scenario, make_coordinator: MakeCoordinator
+    ) -> None:
         self.clock = clock
         self.scenario = scenario
         self.started_ms = clock.boottime_ms()
-        self.coordinator = InProcessCoordinator(clock, incarnation="simulated", told=self._told)
+        self.coordinator = make_coordinator(clock, self._told)
         self.is_coordinator_down = False
         self.busy_until_ms: dict[str, int] = {}
         self.unreachable: set[str] = set()
@@ -151,6 +181,11 @@ class SimulatedPath:
         """See `Coordinator`."""
         await self._reach(claim.device_id)
         await self._network.coordinator.finish_join(claim, generation=generation)
+
+    async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
+        """See `Coordinator`."""
+        await self._reach(claim.device_id)
+        return await self._network.coordinator.grant_downlink(claim)
 
     async def notices(self, hub_id: str, after: str) -> NoticeBatch:
         """See `Coordinator`."""

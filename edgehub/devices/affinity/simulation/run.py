@@ -16,7 +16,7 @@ from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.affinity.simulation.form import read_scenario
 from edgehub.devices.affinity.simulation.gateway import Gateway
-from edgehub.devices.affinity.simulation.network import Network
+from edgehub.devices.affinity.simulation.network import Network, in_process
 from edgehub.devices.affinity.simulation.virtual_time import run_on
 from edgehub.devices.faults import DeviceConnectionError, DeviceError
 from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
@@ -24,17 +24,21 @@ from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
 if TYPE_CHECKING:
     from edgehub.devices.affinity.outcome import Handling, Outcome
     from edgehub.devices.affinity.simulation.form import Event, Scenario
+    from edgehub.devices.affinity.simulation.network import MakeCoordinator
 
 NOT_HEARD = {"result": "not_heard", "reason": "gateway_down", "elected_at_ms": None}
 LOST = {"result": "failed", "reason": "gateway_down", "elected_at_ms": None}
 
 
-def simulate(form: Any, *, delay_ms: int | None = None) -> dict[str, Any]:
+def simulate(
+    form: Any, *, delay_ms: int | None = None, make_coordinator: MakeCoordinator = in_process
+) -> dict[str, Any]:
     """Run one scenario.
 
     Args:
         form: See `read_scenario`.
         delay_ms: Takes the place of its own delay, None = its own.
+        make_coordinator: Makes the coordinator of the gateways.
 
     Returns:
         Its outcome: `id`, `delay_ms`, `uplinks`, `joins`, `downlinks`, `connection_log`,
@@ -45,16 +49,18 @@ def simulate(form: Any, *, delay_ms: int | None = None) -> dict[str, Any]:
     """
     scenario = read_scenario(form, delay_ms=delay_ms)
     clock = ManualClock()
-    return run_on(clock, _Run(clock, scenario).run())
+    return run_on(clock, _Run(clock, scenario, make_coordinator).run())
 
 
 class _Run:
     """One scenario under way."""
 
-    def __init__(self, clock: ManualClock, scenario: Scenario) -> None:
+    def __init__(
+        self, clock: ManualClock, scenario: Scenario, make_coordinator: MakeCoordinator
+    ) -> None:
         self._clock = clock
         self._scenario = scenario
-        self._network = Network(clock, scenario)
+        self._network = Network(clock, scenario, make_coordinator)
         self._gateways: dict[str, Gateway] = {}
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._sessions: dict[str, str] = {}

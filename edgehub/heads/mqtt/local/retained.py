@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
+from edgehub.message import NEVER_MS
 from edgehub.topic_filter import WILDCARDS, takes_levels
 
 if TYPE_CHECKING:
@@ -27,13 +28,15 @@ class RetainedMessages:
         bytes: What those of clients count.
     """
 
-    __slots__ = ("_by_topic", "_expiring", "_options", "_own", "bytes")
+    __slots__ = ("_by_topic", "_earliest_ms", "_expiring", "_options", "_own", "bytes")
 
     def __init__(self, options: LocalOptions) -> None:
         self._options = options
         self._by_topic: dict[str, LocalMessage] = {}
         self._own: dict[str, LocalMessage] = {}
         self._expiring = 0
+        # No message expires before; asked for each message that finds no room.
+        self._earliest_ms = 0
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -68,7 +71,9 @@ class RetainedMessages:
             return before is not None
         self._by_topic[message.topic] = message
         self.bytes += _size(message)
-        self._expiring += message.expires_ms is not None
+        if message.expires_ms is not None:
+            self._expiring += 1
+            self._earliest_ms = min(self._earliest_ms, message.expires_ms)
         return True
 
     def put_own(self, message: LocalMessage) -> None:
@@ -85,13 +90,15 @@ class RetainedMessages:
 
     def expired(self, now_ms: int) -> list[str]:
         """List the topics whose message is over."""
-        if not self._expiring:
+        if not self._expiring or now_ms < self._earliest_ms:
             return []
-        return [
-            topic
+        expiries = {
+            topic: message.expires_ms
             for topic, message in self._by_topic.items()
-            if message.expires_ms is not None and message.expires_ms <= now_ms
-        ]
+            if message.expires_ms is not None
+        }
+        self._earliest_ms = min([ms for ms in expiries.values() if ms > now_ms], default=NEVER_MS)
+        return [topic for topic, ms in expiries.items() if ms <= now_ms]
 
 
 class RetainedSearch:

@@ -60,19 +60,26 @@ class RouteFeed:
             self._counters.dropped[DropReason.QOS0_OFFLINE] += 1
             settle(token, None)
             return
-        self._submit(self._routed(message), settle, token)
-
-    def _routed(self, message: LocalMessage) -> Message:
-        device_id, module_id = split_sender(message.publisher) or (message.publisher, None)
-        properties: Properties = {}
-        system: Properties = {}
-        if message.properties:
-            given = read_message_properties(message.properties)
-            properties, system = given.properties, given.system
-        if message.retain:
-            properties = with_property(properties, RETAIN_PROPERTY, "true")
         expiry_ms = None
         if message.expires_ms is not None:
             expiry_ms = max(0, message.expires_ms - self._space.now_ms())
-        source = SOURCE + message.topic
-        return Message(device_id, module_id, source, properties, system, message.body, expiry_ms)
+        self._submit(routed(message, expiry_ms), settle, token)
+
+
+def routed(message: LocalMessage, expiry_ms: int | None) -> Message:
+    """Give a message on a topic the form in which routes take it.
+
+    Args:
+        message: Its publisher becomes the sender.
+        expiry_ms: What is left of its message expiry interval, None = it does not expire.
+    """
+    device_id, module_id = split_sender(message.publisher) or (message.publisher, None)
+    properties: Properties = {}
+    system: Properties = {}
+    if message.properties:
+        given = read_message_properties(message.properties)
+        properties, system = given.properties, given.system
+    if message.retain:
+        properties = with_property(properties, RETAIN_PROPERTY, "true")
+    source = SOURCE + message.topic
+    return Message(device_id, module_id, source, properties, system, message.body, expiry_ms)

@@ -22,7 +22,7 @@ from edgehub.heads.mqtt.local.options import (
     SUBSCRIPTION_BYTES_MAX,
 )
 from edgehub.heads.mqtt.local.presence import Presence
-from edgehub.heads.mqtt.local.retained import RetainedMessages
+from edgehub.heads.mqtt.local.retained import RetainedMessages, RetainedSearch
 from edgehub.heads.mqtt.local.session import LocalSession, filter_cost
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 SWEEP_S: Final = 30.0
 """What expired is let go of within this time."""
 
+RETAINED_STEPS: Final = 1000
 _TOPICS_MAX: Final = 4096
 _TOPIC_BYTES_MAX: Final = 1024
 
@@ -126,6 +127,9 @@ class LocalSpace:
             self._presence.restore(client_id)
         # Of sessions that were about to begin or to end when the hub was killed.
         for client_id, queued in contents.queued.items():
+            if client_id in self._sessions:
+                self._sessions[client_id].restore(queued)
+                continue
             for each in queued:
                 context.store.dequeue(client_id, each.message)
 
@@ -182,9 +186,22 @@ class LocalSpace:
         used = self._context.subscription_bytes
         return used + filter_cost(topic_filter) <= SUBSCRIPTION_BYTES_MAX
 
+    def retained(self, topic_filter: str) -> list[LocalMessage]:
+        """List what is retained on the topics that a filter takes, in the order of its topics."""
+        retained = self._context.retained
+        search = RetainedSearch(topic_filter, retained)
+        now_ms = self.now_ms()
+        found: list[LocalMessage] = []
+        while not search.is_done:
+            topic, _ = search.next(RETAINED_STEPS)
+            message = None if topic is None else retained.get(topic)
+            if message is not None and (message.expires_ms is None or message.expires_ms > now_ms):
+                found.append(message)
+        return found
+
     def may_retain(self, message: LocalMessage) -> bool:
         """Say whether a message may be kept as the last of its topic."""
-        return self._context.retained.has_room(message)
+        return self._has_room_to_retain(message)
 
     # Messages.
 
@@ -240,6 +257,21 @@ class LocalSpace:
         subscription = InnerSubscription(self._inner, deliver)
         subscription.follow(filters)
         return subscription
+
+    def carry(self, client_id: str, filters: Iterable[str]) -> LocalSession:
+        """Give a stored session to a part of the hub that carries messages elsewhere.
+
+        To be asked for before `load`, which gives it what the disk holds for it.
+
+        Args:
+            client_id: One that no client can have.
+            filters: Topics that it carries, but for messages that came by it.
+        """
+        session = self._sessions[client_id] = LocalSession(client_id, self._context)
+        session.durable = True
+        for topic_filter in filters:
+            session.subscribe(topic_filter, 1 | NO_LOCAL | RETAIN_AS_PUBLISHED)
+        return session
 
     # Sessions; see `edgehub.heads.mqtt.sessions`.
 
@@ -303,7 +335,10 @@ class LocalSpace:
         receivers: dict[LocalSession, int] = {}
         for found in self._context.tree.match(message.topic):
             for session, options in found.items():
-                if options & NO_LOCAL and session.client_id == message.publisher:
+                if options & NO_LOCAL and session.client_id in (
+                    message.publisher,
+                    message.came_by,
+                ):
                     continue
                 known = receivers.get(session)
                 receivers[session] = options if known is None else _best(known, options)
@@ -313,19 +348,32 @@ class LocalSpace:
         context = self._context
         if message.topic.startswith(HUB_TOPICS):
             return
-        if not context.retained.has_room(message):
+        # Commands and registrations of the hub's own must not be lost to what clients retain.
+        is_own = message.publisher == self.hub_id and not message.came_by
+        if not (is_own or self._has_room_to_retain(message)):
             return
         # Who clears what somebody else has just cleared waits for the disk as well.
         if context.retained.put(message) or context.store.is_changing(message.topic):
             context.store.keep(message, ticket.hold())
 
-    def _sweep(self) -> None:
+    def _has_room_to_retain(self, message: LocalMessage) -> bool:
+        retained = self._context.retained
+        if retained.has_room(message):
+            return True
+        # What is over makes room first.
+        self._clear_expired()
+        return retained.has_room(message)
+
+    def _clear_expired(self) -> None:
         context = self._context
-        now_ms = context.store.now_ms()
-        for topic in context.retained.expired(now_ms):
+        for topic in context.retained.expired(context.store.now_ms()):
             cleared = LocalMessage(topic, b"", publisher=self.hub_id, retain=True)
             context.retained.put(cleared)
             context.store.keep(cleared, _nobody)
+
+    def _sweep(self) -> None:
+        self._clear_expired()
+        now_ms = self._context.store.now_ms()
         for session in self._sessions.values():
             session.drop_expired(now_ms)
         self.start()

@@ -1,0 +1,24 @@
+# The nightly report as an image: Java and Spark, which the hub's own image is spared. From the top
+# of the checkout:
+#   docker build -f deploy/report.Dockerfile -t edgehub-report:local .
+# docs/container.md says how it is run.
+
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE}
+# Java asks for the name of its user, and Spark will not start for one without.
+RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin edgehub
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY edgehub edgehub
+COPY analytics analytics
+# Java comes with the extra of that name. Not --only-binary: Spark is published as a source package,
+# though nothing of it is compiled.
+RUN python3 -m venv /opt/edgehub \
+ && /opt/edgehub/bin/pip install --no-cache-dir -c constraints.txt '.[spark,java]' \
+ && rm -rf /src/*
+ENV PATH=/opt/edgehub/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1
+WORKDIR /tmp
+USER 10001:10001
+ENTRYPOINT ["edgehub", "report"]

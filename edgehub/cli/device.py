@@ -1,0 +1,182 @@
+"""`edgehub device`: which devices the running hub speaks for, since when and why."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from edgehub.cli.consent import ask, yes_option
+from edgehub.cli.daemon import call
+from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.devices.source import Deduplication
+from edgehub.settings import load_settings
+
+_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def device() -> None:
+    """Look at the devices of the running hub, and say how each is treated."""
+
+
+@device.command("list")
+@_LIMIT
+@click.option("--after", default="", help="Begin behind this device.")
+@_JSON
+@click.pass_obj
+def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+    """List devices that were heard or judged here, by their ids."""
+    answer = _call(obj, "device list", limit=limit, after=after or None)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    table = new_table(
+        "device",
+        "this hub is",
+        "session",
+        "epoch",
+        "waiting",
+        "silent",
+        right=("epoch", "waiting", "silent"),
+    )
+    for row in answer["devices"]:
+        table.add_row(
+            row["device_id"],
+            row["ownership"],
+            "open" if row["session_open"] else "-",
+            str(row["epoch"]),
+            str(row["waiting"]),
+            "-" if row["silent_s"] is None else f"{row['silent_s']:.0f} s",
+        )
+    print_table(table)
+    if answer["next"]:
+        click.echo(f"more with --after {answer['next']}", err=True)
+
+
+@device.command()
+@click.argument("device_id", metavar="DEVICE")
+@_JSON
+@click.pass_obj
+def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
+    """Show one device: settings, session, queue, connection, and its last changes of owner."""
+    answer = _call(obj, "device show", device_id=device_id)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    ledger = answer.pop("ledger")
+    for key, value in answer.items():
+        if isinstance(value, dict):
+            for name, part in value.items():
+                click.echo(f"{key}.{name}: {_shown(part)}")
+        else:
+            click.echo(f"{key}: {_shown(value)}")
+    _print_ledger(ledger)
+
+
+@device.command()
+@click.argument("device_id", metavar="[DEVICE]", required=False)
+@_LIMIT
+@_JSON
+@click.pass_obj
+def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool) -> None:
+    """Show who owned what when: each change that this hub saw, and its cause.
+
+    A change is a steal when this hub took the device from another one. A ping-pong is a device that
+    came back after it was lost.
+    """
+    answer = _call(obj, "device ledger", device_id=device_id, limit=limit)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    _print_ledger(answer["entries"])
+    for word, counts in (("hour", answer["last_hour"]), ("day", answer["last_day"])):
+        click.echo(
+            f"last {word}: {counts['taken']} taken, {counts['lost']} lost, "
+            f"{counted(counts['ping_pongs'], 'ping-pong')}, "
+            f"{counted(counts['sessions_taken_over'], 'session')} taken over"
+        )
+
+
+@device.command("set")
+@click.argument("device_id", metavar="DEVICE")
+@click.option("--deduplication", type=click.Choice([*Deduplication]), help="drop, mark or none.")
+@click.option("--gateway-id", help="The only hub that may speak for it; empty = any.")
+@click.option("--keep-alive-s", type=click.IntRange(0, 86_400), help="0 = never, or at least 60.")
+@_JSON
+@click.pass_obj
+def set_device(
+    obj: dict[str, Any],
+    device_id: str,
+    deduplication: str | None,
+    gateway_id: str | None,
+    keep_alive_s: int | None,
+    as_json: bool,
+) -> None:
+    """Write down how a device is treated; what is not given stays."""
+    arguments: dict[str, Any] = {"device_id": device_id}
+    if deduplication is not None:
+        arguments["deduplication"] = deduplication
+    if gateway_id is not None:
+        arguments["gateway_id"] = gateway_id or None
+    if keep_alive_s is not None:
+        arguments["keep_alive_s"] = keep_alive_s
+    answer = _call(obj, "device set", **arguments)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    for key, value in answer.items():
+        click.echo(f"{key}: {_shown(value)}")
+
+
+@device.command()
+@click.argument("device_id", metavar="DEVICE")
+@yes_option
+@click.pass_obj
+def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
+    """Forget settings and counters of a device; it is treated as one that was never heard."""
+    ask(f"Forget settings and counters of {device_id}?", yes=yes)
+    answer = _call(obj, "device forget", device_id=device_id)
+    if not answer["forgotten"]:
+        click.echo(f"edgehub: the registry has no device {device_id}", err=True)
+        return 1
+    click.echo(f"forgotten: {device_id}")
+    return 0
+
+
+def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
+    return call(load_settings(obj["config"]).control_path, command, **arguments)
+
+
+def _print_ledger(entries: list[dict[str, Any]]) -> None:
+    if not entries:
+        click.echo("no change of owner was seen")
+        return
+    table = new_table(
+        "time", "device", "was", "is", "cause", "other hub", "epoch", right=("epoch",)
+    )
+    for entry in entries:
+        moment = datetime.fromtimestamp(entry["time_ms"] / 1000, UTC)
+        table.add_row(
+            moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00"),
+            entry["device_id"],
+            entry["former"],
+            entry["ownership"],
+            entry["cause"] + (" (steal)" if entry["steal"] else ""),
+            entry["other"] or "-",
+            str(entry["epoch"]),
+        )
+    print_table(table)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)

@@ -1,0 +1,273 @@
+"""`edgehub route`, the commands on the routing table: list, show, add, remove, enable, drift.
+
+Asks the daemon, which holds the table or its copy; the others of the group work on files.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Any, Final
+
+import click
+
+from edgehub.cli.table_answer import (
+    EXIT_FAILED,
+    ask_table,
+    echo_json,
+    json_option,
+    print_applied,
+    revision_option,
+    tenant_option,
+    wait_option,
+)
+from edgehub.cli.tables import new_table, print_table
+
+_MEMBERS: Final = (
+    ("priority", "priority"),
+    ("timeToLiveSecs", "time to live"),
+    ("Recency", "recency"),
+    ("order", "order"),
+    ("maxAttempts", "attempts at most"),
+    ("maxAgeSecs", "age at most"),
+    ("description", "description"),
+)
+
+
+@click.command("list")
+@tenant_option
+@json_option
+@click.pass_obj
+def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
+    """List the routes of the table, with what they do on this hub."""
+    document = ask_table(obj, "route list", as_json=as_json, tenant=tenant)
+    routes = list(document["routes"])
+    while (after := document.get("next")) is not None:
+        document = ask_table(obj, "route list", as_json=as_json, tenant=tenant, after=after)
+        routes += document["routes"]
+    if as_json:
+        echo_json({**document, "routes": routes})
+        return 0
+    table = new_table("id", "state", "priority", "time to live", "from", "revision", "route")
+    for route in routes:
+        ttl = route.get("timeToLiveSecs")
+        table.add_row(
+            route["id"],
+            _state(route),
+            str(route.get("priority", "default")),
+            "global" if not ttl else f"{ttl} s",
+            route["file"] or route["origin"],
+            str(route["revision"] or "-"),
+            route.get("route", "cannot be read"),
+        )
+    print_table(table)
+    return 0
+
+
+@click.command()
+@click.argument("route_id", metavar="ID")
+@tenant_option
+@json_option
+@click.pass_obj
+def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) -> int:
+    """Show one route: what it is, where it comes from, what it does on this hub."""
+    route = ask_table(obj, "route show", as_json=as_json, id=route_id, tenant=tenant)
+    if as_json:
+        echo_json(route)
+        return 0
+    click.echo(f"{route['id']}: {_state(route)}")
+    click.echo(f"  route: {route.get('route', 'cannot be read')}")
+    for member, title in _MEMBERS:
+        if member in route:
+            value = route[member]
+            click.echo(f"  {title}: {value if isinstance(value, str) else json.dumps(value)}")
+    click.echo(f"  from: {route['file'] or route['origin']}")
+    if route["revision"]:
+        click.echo(f"  revision: {route['revision']}, of {route['modified']}")
+    if route["shared_with"]:
+        click.echo(f"  the same as: {', '.join(route['shared_with'])}")
+    for hub in route["instances"]:
+        click.echo(f"  on {hub['hub_id']} ({hub['instance']}): {_state(hub)}")
+    return 0
+
+
+@click.command()
+@click.argument("text", metavar="ROUTE", required=False)
+@click.option(
+    "--file",
+    "file",
+    type=click.File("rb"),
+    help="Take the route from a file instead, a JSON text or object as in a manifest; - = stdin.",
+)
+@click.option("--id", "route_id", help="Absent = the hash of the content.")
+@click.option("--priority", type=click.IntRange(0, 9), help="0 is the best; absent = behind 9.")
+@click.option("--ttl", "ttl_s", type=click.IntRange(min=1), help="Seconds; absent = the global.")
+@click.option("--description", help="For people.")
+@click.option("--disabled", is_flag=True, help="Store it without running it.")
+@revision_option
+@wait_option
+@tenant_option
+@json_option
+@click.pass_obj
+def add(  # noqa: PLR0913 - one argument for each option
+    obj: dict[str, Any],
+    *,
+    text: str | None,
+    file: IO[bytes] | None,
+    route_id: str | None,
+    priority: int | None,
+    ttl_s: int | None,
+    description: str | None,
+    disabled: bool,
+    if_match: int | None,
+    wait: bool,
+    tenant: str | None,
+    as_json: bool,
+) -> int:
+    """Add a route to the table, or change the one that has the id.
+
+    Example: edgehub route add --id alarms --priority 0 'FROM /messages/* WHERE celsius > 90 INTO
+    $upstream'. Exit code 78 if the route is wrong.
+    """
+    options = {
+        "priority": priority,
+        "timeToLiveSecs": ttl_s,
+        "description": description,
+        "enabled": False if disabled else None,
+    }
+    written = ask_table(
+        obj,
+        "route add",
+        as_json=as_json,
+        body=_body(text, file, options),
+        id=route_id,
+        if_match=if_match,
+        wait=wait,
+        tenant=tenant,
+    )
+    return _print_written(written, as_json=as_json)
+
+
+@click.command()
+@click.argument("route_id", metavar="ID")
+@revision_option
+@wait_option
+@tenant_option
+@json_option
+@click.pass_obj
+def remove(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
+    """Remove a route; rows that it stored keep what they were stored with."""
+    written = ask_table(obj, "route remove", as_json=as_json, id=route_id, **options)
+    if not as_json and not written["changed"]:
+        click.echo(f"edgehub: there is no route {route_id!r}; nothing was removed", err=True)
+        return EXIT_FAILED
+    return _print_written(written, as_json=as_json)
+
+
+@click.command()
+@click.argument("route_id", metavar="ID")
+@revision_option
+@wait_option
+@tenant_option
+@json_option
+@click.pass_obj
+def enable(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
+    """Let a route of the table run."""
+    written = ask_table(obj, "route enable", as_json=as_json, id=route_id, **options)
+    return _print_written(written, as_json=as_json)
+
+
+@click.command()
+@click.argument("route_id", metavar="ID")
+@revision_option
+@wait_option
+@tenant_option
+@json_option
+@click.pass_obj
+def disable(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
+    """Keep a route in the table without running it."""
+    written = ask_table(obj, "route disable", as_json=as_json, id=route_id, **options)
+    return _print_written(written, as_json=as_json)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only report; put nothing right.")
+@json_option
+@click.pass_obj
+def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
+    """Compare this hub's table with the storage now, and put right what differs.
+
+    Exit code 1 if something differed, so that a script notices.
+    """
+    report = ask_table(obj, "route drift", as_json=as_json, repair=not dry_run)
+    found = [name for name in ("missing", "extra", "changed") if report[name]]
+    if as_json:
+        echo_json(report)
+        return EXIT_FAILED if found else 0
+    click.echo(f"{report['compared']} routes compared at revision {report['revision']}")
+    for name in found:
+        click.echo(f"  {name}: {', '.join(report[name])}")
+    done = f"{report['repaired']} put right" if not dry_run else "nothing was put right"
+    click.echo(done if found else "no drift")
+    return EXIT_FAILED if found else 0
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def instances(obj: dict[str, Any], as_json: bool) -> int:
+    """List the hubs that share the table, and how far each has applied it."""
+    document = ask_table(obj, "route instances", as_json=as_json)
+    hubs = document["instances"] if isinstance(document, dict) else document
+    if as_json:
+        echo_json({"instances": hubs})
+        return 0
+    table = new_table("hub", "instance", "revision", "state")
+    for hub in hubs:
+        state = hub["stale"] or "current"
+        if hub["failed"]:
+            state += f", {hub['failed']} routes failed"
+        own = " (this one)" if hub["own"] else ""
+        table.add_row(f"{hub['hub_id']}{own}", hub["instance"], str(hub["revision"]), state)
+    print_table(table)
+    return 0
+
+
+COMMANDS: Final = (list_routes, show, add, remove, enable, disable, drift, instances)
+
+
+def _body(text: str | None, file: IO[bytes] | None, options: dict[str, Any]) -> Any:
+    if (text is None) == (file is None):
+        msg = "give the route as an argument, or a --file: one of them"
+        raise click.UsageError(msg)
+    given = {name: value for name, value in options.items() if value is not None}
+    body: Any = text
+    if file is not None:
+        try:
+            body = json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            msg = f"{file.name} is not JSON: {error}"
+            raise click.ClickException(msg) from error
+    if not given:
+        return body
+    return {**(body if isinstance(body, dict) else {"route": body}), **given}
+
+
+def _state(route: dict[str, Any]) -> str:
+    state: str = route["state"]
+    return f"{state}: {route['reason']}" if route["reason"] else state
+
+
+def _print_written(written: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        echo_json(written)
+        applied = written["applied"]
+        return 0 if applied is None or applied["result"] == "complete" else EXIT_FAILED
+    view = written["route"]
+    if view is None:
+        click.echo(f"removed, revision {written['revision']}")
+    elif not written["changed"]:
+        click.echo(f"{view['id']}: unchanged, {_state(view)}")
+    else:
+        word = "added" if written["created"] else "changed"
+        click.echo(f"{view['id']}: {word}, revision {view['revision']}, {_state(view)}")
+    return print_applied(written["applied"])

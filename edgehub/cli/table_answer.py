@@ -1,0 +1,91 @@
+"""The routing table's answers on the command line: documents, refusals, how far a change has come.
+
+Owns the form of refusals, which keep line, column and hint, and their exit codes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import click
+
+from edgehub.cli.config import EXIT_CONFIG
+from edgehub.cli.daemon import call
+from edgehub.settings import load_settings
+
+EXIT_FAILED: Final = 1
+
+# What is wrong with the route or manifest itself, as its author has to correct it.
+_WRONG_INPUT: Final = ("InvalidRouteError", "ManifestError")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+tenant_option = click.option(
+    "--tenant", metavar="ORG/APPLICATION", help="On hubs with several tenants; absent = the usual."
+)
+revision_option = click.option(
+    "--if-revision",
+    "if_match",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only if the route still has this revision, as `route show` prints it.",
+)
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait until all hubs that share the table have applied it."
+)
+
+
+class RefusedError(click.exceptions.Exit):
+    """The table said no, and it has been printed."""
+
+
+def ask_table(obj: dict[str, Any], command: str, *, as_json: bool, **arguments: Any) -> Any:
+    """Ask the daemon and give its document.
+
+    Raises:
+        RefusedError: With the exit code; what is wrong has been printed.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    document = call(load_settings(obj["config"]).control_path, command, **given)
+    if not isinstance(document, dict) or "error" not in document:
+        return document
+    error = document["error"]
+    if as_json:
+        echo_json(document)
+    else:
+        _print_error(error)
+    raise RefusedError(EXIT_CONFIG if error["type"] in _WRONG_INPUT else EXIT_FAILED)
+
+
+def echo_json(document: Any) -> None:
+    """Print a document."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_applied(applied: dict[str, Any] | None) -> int:
+    """Say how far a change has come; gives the exit code."""
+    if applied is None:
+        return 0
+    result = applied["result"]
+    if result == "complete":
+        click.echo(f"applied by {len(applied['by'])} hubs")
+        return 0
+    click.echo(f"stored, but not applied everywhere ({result})", err=True)
+    for instance in applied["behind"]:
+        click.echo(f"  {instance}: behind", err=True)
+    for failed in applied["failed"]:
+        click.echo(f"  {failed['instance']}: {failed['reason']}", err=True)
+    return EXIT_FAILED
+
+
+def _print_error(error: dict[str, Any]) -> None:
+    faults = error.get("faults") or []
+    for fault in faults:
+        hint = f" ({fault['hint']})" if fault.get("hint") else ""
+        place = ""
+        if fault.get("line") is not None:
+            place = f"line {fault['line']}, column {fault['column']}: "
+        path = f"{fault['path']}: " if fault.get("path") else ""
+        click.echo(f"edgehub: {path}{place}{fault['message']}{hint}", err=True)
+    if not faults:
+        click.echo(f"edgehub: {error['message']}", err=True)

@@ -1,0 +1,160 @@
+-- The coordinator of several hubs: one call, one atomic step. See coordinator.py for the rule.
+--
+-- KEYS[1] the fleet: hash of incarnation, epoch, and the number of notices per hub
+-- KEYS[2] what the call is about: a device's record, or a claimed join
+-- ARGV[1] operation, ARGV[2] prefix of all keys, ARGV[3] name for a memory that begins now
+--
+-- Numbers are 32-bit counters and milliseconds, which Lua's floating point holds exactly; they
+-- are written out whole, because its own text of a large number is not.
+
+local fleet, subject = KEYS[1], KEYS[2]
+local operation, prefix, fresh = ARGV[1], ARGV[2], ARGV[3]
+
+local F_CNT_MAX = 4294967295
+local FIRST_RESTART_COUNTER = 1
+local RESTART_PAUSE_MS = 60000
+local RECORD_S = 2592000
+local CLAIM_S = 300
+local PROCESS_S = 300
+local NOTICES_MAX = 10000
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local now = redis.call('TIME')
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- A memory that was lost is known by another name. Its epochs begin at the time of day, so they
+-- are higher than those that hubs remember from before.
+if redis.call('HSETNX', fleet, 'incarnation', fresh) == 1 then
+  redis.call('HSET', fleet, 'epoch', whole(now_ms()))
+end
+
+local function next_epoch()
+  return redis.call('HINCRBY', fleet, 'epoch', 1)
+end
+
+local function tell(hub, device, epoch, owner)
+  local number = redis.call('HINCRBY', fleet, 'notices:' .. hub, 1)
+  local incarnation = redis.call('HGET', fleet, 'incarnation')
+  local stream = prefix .. 'notices:' .. incarnation .. ':' .. hub
+  redis.call('XADD', stream, 'MAXLEN', NOTICES_MAX, whole(number) .. '-1',
+    'device', device, 'epoch', whole(epoch), 'owner', owner)
+  redis.call('EXPIRE', stream, RECORD_S)
+end
+
+local function read()
+  local found = redis.call('HMGET', subject, 'owner', 'f_cnt', 'epoch', 'generation', 'f_cnt_down',
+    'begun_ms')
+  if not found[1] then
+    return nil
+  end
+  return {
+    owner = found[1],
+    f_cnt = found[2] and found[2] ~= '' and tonumber(found[2]) or nil,
+    epoch = tonumber(found[3]),
+    generation = tonumber(found[4]),
+    f_cnt_down = tonumber(found[5]),
+    begun_ms = found[6] and tonumber(found[6]) or nil,
+  }
+end
+
+local function write(record)
+  redis.call('HSET', subject, 'owner', record.owner,
+    'f_cnt', record.f_cnt and whole(record.f_cnt) or '', 'epoch', whole(record.epoch),
+    'generation', whole(record.generation), 'f_cnt_down', whole(record.f_cnt_down),
+    'begun_ms', record.begun_ms and whole(record.begun_ms) or '')
+  redis.call('EXPIRE', subject, RECORD_S)
+end
+
+local function clear(record, generation)
+  record.f_cnt, record.generation, record.f_cnt_down = nil, generation, 0
+end
+
+local function grant(record, f_cnt_down)
+  local granted = math.max(record.f_cnt_down, f_cnt_down) + 1
+  if granted > F_CNT_MAX then
+    return ''
+  end
+  record.f_cnt_down = granted
+  return whole(granted)
+end
+
+local function elect()
+  local device, hub, f_cnt = ARGV[4], ARGV[5], tonumber(ARGV[6])
+  local generation, restarted, wanted = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
+  local record, won, former = read(), false, ''
+  if not record then
+    won = true
+    record = { owner = hub, f_cnt = f_cnt, epoch = next_epoch(), generation = generation,
+      f_cnt_down = 0 }
+  elseif generation >= record.generation then
+    if generation > record.generation
+        or (restarted and (record.f_cnt or 0) > FIRST_RESTART_COUNTER
+          and (record.owner == hub or not record.begun_ms
+            or now_ms() - record.begun_ms >= RESTART_PAUSE_MS)) then
+      clear(record, generation)
+    end
+    if not record.f_cnt or f_cnt > record.f_cnt then
+      won, record.f_cnt = true, f_cnt
+      if record.owner ~= hub then
+        former, record.owner, record.epoch = record.owner, hub, next_epoch()
+        tell(former, device, record.epoch, hub)
+      end
+    else
+      won = f_cnt == record.f_cnt and record.owner == hub
+    end
+  end
+  if won and f_cnt <= FIRST_RESTART_COUNTER and record.f_cnt == f_cnt then
+    record.begun_ms = now_ms()
+  end
+  local granted = ''
+  if won and wanted ~= '' then
+    granted = grant(record, tonumber(wanted))
+  end
+  write(record)
+  return { won and 1 or 0, record.owner, whole(record.epoch), whole(record.f_cnt or f_cnt), granted,
+    former }
+end
+
+local function finish_join()
+  local device, generation = ARGV[4], tonumber(ARGV[5])
+  local record = read()
+  if record then
+    clear(record, generation)
+    write(record)
+  end
+  return record and 1 or 0
+end
+
+local function grant_downlink()
+  local hub, generation, known = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+  local record = read()
+  if not record or record.owner ~= hub or record.generation ~= generation then
+    return ''
+  end
+  local granted = grant(record, known)
+  write(record)
+  return granted
+end
+
+if operation == 'elect' then
+  return elect()
+elseif operation == 'claim' then
+  return redis.call('SET', subject, ARGV[4], 'NX', 'EX', CLAIM_S) and 1 or 0
+elseif operation == 'unclaim' then
+  return redis.call('GET', subject) == ARGV[4] and redis.call('DEL', subject) or 0
+elseif operation == 'finish' then
+  return finish_join()
+elseif operation == 'grant' then
+  return grant_downlink()
+end
+-- 'look': where a hub's stream stands, and which process looked last under its name.
+local process = prefix .. 'process:' .. ARGV[4]
+local before = redis.call('GET', process) or ''
+redis.call('SET', process, ARGV[5], 'EX', PROCESS_S)
+return { redis.call('HGET', fleet, 'incarnation'),
+  redis.call('HGET', fleet, 'notices:' .. ARGV[4]) or '0', before }

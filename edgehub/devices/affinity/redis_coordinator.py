@@ -1,0 +1,200 @@
+"""The coordinator of several hubs: one script in Redis decides, streams there carry the notices.
+
+Owns the names of the keys and the translation of answers; the rule itself is `coordinator.lua`,
+which runs as one step. Invariants: epochs only grow, also over a Redis that has lost its memory; a
+position of a memory that is gone is known for what it is; whatever Redis answers but a decision is
+`CoordinatorUnreachableError`, never a lost election.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.devices.affinity.coordinator import Notice, NoticeBatch, Verdict
+from edgehub.devices.faults import CoordinatorUnreachableError
+from edgehub.redis_link.faults import RedisAwayError, RedisError
+from edgehub.redis_link.script import Script
+
+if TYPE_CHECKING:
+    from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim, JoinClaim
+    from edgehub.redis_link.link import RedisLink
+
+BLOCK_S: Final = 5.0
+"""How long one question for notices waits in Redis; then the memory is asked for its name again."""
+
+NOTICES_AT_ONCE: Final = 1000
+CLAIM: Final = "claim"
+
+log = structlog.get_logger(__name__)
+
+
+Entries = list[tuple[int, dict[str, str]]]
+"""Entries of a stream: the number of each, and its fields."""
+
+
+class RedisCoordinator:
+    """See the module; implements `Coordinator`.
+
+    Args:
+        link: The way to Redis.
+        prefix: Of all keys; hubs with the same one share their devices.
+        block_s: See `BLOCK_S`.
+    """
+
+    __slots__ = (
+        "_block_s",
+        "_has_looked",
+        "_link",
+        "_prefix",
+        "_process",
+        "_reader",
+        "_script",
+        "twin",
+    )
+
+    def __init__(self, link: RedisLink, *, prefix: str, block_s: float = BLOCK_S) -> None:
+        self._link = link
+        self._reader = link.reader()
+        # In a cluster one script may only touch keys of one slot; the braces see to it.
+        self._prefix = f"{{{prefix}}}:affinity:"
+        self._block_s = block_s
+        self._process = secrets.token_hex(4)
+        self._has_looked = False
+        self.twin = ""
+        """Another process that reads notices under this hub's name now, "" = none."""
+        self._script = Script.of("edgehub.devices.affinity", "coordinator.lua")
+
+    async def elect(self, ballot: Ballot) -> Verdict:
+        """See `Coordinator`."""
+        answer = await self._call(
+            "elect",
+            self._record(ballot.device_id),
+            ballot.device_id,
+            ballot.device_id,
+            ballot.hub_id,
+            ballot.f_cnt,
+            ballot.generation,
+            int(ballot.restarted),
+            "" if ballot.f_cnt_down is None else ballot.f_cnt_down,
+        )
+        won, owner, epoch, f_cnt, granted, former = answer
+        return Verdict(
+            won=int(won) == 1,
+            owner=owner.decode(),
+            epoch=int(epoch),
+            f_cnt=int(f_cnt),
+            f_cnt_down=int(granted) if granted else None,
+            former=former.decode(),
+        )
+
+    async def claim_join(self, claim: JoinClaim) -> bool:
+        """See `Coordinator`."""
+        return bool(await self._call(CLAIM, self._join(claim), claim.device_id, claim.hub_id))
+
+    async def finish_join(self, claim: JoinClaim, *, generation: int | None) -> None:
+        """See `Coordinator`."""
+        device_id = claim.device_id
+        if generation is None:
+            await self._call("unclaim", self._join(claim), device_id, claim.hub_id)
+        else:
+            await self._call("finish", self._record(device_id), device_id, device_id, generation)
+
+    async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
+        """See `Coordinator`."""
+        granted = await self._call(
+            "grant",
+            self._record(claim.device_id),
+            claim.device_id,
+            claim.hub_id,
+            claim.generation,
+            claim.f_cnt_down,
+        )
+        return int(granted) if granted else None
+
+    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+        """See `Coordinator`."""
+        incarnation, _, read = after.rpartition("-")
+        while True:
+            present, count = await self._look(hub_id)
+            if not after and not count:
+                return NoticeBatch(notices=(), position=f"{present}-0")
+            # One that counts less than was read is an older state of the same memory, as after a
+            # fail-over: what it forgot, elections and notices, is made anew under the same numbers.
+            is_known = not after or (present == incarnation and count >= int(read))
+            start = int(read or 0) if is_known else 0
+            entries = await self._read(hub_id, present, start, wait=is_known and count <= start)
+            if entries:
+                missed = not is_known or entries[0][0] != start + 1
+                return _batch(entries, present, missed=missed)
+            if not is_known or count > start:
+                # Another memory, or one in which they were told and are not in the stream any more.
+                return NoticeBatch(notices=(), position=f"{present}-{count}", missed=True)
+
+    async def position(self, hub_id: str) -> str:
+        """Give the newest place in a hub's stream."""
+        incarnation, count = await self._look(hub_id)
+        return f"{incarnation}-{count}"
+
+    async def _look(self, hub_id: str) -> tuple[str, int]:
+        incarnation, count, before = await self._call(
+            "look", self._record(""), hub_id, hub_id, self._process
+        )
+        # The first time it may be the process of this hub that has ended.
+        other = before.decode() if self._has_looked and before != self._process.encode() else ""
+        self._has_looked = True
+        if other and not self.twin:
+            log.warning("affinity.hub_id_shared", hub_id=hub_id)
+        self.twin = other
+        return incarnation.decode(), int(count)
+
+    async def _read(self, hub_id: str, incarnation: str, after: int, *, wait: bool) -> Entries:
+        block = ("BLOCK", round(self._block_s * 1000)) if wait else ()
+        key = f"{self._prefix}notices:{incarnation}:{hub_id}"
+        command = ("XREAD", "COUNT", NOTICES_AT_ONCE, *block, "STREAMS", key, f"{after}-1")
+        try:
+            answer = await self._reader.call(*command, block_s=self._block_s if wait else 0.0)
+        except RedisError as exc:
+            raise CoordinatorUnreachableError(hub_id, exc.reason) from exc
+        return [] if answer is None else [_entry(*entry) for entry in answer[0][1]]
+
+    async def _call(self, operation: str, key: str, subject: str, *arguments: str | int) -> Any:
+        keys = [f"{self._prefix}fleet", key]
+        values = [operation, self._prefix, secrets.token_hex(4), *arguments]
+        try:
+            try:
+                return await self._link.run(self._script, keys, values)
+            except RedisAwayError:
+                # A connection that a restart of the server closed is found out by using it. All
+                # but a claim may be asked twice: the same frame of the same hub is allowed again.
+                if operation == CLAIM:
+                    raise
+                return await self._link.run(self._script, keys, values)
+        except RedisError as exc:
+            raise CoordinatorUnreachableError(subject, exc.reason) from exc
+
+    def _record(self, device_id: str) -> str:
+        return f"{self._prefix}device:{device_id}"
+
+    def _join(self, claim: JoinClaim) -> str:
+        return f"{self._prefix}join:{claim.device_id}:{claim.key}"
+
+
+def _batch(entries: Entries, incarnation: str, *, missed: bool) -> NoticeBatch:
+    notices = tuple(
+        Notice(
+            position=f"{incarnation}-{number}",
+            device_id=fields["device"],
+            epoch=int(fields["epoch"]),
+            owner=fields["owner"],
+        )
+        for number, fields in entries
+    )
+    return NoticeBatch(notices=notices, position=notices[-1].position, missed=missed)
+
+
+def _entry(entry_id: bytes, fields: list[bytes]) -> tuple[int, dict[str, str]]:
+    texts = [field.decode() for field in fields]
+    return int(entry_id.partition(b"-")[0]), dict(zip(texts[::2], texts[1::2], strict=True))

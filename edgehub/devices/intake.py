@@ -1,0 +1,177 @@
+"""Messages of devices on their way to the router: numbered ones are elected first.
+
+Owns the messages that wait for their turn, by device. Invariants: the messages of a device are
+handed on in the order in which they came, numbered or not; each is settled once; while a device has
+none waiting, one without a number costs nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from edgehub.devices.affinity.data import Uplink
+from edgehub.devices.affinity.outcome import Result
+from edgehub.devices.faults import DeviceError
+from edgehub.message import Message, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.devices.affinity.outcome import Handling, Outcome
+    from edgehub.devices.devices import Devices
+    from edgehub.devices.source import StoredDevice
+
+    Settle = Callable[[int, Refusal | None], None]
+    Submit = Callable[[Message, Settle, int], None]
+    Waiting = tuple[Message, int | None, Settle, int]
+
+SEQUENCE: Final = "sequence"
+"""Application property with the number of a message, a frame counter of 32 bits."""
+
+DUPLICATE: Final = "edgehub-duplicate"
+"""Application property of a message that another hub has sent before, with deduplication `mark`."""
+
+STATION: Final = "local"
+_DIGITS_MAX: Final = 10
+_F_CNT_MAX: Final = 2**32 - 1
+
+
+class RefusedError(DeviceError):
+    """The hub did not take the message; its turn was for nothing."""
+
+    reason = "refused"
+
+    def __init__(self, device_id: str, refusal: Refusal) -> None:
+        super().__init__(device_id, f"the message is refused: {refusal}")
+        self.refusal = refusal
+
+
+class Intake:
+    """See the module.
+
+    Args:
+        devices: Where elections are made.
+        submit: The router.
+        tasks: Where they run.
+        rejected: Told of a message that local checks refused: device, bytes, reason.
+    """
+
+    def __init__(
+        self,
+        devices: Devices,
+        submit: Submit,
+        *,
+        tasks: asyncio.TaskGroup,
+        rejected: Callable[[str, int, str], None],
+    ) -> None:
+        self._devices = devices
+        self._submit = submit
+        self._tasks = tasks
+        self._rejected = rejected
+        self._waiting: dict[str, deque[Waiting]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their turn, or have it."""
+        return sum(len(waiting) for waiting in self._waiting.values())
+
+    def submit(self, message: Message, settle: Settle, token: int) -> None:
+        """Take a message; see `edgehub.heads.head.Submit`."""
+        sequence = sequence_of(message)
+        waiting = self._waiting.get(message.device_id)
+        if waiting is None:
+            if sequence is None:
+                self._submit(message, settle, token)
+                return
+            waiting = self._waiting[message.device_id] = deque()
+            self._tasks.create_task(
+                self._work(message.device_id, waiting), name=f"intake[{message.device_id}]"
+            )
+        waiting.append((message, sequence, settle, token))
+
+    async def _work(self, device_id: str, waiting: deque[Waiting]) -> None:
+        try:
+            while waiting:
+                message, sequence, settle, token = waiting[0]
+                if sequence is None:
+                    waiting.popleft()
+                    self._submit(message, settle, token)
+                    continue
+                refusal = await self._elect(message, sequence)
+                waiting.popleft()
+                settle(token, refusal)
+        finally:
+            self._waiting.pop(device_id, None)
+            for _, _, settle, token in waiting:
+                settle(token, Refusal.CLOSED)  # the hub ends, or this failed
+
+    async def _elect(self, message: Message, sequence: int) -> Refusal | None:
+        async def handle(handling: Handling) -> None:
+            if not handling.upstream:
+                return
+            refusal = await self._store(_marked(message) if handling.duplicate else message)
+            if refusal is not None:
+                raise RefusedError(message.device_id, refusal)
+
+        uplink = Uplink(
+            address=message.device_id,
+            f_cnt=sequence,
+            # A device that did not get its PUBACK sends again, and wants one.
+            confirmed=True,
+            station=STATION,
+            key=f"{sequence}/{zlib.crc32(message.body)}",
+            fits=_fits,
+        )
+        try:
+            outcome = await self._devices.data(uplink, handle)
+        except RefusedError as exc:
+            return exc.refusal
+        except DeviceError:
+            return Refusal.UNAVAILABLE
+        self._note(outcome, message)
+        return None
+
+    async def _store(self, message: Message) -> Refusal | None:
+        stored: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def settle(_token: int, refusal: Refusal | None) -> None:
+            if not stored.done():
+                stored.set_result(refusal)
+
+        self._submit(message, settle, 0)
+        return await stored
+
+    def _note(self, outcome: Outcome, message: Message) -> None:
+        if outcome.result is Result.REJECTED and not outcome.repeated:
+            reason = "rejected" if outcome.reason is None else outcome.reason.value
+            self._rejected(message.device_id, len(message.body), reason)
+
+
+def sequence_of(message: Message) -> int | None:
+    """Give the number of a device's message, None = it has none, or is a module's."""
+    text = message.properties.get(SEQUENCE)
+    if text is None or message.module_id is not None or len(text) > _DIGITS_MAX:
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    sequence = int(text)
+    return sequence if sequence <= _F_CNT_MAX else None
+
+
+def _fits(_stored: StoredDevice) -> bool:
+    return True  # whoever may send on the device's topic is the device
+
+
+def _marked(message: Message) -> Message:
+    return Message(
+        message.device_id,
+        message.module_id,
+        message.source,
+        {**message.properties, DUPLICATE: "true"},
+        message.system,
+        message.body,
+        message.expiry_ms,
+    )

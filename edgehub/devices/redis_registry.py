@@ -1,0 +1,115 @@
+"""The registry of devices that several hubs share, in Redis.
+
+Owns the names of the keys; `registry.lua` changes a device and its address in one step. As with the
+hub's own registry, a device that nobody wrote down has the profile of the settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
+from edgehub.devices.registry_form import read_device, write_profile, write_session
+from edgehub.redis_link.faults import RedisError
+from edgehub.redis_link.script import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
+    from edgehub.redis_link.link import RedisLink
+
+
+class RedisRegistry:
+    """See the module; implements `DeviceRegistry`.
+
+    Args:
+        link: The way to Redis.
+        prefix: Of all keys; hubs with the same one share their devices.
+        common: Profile of a device that was not written down, None = such a device is unknown.
+    """
+
+    def __init__(
+        self, link: RedisLink, *, prefix: str, common: DeviceProfile | None = None
+    ) -> None:
+        self._link = link
+        self._prefix = f"{{{prefix}}}:devices:"
+        self._common = common
+        self._script = Script.of("edgehub.devices", "registry.lua")
+
+    @property
+    def needs_connection(self) -> bool:
+        """See `DeviceSource`."""
+        return False
+
+    async def devices_at(self, address: str) -> Sequence[str]:
+        """See `DeviceSource`."""
+        found, is_id = await self._calls(
+            address, ("SMEMBERS", f"{self._prefix}at:{address}"), ("EXISTS", self._key(address))
+        )
+        names = {name.decode() for name in found} | ({address} if is_id else set())
+        if not names and self._common is not None:
+            return (address,)
+        return tuple(sorted(names))
+
+    async def load(self, device_id: str) -> StoredDevice:
+        """See `DeviceSource`."""
+        (row,) = await self._calls(device_id, ("HMGET", self._key(device_id), "profile", "session"))
+        return self._stored(device_id, *row)
+
+    async def save(self, device_id: str, session: DeviceSession) -> None:
+        """See `DeviceSource`."""
+        may_make = int(self._common is not None)
+        text = write_session(session)
+        if not await self._run("save", device_id, session.address, text, may_make):
+            raise DeviceUnknownError(device_id, "the registry does not know it")
+
+    async def put(self, profile: DeviceProfile) -> None:
+        """See `DeviceRegistry`."""
+        await self._run("put", profile.device_id, write_profile(profile))
+
+    async def remove(self, device_id: str) -> bool:
+        """See `DeviceRegistry`."""
+        return bool(await self._run("remove", device_id))
+
+    async def page(self, after: str, limit: int) -> list[StoredDevice]:
+        """See `DeviceRegistry`."""
+        start = f"({after}" if after else "-"
+        (names,) = await self._calls(
+            after, ("ZRANGEBYLEX", f"{self._prefix}names", start, "+", "LIMIT", 0, limit)
+        )
+        ids = [name.decode() for name in names]
+        if not ids:
+            return []
+        rows = await self._calls(
+            after, *(("HMGET", self._key(name), "profile", "session") for name in ids)
+        )
+        return [self._stored(name, *row) for name, row in zip(ids, rows, strict=True)]
+
+    def _stored(self, device_id: str, profile: bytes | None, session: bytes | None) -> StoredDevice:
+        if profile is None and session is None and self._common is None:
+            raise DeviceUnknownError(device_id, "the registry does not know it")
+        stored = read_device(device_id, profile or b"{}", session or b"{}")
+        if profile is None and self._common is not None:
+            return replace(stored, profile=replace(self._common, device_id=device_id))
+        return stored
+
+    def _key(self, device_id: str) -> str:
+        return f"{self._prefix}id:{device_id}"
+
+    async def _run(self, operation: str, device_id: str, *arguments: str | int) -> Any:
+        try:
+            return await self._link.run(
+                self._script,
+                [self._key(device_id), f"{self._prefix}names"],
+                [operation, f"{self._prefix}at:", device_id, *arguments],
+            )
+        except RedisError as exc:
+            raise DeviceSourceError(device_id, exc.reason) from exc
+
+    async def _calls(self, device_id: str, *commands: tuple[str | int, ...]) -> list[Any]:
+        try:
+            return await self._link.calls(commands)
+        except RedisError as exc:
+            raise DeviceSourceError(device_id, exc.reason) from exc

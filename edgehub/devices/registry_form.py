@@ -1,0 +1,146 @@
+"""A device as its source writes it down: JSON, in registries with what is as it always is left out.
+
+Pure functions. Invariant: what was written is read back the same; a document of a newer program, or
+a damaged one, is an error and never half a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.devices.faults import DeviceSourceError
+from edgehub.devices.source import (
+    Activation,
+    Deduplication,
+    DeviceProfile,
+    DeviceSession,
+    StoredDevice,
+)
+from edgehub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WHOLE_MAX: Final = 2**32 - 1
+"""Largest of all counters, times and gaps."""
+
+_PROFILE = {field.name: field.default for field in fields(DeviceProfile)}
+_SESSION = {field.name: field.default for field in fields(DeviceSession)}
+
+
+def write_profile(profile: DeviceProfile) -> str:
+    """Write a profile without its id."""
+    document = {
+        name: value
+        for name, value in asdict(profile).items()
+        if name != "device_id" and value != _PROFILE[name]
+    }
+    return orjson.dumps(document).decode()
+
+
+def write_session(session: DeviceSession) -> str:
+    """Write a session."""
+    document = {name: value for name, value in asdict(session).items() if value != _SESSION[name]}
+    return orjson.dumps(document).decode()
+
+
+def read_device(device_id: str, profile: str | bytes, session: str | bytes) -> StoredDevice:
+    """Read a device.
+
+    Raises:
+        DeviceSourceError: It is no such document.
+    """
+    try:
+        documents = orjson.loads(profile), orjson.loads(session)
+    except ValueError as exc:
+        raise DeviceSourceError(device_id, f"its document cannot be read: {exc}") from exc
+    return StoredDevice(
+        profile=read_profile(device_id, documents[0], DeviceProfile(device_id=device_id)),
+        session=read_session(device_id, documents[1]),
+    )
+
+
+def read_profile(device_id: str, document: object, common: DeviceProfile) -> DeviceProfile:
+    """Read a profile; what the document leaves out is as in `common`.
+
+    Raises:
+        DeviceSourceError: It is no such document.
+    """
+    try:
+        return replace(common, **_members(document, _PROFILE_FORMS))
+    except (ValueError, TypeError, ConfigError) as exc:
+        raise DeviceSourceError(device_id, f"its settings cannot be read: {exc}") from exc
+
+
+def read_session(device_id: str, document: object) -> DeviceSession:
+    """Read a session.
+
+    Raises:
+        DeviceSourceError: It is no such document.
+    """
+    try:
+        return DeviceSession(**_members(document, _SESSION_FORMS))
+    except (ValueError, TypeError) as exc:
+        raise DeviceSourceError(device_id, f"its session cannot be read: {exc}") from exc
+
+
+def _members(document: object, forms: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise TypeError("want an object")
+    if unknown := sorted(document.keys() - forms.keys()):
+        raise ValueError(f"`{unknown[0]}` is unknown")
+    members: dict[str, Any] = {}
+    for name, value in document.items():
+        try:
+            members[name] = forms[name](value)
+        except (ValueError, TypeError) as exc:
+            raise ValueError(f"`{name}`: {exc}") from exc
+    return members
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= WHOLE_MAX:
+        raise TypeError(f"want a whole number up to {WHOLE_MAX}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("want text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("want true or false")
+    return value
+
+
+def _wholes(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError("want a list")
+    return tuple(_whole(each) for each in value)
+
+
+def _optional(form: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else form(value)
+
+
+_PROFILE_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
+    "deduplication": Deduplication,
+    "gateway_id": _optional(_text),
+    "keep_alive_s": _whole,
+    "activation": Activation,
+    "relaxed_counters": _flag,
+    "gap_max": _optional(_whole),
+}
+_SESSION_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
+    "session": _text,
+    "generation": _whole,
+    "address": _text,
+    "f_cnt_up": _whole,
+    "dev_nonces": _wholes,
+}

@@ -1,0 +1,89 @@
+"""The tokens in force: who may ask the HTTP API, and may they change anything?
+
+Owns the list in force. Invariants: a list is put in force whole; whether a name exists cannot be
+told from the time that a wrong token takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.devices.private_file import loose_mode
+from edgehub.devices.token_file import Role, Token, read_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+TOKEN_CHARACTERS_MAX: Final = 256
+
+_NOBODY: Final = Token.new("nobody", Role.READ)[0]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenList:
+    """What a tokens file holds.
+
+    Attributes:
+        path: The file, None = there is none.
+        entries: By name.
+        mode_exposed: Its permission bits where others may read or change it, else None.
+    """
+
+    path: Path | None = None
+    entries: Mapping[str, Token] = field(default_factory=dict)
+    mode_exposed: int | None = None
+
+
+def read_token_list(path: Path | None) -> TokenList:
+    """Read a tokens file; blocks on the disk.
+
+    Raises:
+        TokenFileError: With every fault of the file.
+    """
+    if path is None:
+        return TokenList()
+    return TokenList(path=path, entries=read_tokens(path), mode_exposed=loose_mode(path))
+
+
+class Tokens:
+    """Who may ask; nobody until a list was applied."""
+
+    __slots__ = ("_list",)
+
+    def __init__(self) -> None:
+        self._list = TokenList()
+
+    @property
+    def are_required(self) -> bool:
+        """Say whether nobody is let in without a token: there is a file, be it empty."""
+        return self._list.path is not None
+
+    def __len__(self) -> int:
+        return len(self._list.entries)
+
+    def apply(self, tokens: TokenList) -> None:
+        """Put a list in force, in place of the one before."""
+        self._list = tokens
+        path, mode = tokens.path, tokens.mode_exposed
+        if path is None:
+            return
+        if mode is not None:
+            log.warning(
+                "tokens.file_exposed", path=str(path), mode=f"{mode:04o}", hint=f"chmod 600 {path}"
+            )
+        log.info("tokens.loaded", path=str(path), tokens=len(tokens.entries))
+
+    def find(self, text: str) -> Token | None:
+        """Give the entry of a token, None = nobody has it."""
+        if len(text) > TOKEN_CHARACTERS_MAX:
+            return None
+        name, _, secret = text.partition(".")
+        token = self._list.entries.get(name)
+        right = (_NOBODY if token is None else token).matches(secret)
+        return token if right else None

@@ -1,0 +1,105 @@
+"""Devices kept in their twins upstream: settings come as desired, the session is reported.
+
+Owns the form inside a twin: the member `edgehub` of either side. Each call goes over the device's
+own connection, which its caller has opened. A twin without that member is a device with the profile
+of the settings. Nothing but its id leads to a device: twins cannot be searched from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+
+from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
+from edgehub.devices.registry_form import read_profile, read_session
+from edgehub.devices.source import StoredDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.devices.source import DeviceProfile, DeviceSession
+
+MEMBER: Final = "edgehub"
+
+_READ: Final = 200
+_REPORTED: Final = frozenset({200, 204})
+_UNKNOWN: Final = 404
+
+
+class TwinAccess(Protocol):
+    """The way to the twin of a device, over its own open connection."""
+
+    async def read(self, device_id: str) -> tuple[int, bytes]:
+        """Give status (as in HTTP) and twin, JSON with `desired` and `reported`.
+
+        Raises:
+            DeviceSourceError: There is no answer.
+        """
+
+    async def report(self, device_id: str, patch: bytes) -> int:
+        """Merge a JSON object into what the device reports; gives the status.
+
+        Raises:
+            DeviceSourceError: There is no answer.
+        """
+
+
+class TwinSource:
+    """See the module; implements `DeviceSource`.
+
+    Args:
+        access: The way to the twins.
+        common: What a twin does not say.
+    """
+
+    def __init__(self, access: TwinAccess, *, common: DeviceProfile) -> None:
+        self._access = access
+        self._common = common
+
+    @property
+    def needs_connection(self) -> bool:
+        """See `DeviceSource`."""
+        return True
+
+    async def devices_at(self, address: str) -> Sequence[str]:
+        """See `DeviceSource`."""
+        return (address,)
+
+    async def load(self, device_id: str) -> StoredDevice:
+        """See `DeviceSource`."""
+        status, text = await self._access.read(device_id)
+        if status == _UNKNOWN:
+            raise DeviceUnknownError(device_id, "it has no twin upstream")
+        if status != _READ:
+            raise DeviceSourceError(device_id, f"its twin is refused with status {status}")
+        desired, reported = _sides(device_id, text)
+        return StoredDevice(
+            profile=read_profile(device_id, desired, replace(self._common, device_id=device_id)),
+            session=read_session(device_id, reported),
+        )
+
+    async def save(self, device_id: str, session: DeviceSession) -> None:
+        """See `DeviceSource`."""
+        # A patch is merged, so every member is written, also one that has its first value again.
+        status = await self._access.report(device_id, orjson.dumps({MEMBER: asdict(session)}))
+        if status == _UNKNOWN:
+            raise DeviceUnknownError(device_id, "it has no twin upstream")
+        if status not in _REPORTED:
+            raise DeviceSourceError(device_id, f"what it reports is refused with status {status}")
+
+
+def _sides(device_id: str, text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        twin = orjson.loads(text)
+    except ValueError as exc:
+        raise DeviceSourceError(device_id, f"its twin is no JSON: {exc}") from exc
+    sides = []
+    for name in ("desired", "reported"):
+        side = twin.get(name, {}) if isinstance(twin, dict) else None
+        member = side.get(MEMBER, {}) if isinstance(side, dict) else None
+        if not isinstance(member, dict):
+            raise DeviceSourceError(device_id, f"its twin has no object `{name}.{MEMBER}`")
+        sides.append(member)
+    return sides[0], sides[1]

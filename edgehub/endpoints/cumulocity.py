@@ -1,0 +1,246 @@
+"""The `cumulocity` endpoint: an MQTT endpoint whose topics are those of the platform.
+
+Local topics below the prefix (`c8y/s/us`, `c8y/measurement/measurements/create`) are the platform's
+topics without it, both ways. Owns nothing but the counts of what the platform reports. Invariants:
+only topics that a device may publish to go out, so that what came down never goes back up; what
+comes down is acknowledged after everything that it causes is durable. Facts: docs/endpoints.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.endpoints.mqtt_topic import TopicError
+from edgehub.local_message import LocalMessage
+from edgehub.message import Refusal
+from edgehub.topic_filter import is_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.endpoints.aiomqtt_bridge import Connection
+    from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.local_message import Settle
+    from edgehub.message import EndpointId, Row
+
+    Publish = Callable[[LocalMessage, Settle, int], None]
+
+TOPIC_PROPERTY: Final = "topic"
+"""Property that names the topic of a row, with the local prefix."""
+
+LOCAL_SOURCE: Final = "/mqtt/"
+"""Source of rows that a route took from a local topic; the topic follows."""
+
+DOWN: Final = ("s/ds", "s/e", "s/dt", "s/dat", "devicecontrol/notifications", "error")
+"""What the platform sends to every device: operations, errors, template answers, its token."""
+
+ERRORS: Final = frozenset({"s/e", "error"})
+UP: Final = frozenset({"s", "t", "q", "c"})
+"""First levels of SmartREST lines: persistent, transient, quiescent, processed elsewhere."""
+
+UP_SECOND: Final = frozenset({"us", "ut", "uc", "ud", "ul", "uat", "ucr"})
+UP_JSON: Final = frozenset({"inventory", "measurement", "event", "alarm", "devicecontrol"})
+NEVER_UP: Final = frozenset({"devicecontrol/notifications"})
+
+HELD_MAX: Final = 1000
+"""Messages of the platform that wait for room here; the rest waits unacknowledged there."""
+
+RETRY_S: Final = 5.0
+ERROR_CHARACTERS_MAX: Final = 200
+
+log = structlog.get_logger(__name__)
+
+
+class CumulocityTopics:
+    """Names the platform's topic of a row; see `Topics`.
+
+    Args:
+        prefix: First level of the local topics.
+    """
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = f"{prefix}/"
+
+    def topic(self, row: Row) -> bytes:
+        """See `Topics`."""
+        message = row.message
+        local = message.properties.get(TOPIC_PROPERTY)
+        if local is None and message.source.startswith(LOCAL_SOURCE):
+            local = message.source.removeprefix(LOCAL_SOURCE)
+        if not local:
+            raise TopicError(f"the message has no property {TOPIC_PROPERTY} that names its topic")
+        if not local.startswith(self._prefix):
+            raise TopicError(f"its topic {local[:80]!a} is not below {self._prefix}")
+        topic = local.removeprefix(self._prefix)
+        if not is_upward(topic):
+            raise TopicError(f"{topic[:80]!a} is no topic that the platform takes messages on")
+        return topic.encode()
+
+
+def is_upward(topic: str) -> bool:
+    """Say whether a device publishes to a topic of the platform."""
+    if not is_topic(topic) or topic in NEVER_UP:
+        return False
+    first, slash, rest = topic.partition("/")
+    if first in UP:
+        return rest.partition("/")[0] in UP_SECOND
+    return first in UP_JSON and bool(slash and rest)
+
+
+class CumulocityDownlink:
+    """What the platform sends, as messages of the local topic space; see `mqtt.Downlink`.
+
+    Args:
+        endpoint_id: For log lines.
+        prefix: First level of the local topics.
+        publisher: Client id of the hub in the local topic space.
+        templates: SmartREST templates of one's own, whose answers come on `s/dc/<template>`.
+        publish: The local topic space.
+        clock: For the next try after a refusal.
+
+    Attributes:
+        received_total: Messages of the platform.
+        errors_total: Those that report an error.
+        dropped_total: Those that nobody can take.
+    """
+
+    def __init__(
+        self,
+        endpoint_id: EndpointId,
+        *,
+        prefix: str,
+        publisher: str,
+        templates: Iterable[str],
+        publish: Publish,
+        clock: Clock,
+    ) -> None:
+        self._endpoint_id = endpoint_id
+        self._prefix = prefix
+        self._publisher = publisher
+        self._filters = (*DOWN, *(f"s/dc/{name}" for name in templates))
+        self._publish = publish
+        self._clock = clock
+        self._connection: Connection | None = None
+        self._held: list[Incoming] = []
+        self._timer: TimerHandle | None = None
+        self._left_out = False
+        self._told_at = 1
+        self.received_total = 0
+        self.errors_total = 0
+        self.dropped_total = 0
+
+    def document(self) -> dict[str, int]:
+        """Give the counts, for the status."""
+        return {
+            "received": self.received_total,
+            "errors": self.errors_total,
+            "dropped": self.dropped_total,
+            "held": len(self._held),
+        }
+
+    async def run(self, connection: Connection) -> None:
+        """See `Downlink`."""
+        self._connection = connection
+        connection.begin()
+        try:
+            refused = await connection.subscribe(self._filters)
+            if refused:
+                log.warning(
+                    "cumulocity.subscriptions_refused",
+                    endpoint_id=self._endpoint_id,
+                    filters=refused,
+                )
+            await asyncio.Event().wait()
+        finally:
+            # The platform sends again on the next connection what was not acknowledged on this one.
+            self._connection = None
+            self._held.clear()
+            self._left_out = False
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def take(self, incoming: Incoming) -> None:
+        """See `Downlink`."""
+        self.received_total += 1
+        topic, body = incoming.topic, incoming.body
+        if topic is None or body is None or not is_topic(topic):
+            self._drop(incoming, "malformed or too large")
+            return
+        if topic in ERRORS:
+            self._note_error(topic, body)
+        if self._held:
+            self._hold(incoming)
+        else:
+            self._offer(incoming)
+
+    def _offer(self, incoming: Incoming) -> None:
+        connection = self._connection
+        message = LocalMessage(
+            f"{self._prefix}/{incoming.topic}", incoming.body or b"", publisher=self._publisher
+        )
+
+        def settle(_token: int, refusal: Refusal | None) -> None:
+            if connection is None or connection is not self._connection:
+                return
+            match refusal:
+                case None:
+                    connection.acknowledge(incoming)
+                case Refusal.LIMIT | Refusal.UNAVAILABLE:
+                    self._hold(incoming)
+                case Refusal.INVALID:
+                    self._drop(incoming, "it can never be stored")
+                case Refusal.CLOSED:
+                    pass  # it comes again after the start
+
+        self._publish(message, settle, 0)
+
+    def _hold(self, incoming: Incoming) -> None:
+        # What is left out here stays unacknowledged, and comes again with the next connection.
+        if len(self._held) < HELD_MAX:
+            self._held.append(incoming)
+        else:
+            self._left_out = True
+        if self._timer is None:
+            self._timer = self._clock.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        held, self._held = self._held, []
+        for place, incoming in enumerate(held):
+            self._offer(incoming)
+            if self._held:
+                self._held += held[place + 1 :]
+                return
+        if self._left_out and self._connection is not None:
+            self._connection.abort("there is room again for what was left at the platform")
+
+    def _note_error(self, topic: str, body: bytes) -> None:
+        self.errors_total += 1
+        if self.errors_total == self._told_at:
+            # The first, the tenth, the hundredth: a bad template fails with every message.
+            self._told_at *= 10
+            log.warning(
+                "cumulocity.error_reported",
+                endpoint_id=self._endpoint_id,
+                topic=topic,
+                text=body[:ERROR_CHARACTERS_MAX].decode("utf-8", "replace"),
+                errors_total=self.errors_total,
+            )
+
+    def _drop(self, incoming: Incoming, reason: str) -> None:
+        self.dropped_total += 1
+        log.warning(
+            "cumulocity.message_dropped",
+            endpoint_id=self._endpoint_id,
+            reason=reason,
+            dropped_total=self.dropped_total,
+        )
+        if self._connection is not None:
+            self._connection.acknowledge(incoming)

@@ -1,0 +1,311 @@
+"""The MQTT endpoint at which each device has its own session.
+
+Owns the sessions; the hub's own endpoint lies inside and carries the hub's rows, those of devices
+for which another hub speaks if the peer allows it, and the word whether the link is up. Who may
+send over what is decided elsewhere. Invariants: a row is settled exactly once; while the hub's own
+session is away no other is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.endpoints.device_session import DeviceSession, End
+from edgehub.endpoints.device_twins import DeviceTwins
+from edgehub.endpoints.mqtt_packet import publish_bytes
+from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
+from edgehub.message import FailureKind, Message, SendResult
+from edgehub.property_bag import BagError, parse_bag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.endpoints.device_bound import Deliver
+    from edgehub.endpoints.device_packets import Publish
+    from edgehub.endpoints.device_session import SessionOptions
+    from edgehub.endpoints.device_twins import TwinAnswer
+    from edgehub.endpoints.endpoint import EndpointListener, Settle
+    from edgehub.endpoints.mqtt import MqttEndpoint
+    from edgehub.message import EndpointId, Row
+
+SESSIONS_KEPT: Final = 20_000
+"""Objects of closed sessions kept; beyond it they are made anew when needed."""
+
+OPENINGS_MAX: Final = 64
+"""Sessions that are being opened at once: when a link comes back, all devices have rows."""
+
+DEVICE_BOUND_SOURCE: Final = "/devicebound/"
+_MEMO_MAX: Final = 8192
+_TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
+
+log = structlog.get_logger(__name__)
+
+
+class DeviceSessions:
+    """See the module; implements `Endpoint`.
+
+    Args:
+        hub: The hub's own session.
+        options: How devices connect.
+        on_behalf: The peer takes messages of devices from the hub's session too.
+        clock: Timers.
+        device_bound: Delivers messages to connected devices, None = no relay.
+    """
+
+    def __init__(
+        self,
+        hub: MqttEndpoint,
+        options: SessionOptions,
+        *,
+        on_behalf: bool,
+        clock: Clock,
+        device_bound: Deliver | None,
+    ) -> None:
+        self.id: EndpointId = hub.id
+        self.on_behalf = on_behalf
+        self._hub = hub
+        self._options = options
+        self._clock = clock
+        self._device_bound = device_bound
+        self._topics = IotHubTopics()
+        self._twins = DeviceTwins(timeout_s=options.connect_timeout_s)
+        self._sessions: dict[str, DeviceSession] = {}
+        self._busy: set[DeviceSession] = set()
+        self._memo: dict[int, bytes | SendResult] = {}
+        self._openings = asyncio.Semaphore(OPENINGS_MAX)
+        self._wanted: set[str] = set()
+        self.over_hub: Callable[[str], bool | None] = lambda _device_id: True
+        """Tells whether a row goes over the hub's session, None = it cannot leave; set once."""
+        self.ended: Callable[[str, End, str], None] = lambda _device_id, _end, _reason: None
+        """Hears of sessions that this hub did not close; set once."""
+        self.link_changed: Callable[[bool], None] = lambda _is_up: None
+        """Hears of the hub's own session; set once."""
+
+    @property
+    def state(self) -> str:
+        """See `Endpoint`."""
+        return self._hub.state
+
+    @property
+    def retry_in_s(self) -> float | None:
+        """See `Endpoint`."""
+        return self._hub.retry_in_s
+
+    @property
+    def row_bytes_max(self) -> int | None:
+        """See `Endpoint`."""
+        return self._hub.row_bytes_max
+
+    @property
+    def relays(self) -> bool:
+        """Whether messages to devices come this way."""
+        return self._device_bound is not None
+
+    def session(self, device_id: str) -> DeviceSession:
+        """Give the session of a device, closed at first."""
+        session = self._sessions.get(device_id)
+        if session is None:
+            if len(self._sessions) >= SESSIONS_KEPT:
+                self._sessions = {
+                    name: kept for name, kept in self._sessions.items() if not kept.is_idle
+                }
+            session = self._sessions[device_id] = DeviceSession(
+                device_id,
+                self._options,
+                clock=self._clock,
+                ended=self._session_ended,
+                message=self._take,
+            )
+        return session
+
+    async def open(self, device_id: str) -> None:
+        """Open the session of a device, with its subscription if the device listens here.
+
+        Raises:
+            SessionError: It cannot be opened.
+        """
+        async with self._openings:
+            session = self.session(device_id)
+            await session.open()
+        if device_id in self._wanted:
+            session.subscribe(_filter(device_id))
+
+    async def twin(self, device_id: str) -> TwinAnswer:
+        """Read a device's twin over its session.
+
+        Raises:
+            SessionError: There is no answer, or the session is not open.
+        """
+        return await self._twins.read(self.session(device_id))
+
+    async def report(self, device_id: str, patch: bytes) -> TwinAnswer:
+        """Merge a JSON object into what a device reports, over its session.
+
+        Raises:
+            SessionError: There is no answer, or the session is not open.
+        """
+        return await self._twins.report(self.session(device_id), patch)
+
+    def open_sessions(self) -> int:
+        """Count the open sessions of devices."""
+        return sum(session.is_open for session in self._sessions.values())
+
+    def wire_bytes(self, row: Row) -> int:
+        """See `Endpoint`."""
+        topic = self._topic(row)
+        if isinstance(topic, SendResult):
+            return row.size
+        if len(self._memo) >= _MEMO_MAX:
+            self._memo.clear()
+        self._memo[row.offset] = topic
+        return publish_bytes(len(topic), len(row.message.body))
+
+    def unsent_bytes(self) -> int:
+        """See `Endpoint`."""
+        return self._hub.unsent_bytes() + sum([session.unsent_bytes() for session in self._busy])
+
+    def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
+        """See `Endpoint`."""
+        of_hub: list[Row] = []
+        for row in rows:
+            device_id = row.message.device_id
+            over_hub = self.over_hub(device_id)
+            session = self._sessions.get(device_id)
+            if over_hub:
+                of_hub.append(row)
+            elif over_hub is None or session is None or not session.is_open:
+                settle(row, SendResult(FailureKind.AWAY, "the device's session is not open"))
+            else:
+                self._send(row, session, settle)
+        if of_hub:
+            self._hub.send_batch(of_hub, settle)
+
+    async def run(self, listener: EndpointListener) -> None:
+        """See `Endpoint`."""
+        try:
+            await self._hub.run(_Relayed(listener, self._link_up, self._link_down))
+        finally:
+            self._link_down()
+
+    def retry_now(self) -> None:
+        """See `Endpoint`."""
+        self._hub.retry_now()
+
+    def retry_within(self, seconds: float) -> None:
+        """See `Endpoint`."""
+        self._hub.retry_within(seconds)
+
+    async def close(self) -> None:
+        """See `Endpoint`."""
+        self._link_down()
+        await self._hub.close()
+
+    def subscribe_device(self, device_id: str) -> None:
+        """Take messages to a device that listens here, over its session while that is open."""
+        self._wanted.add(device_id)
+        session = self._sessions.get(device_id)
+        if session is not None and session.is_open:
+            session.subscribe(_filter(device_id))
+
+    def unsubscribe_device(self, device_id: str) -> None:
+        """Leave messages to a device to the peer, from its next session on."""
+        self._wanted.discard(device_id)
+
+    def _send(self, row: Row, session: DeviceSession, settle: Settle) -> None:
+        topic = self._memo.pop(row.offset, None) or self._topic(row)
+        if isinstance(topic, SendResult):
+            settle(row, topic)
+            return
+        size = publish_bytes(len(topic), len(row.message.body))
+        limit = self.row_bytes_max
+        if limit is not None and size > limit:
+            text = f"packet of {size} bytes, the peer takes {limit}"
+            settle(row, SendResult(FailureKind.TOO_LARGE, text))
+            return
+
+        def settled(row: Row, result: SendResult) -> None:
+            if not session.in_flight:
+                self._busy.discard(session)
+            settle(row, result)
+
+        self._busy.add(session)
+        session.send(row, topic, settled)
+
+    def _topic(self, row: Row) -> bytes | SendResult:
+        try:
+            topic = self._topics.topic(row)
+        except TopicError as error:
+            return SendResult(FailureKind.REJECTED, str(error))
+        if len(topic) > TOPIC_BYTES_MAX:
+            text = f"topic of {len(topic)} bytes, the peer takes {TOPIC_BYTES_MAX}"
+            return SendResult(FailureKind.TOO_LARGE, text)
+        return topic
+
+    def _link_up(self) -> None:
+        self.link_changed(True)
+
+    def _link_down(self) -> None:
+        for session in self._sessions.values():
+            if session.is_open:
+                session.abort("the link is down")
+        self.link_changed(False)
+
+    def _session_ended(self, device_id: str, end: End, reason: str) -> None:
+        self._busy.discard(self._sessions[device_id])
+        self._twins.ended(device_id, reason)
+        if end is not End.CLOSED:
+            self.ended(device_id, end, reason)
+
+    def _take(self, device_id: str, packet: Publish) -> None:
+        session, deliver = self._sessions.get(device_id), self._device_bound
+        if session is None:
+            return
+        match = _TOPIC.fullmatch(packet.topic)
+        is_answer = self._twins.take(device_id, packet)
+        if is_answer or deliver is None or match is None or match.group(1) != device_id:
+            session.acknowledge(packet)
+            return
+        try:
+            properties, system = parse_bag(match.group(2))
+        except BagError as error:
+            log.warning("device_bound.message_dropped", endpoint_id=self.id, reason=str(error))
+            session.acknowledge(packet)
+            return
+
+        def settle(result: SendResult) -> None:
+            # What the device did not take comes again with its next session.
+            if result.kind in {None, FailureKind.REJECTED, FailureKind.TOO_LARGE}:
+                session.acknowledge(packet)
+
+        message = Message(device_id, None, DEVICE_BOUND_SOURCE, properties, system, packet.body)
+        deliver(device_id, message, settle)
+
+
+class _Relayed:
+    """Hears of the hub's session first, then tells the pump; implements `EndpointListener`."""
+
+    def __init__(
+        self, listener: EndpointListener, up: Callable[[], None], down: Callable[[], None]
+    ) -> None:
+        self._listener = listener
+        self._up = up
+        self._down = down
+
+    def link_up(self, *, rows_max: int | None) -> None:
+        """See `EndpointListener`."""
+        self._listener.link_up(rows_max=rows_max)
+        self._up()
+
+    def link_down(self, reason: str, *, parked: bool) -> None:
+        """See `EndpointListener`; the sessions of devices are settled before."""
+        self._down()
+        self._listener.link_down(reason, parked=parked)
+
+
+def _filter(device_id: str) -> str:
+    return f"devices/{device_id}/messages/devicebound/#"

@@ -1,0 +1,109 @@
+"""Twins of devices, read and reported over each device's own upstream session.
+
+Owns the questions that have no answer yet. Invariants: an answer counts only on the session that
+was asked; a question ends with its answer, its session or its time; nothing is asked before the
+peer has granted the subscription that brings answers.
+
+Source: the MQTT dialect of Azure IoT Hub, "Retrieving a device twin's properties" and "Update
+device twin's reported properties".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from edgehub.endpoints.device_session import SessionError
+
+if TYPE_CHECKING:
+    from edgehub.endpoints.device_packets import Publish
+    from edgehub.endpoints.device_session import DeviceSession
+
+ANSWERS: Final = "$iothub/twin/res/#"
+_GET: Final = "$iothub/twin/GET/?$rid="
+_REPORT: Final = "$iothub/twin/PATCH/properties/reported/?$rid="
+_ANSWER: Final = re.compile(r"\$iothub/twin/res/(\d{3})/\?\$rid=([^&]*)(?:&.*)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinAnswer:
+    """What the peer says.
+
+    Attributes:
+        status: As in HTTP; 200 for a twin, 204 (or 200) for a report.
+        body: JSON; of a twin, `desired` and `reported`.
+    """
+
+    status: int
+    body: bytes
+
+
+class DeviceTwins:
+    """See the module.
+
+    Args:
+        timeout_s: For an answer.
+    """
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._asked: dict[str, tuple[str, asyncio.Future[TwinAnswer]]] = {}
+        self._numbers = itertools.count(1)
+        # Another hub may ask for the same device at a peer that shows answers to everybody.
+        self._mark = secrets.token_hex(4)
+
+    async def read(self, session: DeviceSession) -> TwinAnswer:
+        """Ask for a device's twin.
+
+        Raises:
+            SessionError: There is no answer.
+        """
+        return await self._ask(session, _GET, b"")
+
+    async def report(self, session: DeviceSession, patch: bytes) -> TwinAnswer:
+        """Merge a JSON object into what the device reports; null deletes a member.
+
+        Raises:
+            SessionError: There is no answer; it may be done all the same.
+        """
+        return await self._ask(session, _REPORT, patch)
+
+    def take(self, device_id: str, packet: Publish) -> bool:
+        """Take an answer; False = the message is none."""
+        found = _ANSWER.fullmatch(packet.topic)
+        if found is None:
+            return False
+        status, question = found.groups()
+        asked = self._asked.get(question)
+        if asked is not None and asked[0] == device_id and not asked[1].done():
+            asked[1].set_result(TwinAnswer(status=int(status), body=packet.body))
+        return True
+
+    def ended(self, device_id: str, reason: str) -> None:
+        """Answer what was asked over a session that is gone."""
+        for asker, answer in self._asked.values():
+            if asker == device_id and not answer.done():
+                answer.set_exception(SessionError(f"the session ended: {reason}"))
+
+    async def _ask(self, session: DeviceSession, topic: str, body: bytes) -> TwinAnswer:
+        device_id = session.device_id
+        # The id in front is for peers that do not tell who asks: a responder at a plain broker.
+        question = f"{quote(device_id, safe='')}.{self._mark}.{next(self._numbers)}"
+        answer: asyncio.Future[TwinAnswer] = asyncio.get_running_loop().create_future()
+        self._asked[question] = device_id, answer
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await session.listen(ANSWERS)
+                session.publish((topic + question).encode(), body)
+                return await answer
+        except TimeoutError as exc:
+            raise SessionError(f"no answer about its twin within {self._timeout_s:g} s") from exc
+        finally:
+            del self._asked[question]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # nobody may have waited for it yet

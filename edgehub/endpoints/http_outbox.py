@@ -1,0 +1,112 @@
+"""Rows that wait for a request to carry them, and whose turn it is.
+
+Owns the rows that no request has taken, and the senders that are busy: one of their requests is
+under way. Invariant: rows of one sender come out in the order in which they went in, and none of
+them while the sender is busy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from edgehub.endpoints.endpoint import Settle
+    from edgehub.message import Row
+
+SKIPPED_MAX: Final = 256
+"""Rows of busy senders are passed over; looking on beyond so many is dear."""
+
+
+class Entry:
+    """A row with its record.
+
+    Attributes:
+        size: Bytes in a request: record and comma.
+    """
+
+    __slots__ = ("record", "row", "settle", "size")
+
+    def __init__(self, row: Row, record: bytes, settle: Settle) -> None:
+        self.row = row
+        self.record = record
+        self.settle = settle
+        self.size = len(record) + 1
+
+
+class Outbox:
+    """See the module.
+
+    Attributes:
+        ready_bytes: Bytes of rows that wait for a connection or the link, not for their sender.
+    """
+
+    __slots__ = ("_busy", "_bytes_of", "_pending", "ready_bytes")
+
+    def __init__(self) -> None:
+        self._pending: deque[Entry] = deque()
+        self._busy: set[str] = set()
+        self._bytes_of: dict[str, int] = {}
+        self.ready_bytes = 0
+
+    def put(self, entry: Entry) -> None:
+        """Add a row behind all others."""
+        sender = entry.row.message.sender
+        self._pending.append(entry)
+        self._bytes_of[sender] = self._bytes_of.get(sender, 0) + entry.size
+        if sender not in self._busy:
+            self.ready_bytes += entry.size
+
+    def take(self, rows_max: int, bytes_max: int) -> list[Entry]:
+        """Take the rows of one request, in their order; their senders are busy from here on."""
+        pending, busy = self._pending, self._busy
+        entries: list[Entry] = []
+        passed: list[Entry] = []
+        size = 0
+        while pending and len(entries) < rows_max and len(passed) < SKIPPED_MAX:
+            entry = pending[0]
+            if entry.row.message.sender in busy:
+                passed.append(pending.popleft())
+                continue
+            if entries and size + entry.size > bytes_max:
+                break
+            size += entry.size
+            entries.append(pending.popleft())
+        pending.extendleft(reversed(passed))
+        self._leave(entries)
+        return entries
+
+    def done(self, entries: Iterable[Entry]) -> None:
+        """Note that a request is over: its senders' next rows may leave."""
+        for sender in {entry.row.message.sender for entry in entries} & self._busy:
+            self._busy.remove(sender)
+            self.ready_bytes += self._bytes_of.get(sender, 0)
+
+    def all_done(self) -> None:
+        """Note that no request is under way."""
+        self._busy.clear()
+        self.ready_bytes = sum(self._bytes_of.values())
+
+    def clear(self) -> list[Entry]:
+        """Take everything; who is busy stays so."""
+        entries = list(self._pending)
+        self._pending.clear()
+        self._bytes_of.clear()
+        self.ready_bytes = 0
+        return entries
+
+    def _leave(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            sender = entry.row.message.sender
+            self.ready_bytes -= entry.size
+            left = self._bytes_of[sender] - entry.size
+            if left:
+                self._bytes_of[sender] = left
+            else:
+                del self._bytes_of[sender]
+        for sender in {entry.row.message.sender for entry in entries}:
+            self._busy.add(sender)
+            # What stays behind waits for this request now.
+            self.ready_bytes -= self._bytes_of.get(sender, 0)

@@ -1,0 +1,282 @@
+"""Announcements: which creations of entities are on their way, and what waits for them.
+
+Owns the predecessor of each row that is about an entity, and what becomes of it. An announcement is
+`under way` from its append until the cloud confirms it; it is `refused` when its row became a dead
+letter or a person removed it, until another announcement of the same entity is confirmed. Every
+change is a change of the table `mapper_state`. Calls nothing. Invariant: a row that names a
+predecessor may leave only once that is confirmed, or another one of the same entity in its stead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from edgehub.entities.documents import read_stored
+from edgehub.entities.effects import Change
+from edgehub.store.entity_tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from edgehub.message import EndpointId
+
+STATE_KEY: Final = "creation/"
+
+
+class Subject(NamedTuple):
+    """Whom an announcement is about, and where it goes.
+
+    Attributes:
+        endpoint_id: Destination.
+        topic_id: The entity.
+        external_id: Its id at the cloud; another one is another entity there.
+    """
+
+    endpoint_id: EndpointId
+    topic_id: str
+    external_id: str
+
+
+class Announcement:
+    """One row that creates an entity.
+
+    Attributes:
+        offset: Its row.
+        subject: See `Subject`.
+        needs: Offset of the announcement that comes first, that of the parent; None = none does.
+        digest: Stands for topic and payload; the same again need not be sent.
+        refused: See the module.
+    """
+
+    __slots__ = ("digest", "needs", "offset", "refused", "subject")
+
+    def __init__(self, offset: int, subject: Subject, needs: int | None, digest: int) -> None:
+        self.offset = offset
+        self.subject = subject
+        self.needs = needs
+        self.digest = digest
+        self.refused = False
+
+
+class Announcements:
+    """All of one hub.
+
+    Args:
+        stored: The mapper's state from the tables.
+    """
+
+    __slots__ = ("_by_offset", "_by_subject", "_current", "_dropped", "_watchers")
+
+    def __init__(self, stored: Iterable[tuple[str, bytes]] = ()) -> None:
+        self._by_offset: dict[int, Announcement] = {}
+        self._by_subject: dict[Subject, dict[int, Announcement]] = {}
+        self._current: dict[tuple[EndpointId, str], Announcement] = {}
+        self._watchers: list[Callable[[EndpointId], None]] = []
+        self._dropped: list[Change] = []
+        for key, value in stored:
+            if key.startswith(STATE_KEY):
+                found = read_stored(value, _stored)
+                if found is None:
+                    self._dropped.append(Change(Table.STATE, (key,), None))
+                else:
+                    self._insert(found)
+
+    def __len__(self) -> int:
+        """Give those that are under way or refused."""
+        return len(self._by_offset)
+
+    def resume(self, waiting: set[int], dead: set[int]) -> tuple[list[Change], list[Subject]]:
+        """Compare with the queues, before anything is sent.
+
+        Args:
+            waiting: Offsets of all rows in queues that create entities.
+            dead: Offsets of those of the dead letters.
+
+        Returns:
+            What is to be written, and those that the cloud has refused since.
+        """
+        changes, self._dropped = self._dropped, []
+        refused: list[Subject] = []
+        for known in list(self._by_offset.values()):
+            if known.offset in waiting:
+                if known.refused:
+                    known.refused = False
+                    changes.append(_change(known))
+            elif known.offset in dead:
+                if not known.refused:
+                    refused.append(known.subject)
+                    known.refused = True
+                    changes.append(_change(known))
+            elif not known.refused:
+                # Its row left and the hub ended before that was noted.
+                changes += map(cleared, self.confirmed(known.offset))
+        return changes, refused
+
+    @property
+    def refused_count(self) -> int:
+        """Number of those that are refused."""
+        return sum(1 for known in self._by_offset.values() if known.refused)
+
+    def offsets(self) -> set[int]:
+        """Give the rows of all of them."""
+        return set(self._by_offset)
+
+    def is_under_way(self, subject: Subject, digest: int) -> bool:
+        """Say whether the same is waiting to be sent already."""
+        return any(
+            known.digest == digest and not known.refused
+            for known in self._by_subject.get(subject, {}).values()
+        )
+
+    def came(self, offset: int, subject: Subject, needs: int | None, digest: int) -> Change:
+        """Take note of one whose row has just been handed in."""
+        announcement = Announcement(offset, subject, needs, digest)
+        self._insert(announcement)
+        if len(self._by_subject[subject]) > 1:
+            # It may stand in for one that was refused.
+            self._tell(subject.endpoint_id)
+        return _change(announcement)
+
+    def predecessor(self, endpoint_id: EndpointId, external_id: str) -> int | None:
+        """Give the offset that a new row about an entity waits for, None = it need not wait.
+
+        Its id at the cloud says which one: a topic id may have stood for another entity before.
+        """
+        current = self._current.get((endpoint_id, external_id))
+        return None if current is None else current.offset
+
+    def is_open(self, offset: int, endpoint_id: EndpointId) -> bool:
+        """Say whether rows of an endpoint have to wait behind a predecessor."""
+        known = self._by_offset.get(offset)
+        return known is not None and known.subject.endpoint_id == endpoint_id
+
+    def stand_in(self, offset: int) -> Announcement | None:
+        """Give the announcement to be sent for an open predecessor, None = there is none (yet)."""
+        known = self._by_offset.get(offset)
+        if known is None or not known.refused:
+            return known
+        others = self._by_subject[known.subject].values()
+        return next((other for other in others if not other.refused), None)
+
+    def confirmed(self, offset: int) -> list[int]:
+        """Take note that the cloud has one; those of the same entity that were refused are over.
+
+        Returns:
+            The offsets of all that are over; who asked writes that, see `cleared`.
+        """
+        known = self._by_offset.get(offset)
+        if known is None:
+            return []
+        same = self._by_subject[known.subject]
+        gone = [known, *(other for other in same.values() if other.refused and other is not known)]
+        for each in gone:
+            self._remove(each)
+        return [each.offset for each in gone]
+
+    def refused(self, offset: int) -> tuple[list[Change], Subject | None]:
+        """Take note that the cloud does not take one, or that it was removed.
+
+        Returns:
+            What is to be written, and whom it is about, None = it is none of these.
+        """
+        known = self._by_offset.get(offset)
+        if known is None or known.refused:
+            return [], None
+        known.refused = True
+        return [_change(known)], known.subject
+
+    def came_back(self, offset: int) -> list[Change]:
+        """Take note that the row of a refused one waits again."""
+        known = self._by_offset.get(offset)
+        if known is None or not known.refused:
+            return []
+        known.refused = False
+        self._tell(known.subject.endpoint_id)
+        return [_change(known)]
+
+    def moved(self, offset: int, endpoint_id: EndpointId) -> list[Change]:
+        """Take note that the row of one goes to another endpoint now."""
+        known = self._by_offset.get(offset)
+        if known is None:
+            return []
+        before = known.subject.endpoint_id
+        self._remove(known)
+        known.refused = False
+        known.subject = known.subject._replace(endpoint_id=endpoint_id)
+        self._insert(known)
+        self._tell(before)
+        self._tell(endpoint_id)
+        return [_change(known)]
+
+    def forgotten(self, offset: int) -> list[Change]:
+        """Let go of one: nothing waits for it any more, or its row goes elsewhere."""
+        known = self._by_offset.get(offset)
+        if known is None:
+            return []
+        self._remove(known)
+        self._tell(known.subject.endpoint_id)
+        return [cleared(offset)]
+
+    def of(self, endpoint_id: EndpointId) -> list[Announcement]:
+        """List those of an endpoint, oldest first."""
+        return [
+            known for known in self._by_offset.values() if known.subject.endpoint_id == endpoint_id
+        ]
+
+    def endpoints(self) -> set[EndpointId]:
+        """Give the endpoints of all of them."""
+        return {known.subject.endpoint_id for known in self._by_offset.values()}
+
+    def watch(self, told: Callable[[EndpointId], None]) -> None:
+        """Call `told` when one is over, or may be sent again, by other causes than its delivery."""
+        self._watchers.append(told)
+
+    def unwatch(self, told: Callable[[EndpointId], None]) -> None:
+        """End a `watch`."""
+        self._watchers.remove(told)
+
+    def _tell(self, endpoint_id: EndpointId) -> None:
+        for told in self._watchers:
+            told(endpoint_id)
+
+    def _insert(self, known: Announcement) -> None:
+        subject = known.subject
+        self._by_offset[known.offset] = known
+        self._by_subject.setdefault(subject, {})[known.offset] = known
+        self._current[subject.endpoint_id, subject.external_id] = known
+
+    def _remove(self, known: Announcement) -> None:
+        subject = known.subject
+        del self._by_offset[known.offset]
+        same = self._by_subject[subject]
+        del same[known.offset]
+        if not same:
+            del self._by_subject[subject]
+        key = subject.endpoint_id, subject.external_id
+        if self._current.get(key) is known:
+            del self._current[key]
+
+
+def cleared(offset: int) -> Change:
+    """Give the change that forgets one."""
+    return Change(Table.STATE, (_key(offset),), None)
+
+
+def _change(known: Announcement) -> Change:
+    document = [known.offset, *known.subject, known.needs, known.digest, known.refused]
+    return Change(Table.STATE, (_key(known.offset),), (orjson.dumps(document),))
+
+
+def _key(offset: int) -> str:
+    # Of one length, so that they are read in the order in which they came.
+    return f"{STATE_KEY}{offset:019d}"
+
+
+def _stored(document: list[Any]) -> Announcement:
+    offset, endpoint_id, topic_id, external_id, needs, digest, refused = document
+    subject = Subject(endpoint_id, str(topic_id), str(external_id))
+    known = Announcement(int(offset), subject, None if needs is None else int(needs), int(digest))
+    known.refused = bool(refused)
+    return known

@@ -1,0 +1,357 @@
+"""The broker head: joins an MQTT broker as a client, with a session that outlives the hub.
+
+Owns the link, its back-off, and what the session is subscribed to. It calls the router and the
+local topic space, nothing else. Invariants: the broker hears that a message is taken only after the
+commit; what routes no longer listen to is unsubscribed from, also by the next start; between
+`drain` and `close` nothing is taken, and all that was taken is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.durable_files import replace_file
+from edgehub.endpoints.aiomqtt_bridge import connect
+from edgehub.endpoints.backoff import Backoff, RetryWait
+from edgehub.endpoints.mqtt_inbound import MQTT_5
+from edgehub.endpoints.mqtt_link import LinkError, Wanted
+from edgehub.heads.broker.exchange import SESSION, Exchange
+from edgehub.heads.broker.intake import Intake, Load
+from edgehub.heads.broker.options import ENVELOPE_BYTES_MAX
+from edgehub.heads.broker.outlet import Outlet
+from edgehub.heads.broker.senders import Senders
+from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
+from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
+from edgehub.heads.mqtt.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable
+
+    from edgehub.clock import Clock
+    from edgehub.endpoints.aiomqtt_bridge import Connection
+    from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.heads.broker.exchange import Services
+    from edgehub.heads.broker.options import BrokerOptions
+
+PARKED_RETRY_S: Final = 60.0
+
+STABLE_S: Final = 30.0
+"""A broker that lets the hub in and closes soon after must not be asked once a second for ever."""
+
+_FAILURE: Final = 0x80
+
+log = structlog.get_logger(__name__)
+
+
+class BrokerHead:
+    """See the module; implements `Head`.
+
+    Args:
+        options: See `BrokerOptions`.
+        services: The rest of the hub; the local topic space is not loaded yet.
+        hub_id: Sender of messages whose topic names none.
+        clock: Timers.
+        rng: Randomness for jitter.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        services: Services,
+        *,
+        hub_id: str,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        link = options.link
+        self._options = replace(
+            options,
+            link=replace(link, incoming_bytes_max=options.message_bytes_max + ENVELOPE_BYTES_MAX),
+        )
+        self._clock = clock
+        self._space = services.space
+        self._backoff = Backoff(rng)
+        self._retry = RetryWait(clock)
+        self._log = LogLimit(clock)
+        self._counters = BrokerCounters()
+        self._load = Load()
+        self._subscriptions = Subscriptions((link.host, link.port, link.client_id, link.level))
+        self._exchange = Exchange(
+            services,
+            options.local_topics,
+            senders=Senders(options.devices, hub_id=hub_id),
+            subscriptions=self._subscriptions,
+            counters=self._counters,
+            message_bytes_max=options.message_bytes_max,
+        )
+        self._session = services.space.carry(SESSION, options.local_topics)
+        self._route_filters: tuple[str, ...] = ()
+        self._changed = asyncio.Event()
+        self._refused_wires: tuple[str, ...] = ()
+        self._state = "connecting"
+        self._reason = ""
+        self._told = ""
+        self._up_at: float | None = None
+        self._session_kept: bool | None = None
+        self._intake: Intake | None = None
+        self._outlet: Outlet | None = None
+        self._draining = False
+        self._idle = asyncio.Event()
+
+    # Life cycle.
+
+    async def open(self) -> None:
+        """Read what the session at the broker is subscribed to, as far as this hub remembers."""
+        try:
+            text = await asyncio.to_thread(self._options.memory_file.read_bytes)
+        except FileNotFoundError:
+            return
+        self._subscriptions.restore(text)
+
+    async def run(self) -> None:
+        """Keep the link until cancelled."""
+        self._load.emptied = self._emptied
+        try:
+            while True:
+                wait_s = await self._keep_link()
+                await self._retry.wait(wait_s, patient=self._state == "parked")
+        finally:
+            self._end_connection()
+
+    async def drain(self) -> None:
+        """Take no more; done once all that was taken is settled. The caller sets the time limit."""
+        self._draining = True
+        self._state = "draining"
+        if self._intake is not None:
+            self._intake.stop()
+        while self._load.count:
+            self._idle.clear()
+            await self._idle.wait()
+        # The PUBACKs are written in the turn after that of the last commit.
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """See `Head`; the connection itself ends with `run`."""
+        self._end_connection()
+
+    def follow_routes(self, filters: Iterable[str]) -> None:
+        """Listen to the topic filters of the routes in force."""
+        if self._draining:
+            # Routes end with the hub; what comes meanwhile is to wait for it at the broker.
+            return
+        self._route_filters = tuple(filters)
+        self._changed.set()
+
+    def retry_now(self) -> None:
+        """Try the link at once if it is down."""
+        if self._state != "up":
+            self._retry.end()
+
+    def statistics(self) -> BrokerStatistics:
+        """Give the counts of this moment."""
+        counters = self._counters
+        intake = self._intake
+        return BrokerStatistics(
+            state=self._state,
+            reason=self._reason,
+            retry_in_s=self._retry.remaining_s,
+            session_kept=self._session_kept,
+            holding=intake is not None and intake.is_holding,
+            subscriptions=tuple(each.wire for each in self._subscriptions if each.established),
+            refused_subscriptions=self._refused_wires,
+            connects_total=counters.connects_total,
+            received_total=counters.received_total,
+            redelivered_total=counters.redelivered_total,
+            overlapping_total=counters.overlapping_total,
+            acknowledged_total=counters.acknowledged_total,
+            put_off_total=counters.put_off_total,
+            dropped={reason.value: count for reason, count in counters.dropped.items()},
+            waiting=self._load.count,
+            waiting_bytes=self._load.bytes,
+            published_total=counters.published_total,
+            refused_publishes_total=counters.refused_publishes_total,
+            unpublished=len(self._session),
+        )
+
+    # One connection.
+
+    async def _keep_link(self) -> float:
+        # Gives the seconds to wait before the next try.
+        if not self._draining:
+            self._state = "connecting"
+        up_at: float | None = None
+        try:
+            async with connect(
+                self._options.link,
+                on_pubacks=self._confirmed,
+                on_messages=self._take,
+                on_refusals=self._refused_publishes,
+            ) as connection:
+                up_at = self._clock.monotonic()
+                self._link_up(connection)
+                return self._link_down(await self._use(connection), up_at, parked=False)
+        except LinkError as error:
+            return self._link_down(error.reason, up_at, parked=error.parked)
+        finally:
+            self._end_connection()
+
+    def _link_up(self, connection: Connection) -> None:
+        options = self._options
+        self._counters.connects_total += 1
+        self._session_kept = connection.welcome.session_present
+        if not self._session_kept:
+            self._subscriptions.forget()
+        elif options.link.level >= MQTT_5:
+            # With 3.1.1 retained messages would come again with each connection.
+            self._subscriptions.doubt()
+        self._intake = Intake(
+            connection,
+            self._exchange,
+            self._load,
+            self._counters,
+            clock=self._clock,
+            log=self._log,
+            backlog_bytes_max=options.backlog_bytes_max,
+        )
+        self._intake.takes = not self._draining
+        self._outlet = Outlet(
+            self._space,
+            self._session,
+            connection,
+            self._counters,
+            log=self._log,
+            level=options.link.level,
+        )
+        self._state = "draining" if self._draining else "up"
+        self._reason = self._told = ""
+        self._retry.forget()
+        log.info("broker.link_up", session_kept=self._session_kept)
+        connection.begin()
+        self._outlet.attach()
+
+    async def _use(self, connection: Connection) -> str:
+        async with asyncio.TaskGroup() as group:
+            keeper = group.create_task(self._keep_subscriptions(connection), name="broker[filters]")
+            reason = await connection.wait_closed()
+            keeper.cancel()
+        return reason
+
+    def _link_down(self, reason: str, up_at: float | None, *, parked: bool) -> float:
+        self._end_connection()
+        if up_at is not None and self._clock.monotonic() - up_at >= STABLE_S:
+            self._backoff.reset()
+        wait_s = PARKED_RETRY_S if parked else self._backoff.next_s()
+        if not self._draining:
+            self._state = "parked" if parked else "down"
+        self._reason = reason
+        if reason != self._told:
+            # One line for each state of affairs, not for each try.
+            self._told = reason
+            log.warning("broker.link_down", reason=reason, retry_s=round(wait_s, 1))
+        return wait_s
+
+    def _end_connection(self) -> None:
+        intake, self._intake = self._intake, None
+        outlet, self._outlet = self._outlet, None
+        if intake is not None:
+            intake.leave()
+        if outlet is not None:
+            outlet.detach()
+
+    # What comes.
+
+    def _take(self, messages: list[Incoming]) -> None:
+        if self._intake is not None:
+            self._intake.take(messages)
+
+    def _confirmed(self, mids: list[int]) -> None:
+        self._backoff.reset()
+        if self._outlet is not None:
+            self._outlet.confirmed(mids)
+
+    def _refused_publishes(self, refusals: list[tuple[int, int]]) -> None:
+        if self._outlet is not None:
+            self._outlet.refused(refusals)
+
+    def _emptied(self) -> None:
+        self._idle.set()
+        if self._intake is not None and self._intake.is_putting_off:
+            self._exchange.soon(self._bring_back)
+
+    def _bring_back(self) -> None:
+        if self._intake is not None and self._intake.bring_back():
+            # It is no fault of the broker's, so it is not waited for.
+            self._retry.end()
+
+    # Subscriptions.
+
+    async def _keep_subscriptions(self, connection: Connection) -> None:
+        try:
+            while True:
+                self._changed.clear()
+                await self._reconcile(connection)
+                await self._changed.wait()
+        except LinkError as error:
+            connection.abort(error.reason)
+
+    async def _reconcile(self, connection: Connection) -> None:
+        subscriptions = self._subscriptions
+        wanted = wanted_wires(
+            self._route_filters, self._options.local_topics, share_group=self._options.share_group
+        )
+        refused: list[str] = []
+        changed = False
+        for wire in subscriptions.to_make(wanted):
+            if not changed:
+                # Before the broker hears of them: what it may have must be known after a crash.
+                changed = True
+                for each in subscriptions.to_make(wanted):
+                    subscriptions.add(each)
+                await self._remember()
+            if await self._subscribe(connection, wire):
+                subscriptions.add(wire).established = True
+            else:
+                subscriptions.remove(wire)
+                refused.append(wire)
+        gone = subscriptions.to_give_up(wanted)
+        if gone:
+            changed = True
+            # A message behind UNSUBACK may be taken before this goes on.
+            subscriptions.leave(gone)
+            await self._remember()
+            await connection.unsubscribe(gone)
+            for wire in gone:
+                subscriptions.remove(wire)
+        if refused and tuple(refused) != self._refused_wires:
+            log.warning("broker.subscriptions_refused", filters=len(refused), first=refused[0])
+        self._refused_wires = tuple(refused)
+        if changed:
+            await self._remember()
+            log.info(
+                "broker.subscribed", filters=len(wanted) - len(refused), unsubscribed=len(gone)
+            )
+
+    async def _subscribe(self, connection: Connection, wire: str) -> bool:
+        if self._options.link.level < MQTT_5:
+            return not await connection.subscribe((wire,))
+        subscription = self._subscriptions.add(wire)
+        if subscription.shared and not connection.welcome.shares:
+            return False
+        number = subscription.number if connection.welcome.identifies else None
+        code = await connection.subscribe_as(
+            Wanted(filter=wire, number=number, no_local=not subscription.shared)
+        )
+        return code < _FAILURE
+
+    async def _remember(self) -> None:
+        file, text = self._options.memory_file, self._subscriptions.document()
+        try:
+            await asyncio.to_thread(replace_file, file, text)
+        except OSError as error:
+            # A full disk must not keep messages from coming; the cost is a subscription too many.
+            self._log.warning("broker.subscriptions_not_stored", reason=error.strerror)

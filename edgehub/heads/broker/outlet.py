@@ -1,0 +1,150 @@
+"""From the local topic space to the broker: what the hub and local clients publish there.
+
+Owns the packet ids under way on the present connection. The messages themselves wait in a stored
+session of the space until the broker has confirmed them. Invariants: a message leaves that session
+with the broker's PUBACK, also one that refuses it, and no sooner; what came from the broker does
+not go back to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgehub.endpoints.mqtt_inbound import MQTT_5
+from edgehub.heads.mqtt.local.frames import frame
+from edgehub.heads.mqtt.local.options import WINDOW
+from edgehub.heads.mqtt.local.rights import LocalRights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.endpoints.aiomqtt_bridge import Connection
+    from edgehub.heads.broker.statistics import BrokerCounters
+    from edgehub.heads.mqtt.local.session import LocalSession
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.log_limit import LogLimit
+    from edgehub.local_message import LocalMessage
+
+UNSENT_BYTES_MAX: Final = 256 * 1024
+"""Bytes for the broker that have not left; QoS 0 beyond them is dropped, QoS 1 waits."""
+
+_FULL: Final = LocalRights()
+
+
+class Outlet:
+    """See the module; the `Link` of the broker's session in the local topic space.
+
+    Args:
+        space: The local topic space.
+        session: The broker's session there.
+        connection: Where messages go.
+        counters: Of the head.
+        log: For what the broker refused.
+        level: Protocol level of the connection.
+    """
+
+    def __init__(
+        self,
+        space: LocalSpace,
+        session: LocalSession,
+        connection: Connection,
+        counters: BrokerCounters,
+        *,
+        log: LogLimit,
+        level: int,
+    ) -> None:
+        self._space = space
+        self._session = session
+        self._connection = connection
+        self._counters = counters
+        self._log = log
+        self._level = level
+        self._window = min(WINDOW, connection.welcome.receive_maximum)
+        self._under_way: dict[int, Callable[[], None]] = {}
+
+    def attach(self) -> None:
+        """Send what waits, and what comes from now on."""
+        self._session.attach(self, _FULL)
+
+    def detach(self) -> None:
+        """The connection is gone: what was not confirmed stays in the session."""
+        self._under_way.clear()
+        self._session.detach(self)
+
+    def confirmed(self, mids: list[int]) -> None:
+        """Take note of PUBACKs."""
+        for mid in mids:
+            confirm = self._under_way.pop(mid, None)
+            if confirm is not None:
+                self._counters.published_total += 1
+                confirm()
+        self._session.pump()
+
+    def refused(self, refusals: list[tuple[int, int]]) -> None:
+        """Take note of PUBACKs that refuse; the same message would be refused again."""
+        for mid, code in refusals:
+            confirm = self._under_way.pop(mid, None)
+            if confirm is not None:
+                self._counters.refused_publishes_total += 1
+                self._log.warning("broker.publish_refused", reason_code=f"{code:#04x}")
+                confirm()
+        self._session.pump()
+
+    # The way to the broker; see `session.Link`.
+
+    @property
+    def is_writable(self) -> bool:
+        """See `session.Link`."""
+        return self._connection.unsent_bytes() < UNSENT_BYTES_MAX
+
+    @property
+    def has_room(self) -> bool:
+        """See `session.Link`."""
+        return len(self._under_way) < self._window and (not self._under_way or self.is_writable)
+
+    def write(self, message: LocalMessage, *, retain: bool) -> bool:
+        """See `session.Link`."""
+        data = self._frame(message, 0, retain=retain, again=False)
+        if self._is_too_large(data):
+            return False
+        self._connection.write(data)
+        return True
+
+    def send(
+        self,
+        message: LocalMessage,
+        confirmed: Callable[[], None],
+        *,
+        retain: bool,
+        packet_id: int,
+        again: bool,
+    ) -> int:
+        """See `session.Link`; every connection counts packet ids anew."""
+        del packet_id
+        mid = self._connection.next_mid()
+        while mid in self._under_way:
+            mid = self._connection.next_mid()
+        data = self._frame(message, mid, retain=retain, again=again)
+        if self._is_too_large(data):
+            return 0
+        self._under_way[mid] = confirmed
+        self._connection.write(data)
+        return mid
+
+    def _is_too_large(self, data: bytes) -> bool:
+        limit = self._connection.welcome.packet_bytes_max
+        return limit is not None and len(data) > limit
+
+    def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, again: bool) -> bytes:
+        left_ms = None
+        if message.expires_ms is not None:
+            left_ms = max(0, message.expires_ms - self._space.now_ms())
+        return frame(
+            message,
+            qos=1 if packet_id else 0,
+            packet_id=packet_id,
+            retain=retain and self._connection.welcome.retains,
+            again=again,
+            left_ms=left_ms,
+            with_properties=self._level >= MQTT_5,
+        )

@@ -1,0 +1,195 @@
+"""What the hub's session at the broker is subscribed to, and which copy of a message counts.
+
+Owns the list of subscriptions in the order in which they were made, and its form on disk: the
+session at the broker outlives the hub, so what routes no longer name must be given up later too.
+Pure but for that list. Invariants: of the copies of one message that overlapping subscriptions
+bring, one is taken, provided that each carries its subscription's number (MQTT 5); a copy of a
+subscription that nobody remembers is always taken.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from edgehub.topic_filter import covers, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+SHARE: Final = "$share/"
+NUMBERS: Final = 268_435_455
+"""Subscription identifiers go from 1 to this; MQTT 5, 3.8.2.1.2."""
+
+_FIRSTS_MAX: Final = 4096
+
+
+class Subscription:
+    """One subscription of the session.
+
+    Attributes:
+        wire: What SUBSCRIBE names, with `$share/<group>/` where it is shared.
+        filter: The topic filter.
+        shared: Whether each message reaches one hub of the group.
+        number: Subscription identifier; the same for the same `wire`, also after a restart.
+        established: The broker granted it in the session that it keeps.
+        is_leaving: The broker is being told to end it.
+    """
+
+    __slots__ = ("established", "filter", "is_leaving", "number", "shared", "wire")
+
+    def __init__(self, wire: str, *, established: bool = False) -> None:
+        self.wire = wire
+        self.shared = wire.startswith(SHARE)
+        self.filter = wire.split("/", 2)[2] if self.shared else wire
+        self.number = zlib.crc32(wire.encode()) % NUMBERS + 1
+        self.established = established
+        self.is_leaving = False
+
+
+def wanted_wires(
+    route_filters: Iterable[str], local_topics: Iterable[str], *, share_group: str | None
+) -> list[str]:
+    """Give the subscriptions that routes and local topics need, none that another one covers.
+
+    Args:
+        route_filters: Topic filters of live routes.
+        local_topics: Topic filters that broker and local topic space share; never in a group.
+        share_group: Group of hubs, None = each hub gets every message.
+    """
+    own = list(dict.fromkeys(local_topics))
+    routed = [each for each in dict.fromkeys(route_filters) if not _is_covered(each, own)]
+    if share_group is None:
+        return _widest([*own, *routed])
+    return [*_widest(own), *(f"{SHARE}{share_group}/{each}" for each in _widest(routed))]
+
+
+def _widest(filters: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    for each in filters:
+        if _is_covered(each, kept):
+            continue
+        kept = [other for other in kept if not covers(each, other)]
+        kept.append(each)
+    return kept
+
+
+def _is_covered(topic_filter: str, others: Iterable[str]) -> bool:
+    return any(covers(other, topic_filter) for other in others)
+
+
+class Subscriptions:
+    """See the module.
+
+    Args:
+        identity: Names the session; what was remembered of another one is forgotten.
+    """
+
+    __slots__ = ("_firsts", "_identity", "_known")
+
+    def __init__(self, identity: Sequence[str | int]) -> None:
+        self._identity = list(identity)
+        self._known: dict[str, Subscription] = {}
+        self._firsts: dict[tuple[str, bool], int] = {}
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._known.values())
+
+    def restore(self, text: bytes) -> None:
+        """Take up what `document` wrote; anything else counts as nothing."""
+        try:
+            document = json.loads(text)
+            if document["session"] != self._identity:
+                return
+            found = [Subscription(str(wire)) for wire in document["subscriptions"]]
+            established = set(document["established"])
+        except (ValueError, TypeError, KeyError, IndexError):
+            return
+        for each in found:
+            each.established = each.wire in established
+            self._known[each.wire] = each
+
+    def document(self) -> bytes:
+        """Write them down."""
+        known = self._known.values()
+        return json.dumps(
+            {
+                "session": self._identity,
+                "subscriptions": [each.wire for each in known],
+                "established": [each.wire for each in known if each.established],
+            },
+            indent=1,
+        ).encode()
+
+    def forget(self) -> None:
+        """The broker has not kept the session: nothing is subscribed to."""
+        self._known.clear()
+        self._firsts.clear()
+
+    def add(self, wire: str) -> Subscription:
+        """Note that a subscription is about to be made."""
+        self._firsts.clear()
+        return self._known.setdefault(wire, Subscription(wire))
+
+    def doubt(self) -> None:
+        """A new connection: a broker that lost power may keep the session as it was before."""
+        for each in self._known.values():
+            each.established = each.is_leaving = False
+
+    def leave(self, wires: Iterable[str]) -> None:
+        """Note that subscriptions are about to be given up: no copy is to wait for theirs."""
+        self._firsts.clear()
+        for wire in wires:
+            self._known[wire].is_leaving = True
+            self._known[wire].established = False
+
+    def remove(self, wire: str) -> None:
+        """Note that a subscription is given up, or was refused."""
+        self._firsts.clear()
+        self._known.pop(wire, None)
+
+    def to_make(self, wanted: Iterable[str]) -> list[str]:
+        """Give what is wanted and not known to be established."""
+        known = self._known
+        return [wire for wire in wanted if wire not in known or not known[wire].established]
+
+    def to_give_up(self, wanted: Iterable[str]) -> list[str]:
+        """Give what the session has and nobody wants any more."""
+        kept = set(wanted)
+        return [wire for wire in self._known if wire not in kept]
+
+    def is_further_copy(self, topic: str, numbers: Sequence[int]) -> bool:
+        """Say whether another copy of this message, for an earlier subscription, is the one taken.
+
+        Args:
+            topic: The message's.
+            numbers: Identifiers of the subscriptions that this copy is for.
+        """
+        # The earlier subscription was there whenever the later one was, so its copy came or comes.
+        for each in self._known.values():
+            if each.number in numbers:
+                if each.is_leaving:
+                    return False
+                # A message that comes to every hub is not to come by the group as well.
+                first = self._first(topic, shared=False)
+                if not first and each.shared:
+                    first = self._first(topic, shared=True)
+                return bool(first) and first not in numbers
+        return False
+
+    def _first(self, topic: str, *, shared: bool) -> int:
+        number = self._firsts.get((topic, shared))
+        if number is None:
+            number = next(
+                (
+                    each.number
+                    for each in self._known.values()
+                    if each.shared is shared and not each.is_leaving and matches(each.filter, topic)
+                ),
+                0,
+            )
+            if len(self._firsts) >= _FIRSTS_MAX:
+                self._firsts.clear()
+            self._firsts[topic, shared] = number
+        return number

@@ -1,0 +1,145 @@
+"""A batch of a child hub, taken apart: many messages in one PUBLISH.
+
+Owns nothing; builds the messages, and follows them to the disk as one. Invariants: a batch is
+settled once, after all its messages; each record has to pass what a PUBLISH of its own would.
+
+Source: docs/endpoints.md, *Batches*.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.batch import BATCH_TYPE, UNPACKED_BYTES_MAX, read_batch
+from edgehub.devices.ids import is_device_id
+from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
+from edgehub.heads.mqtt.topics import bytes_of
+from edgehub.message import Message, Refusal, message_source
+from edgehub.property_bag import WIRE_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.heads.head import Settle, Submit
+    from edgehub.property_bag import Properties
+
+# JSON escapes, and base64 takes a third more.
+_RECORD_PER_MESSAGE: Final = 6
+_SETTLED_LAST: Final = (Refusal.CLOSED, Refusal.LIMIT, Refusal.UNAVAILABLE, Refusal.INVALID)
+
+
+class RecordError(ValueError):
+    """A record that is no message; the text says why."""
+
+
+class Batch:
+    """The messages of one PUBLISH.
+
+    Args:
+        messages: At least one.
+
+    Attributes:
+        size: What they count against the backlog, in bytes.
+        refusals: Why those were not taken that were not; complete once it is settled.
+    """
+
+    __slots__ = ("_left", "_messages", "_settle", "_token", "refusals", "size")
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        assert messages
+        self._messages = messages
+        self._left = len(messages)
+        self._token = 0
+        self._settle: Settle | None = None
+        self.size = sum([len(message.body) + MESSAGE_OVERHEAD_BYTES for message in messages])
+        self.refusals: list[Refusal] = []
+
+    def submit(self, submit: Submit, settle: Settle, token: int) -> None:
+        """Hand the messages in, in their order; `settle` hears of the whole, as of a message."""
+        self._token = token
+        self._settle = settle
+        for place, message in enumerate(self._messages):
+            submit(message, self._one, place)
+
+    def _one(self, token: int, refusal: Refusal | None) -> None:
+        del token
+        self._left -= 1
+        if refusal is not None:
+            self.refusals.append(refusal)
+        if not self._left:
+            assert self._settle is not None
+            # What has to come again decides over what never can be taken.
+            worst = next((each for each in _SETTLED_LAST if each in self.refusals), None)
+            self._settle(self._token, worst)
+
+
+def is_batch(system: Properties) -> bool:
+    """Tell whether a message with these system properties holds others."""
+    return system.get("contentType") == BATCH_TYPE
+
+
+def records_of(payload: bytes, message_bytes_max: int) -> list[dict[str, Any]]:
+    """Read the records of a payload.
+
+    Raises:
+        BatchError: If it is no batch.
+        BatchLibraryError: If it is compressed, and cannot be unpacked here.
+    """
+    bytes_max = max(UNPACKED_BYTES_MAX, _RECORD_PER_MESSAGE * message_bytes_max)
+    return read_batch(payload, bytes_max=bytes_max)
+
+
+def message_of(record: dict[str, Any], *, message_bytes_max: int) -> tuple[Message, bool]:
+    """Build the message of a record, and say whether it is as small as it has to be.
+
+    Raises:
+        RecordError: If it is none.
+    """
+    device, module = record.get("device"), record.get("module")
+    if not isinstance(device, str) or not is_device_id(device):
+        raise RecordError("device is no id")
+    if module is not None and not (isinstance(module, str) and is_device_id(module)):
+        raise RecordError("module is no id")
+    properties = _properties(record, "properties")
+    system = {
+        name: value for name, value in _properties(record, "system").items() if name in WIRE_NAMES
+    }
+    name = record.get("id")
+    if isinstance(name, str) and name:
+        system.setdefault("messageId", name)
+    body = _body(record)
+    message = Message(
+        device, module, message_source(module, system.get("outputName")), properties, system, body
+    )
+    size = len(body) + bytes_of(properties) + bytes_of(system)
+    return message, size <= message_bytes_max
+
+
+def record_bytes(record: dict[str, Any]) -> int:
+    """Give the bytes of a record's body, for the account of what was not taken; 0 = it has none."""
+    body = record.get("body", record.get("body_base64"))
+    return len(body.encode()) if isinstance(body, str) else 0
+
+
+def _properties(record: dict[str, Any], key: str) -> Properties:
+    found = record.get(key, {})
+    if not isinstance(found, dict) or not all(
+        value is None or isinstance(value, str) for value in found.values()
+    ):
+        raise RecordError(f"{key} is no object of texts")
+    return found
+
+
+def _body(record: dict[str, Any]) -> bytes:
+    body = record.get("body")
+    if isinstance(body, str):
+        return body.encode()
+    packed = record.get("body_base64")
+    if not isinstance(packed, str):
+        raise RecordError("neither body nor body_base64 is a text")
+    try:
+        return base64.b64decode(packed, validate=True)
+    except binascii.Error as error:
+        raise RecordError(f"body_base64: {error}") from None

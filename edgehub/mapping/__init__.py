@@ -1,0 +1,1 @@
+"""Entities and mapper at work in a hub: what the pure ones ask for is carried out here."""

@@ -1,0 +1,209 @@
+"""Carries out what the mapper answers a message with: rows, changes and local messages.
+
+Owns the changes that wait for the open transaction. Invariants: rows and changes of one message are
+in one transaction; nothing is added to changes that were handed over; the message is settled once
+all of it is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.endpoints.cumulocity import TOPIC_PROPERTY
+from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX
+from edgehub.entities.announcements import Subject
+from edgehub.entities.effects import Change, Output, Publish
+from edgehub.errors import StoreError
+from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.local_message import LocalMessage
+from edgehub.message import Message, Refusal, message_source
+from edgehub.store.entity_tables import EntityWrites
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+    from edgehub.entities.announcements import Announcements
+    from edgehub.entities.effects import Effect
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.local_message import Settle
+    from edgehub.message import RouteResult
+    from edgehub.router import Router
+    from edgehub.store.store import Store
+
+MODULE: Final = "c8y-mapper"
+"""Module id of the mapper: routes tell its outputs apart by it."""
+
+_DIGEST_BYTES: Final = 6
+_JSON: Final = {"contentType": "application/json", "contentEncoding": "utf-8"}
+
+log = structlog.get_logger(__name__)
+
+
+class Carrier:
+    """See the module.
+
+    Args:
+        hub_id: Publishes the local messages.
+        store: Takes rows and changes.
+        router: Says where rows go.
+        space: Takes local messages.
+        announcements: Which creations are on their way.
+    """
+
+    def __init__(
+        self,
+        *,
+        hub_id: str,
+        store: Store,
+        router: Router,
+        space: LocalSpace,
+        announcements: Announcements,
+    ) -> None:
+        self._hub_id = hub_id
+        self._store = store
+        self._router = router
+        self._space = space
+        self._announcements = announcements
+        self._transaction: object = None
+        self._writes = EntityWrites()
+        self._waiters: list[Settle] = []
+        self._written: asyncio.Future[None] | None = None
+        self.publishing = False
+        """What arrives now is what is being published here."""
+
+    def carry_out(self, effects: Sequence[Effect], settle: Settle, token: int) -> bool:
+        """Carry out the effects of one message.
+
+        `settle(token, None)` follows once all of it is durable.
+
+        Returns:
+            Whether tables change.
+        """
+        if not effects:
+            # What it repeats may not be on disk yet.
+            if self._written is None or self._written.done():
+                settle(token, None)
+            else:
+                self._waiters.append(Ticket(settle, token).done)
+            return False
+        if len(effects) == 1 and isinstance(effects[0], Output) and effects[0].creates is None:
+            # Data of a known entity, nearly every message: its row alone says all.
+            self._send(effects[0], settle, token, overdraw=False)
+            return False
+        ticket = Ticket(settle, token)
+        with self._store.together() as transaction:
+            changes: list[Change] = []
+            for effect in effects:
+                if isinstance(effect, Change):
+                    changes.append(effect)
+                elif isinstance(effect, Publish):
+                    self.publish(effect.topic, effect.payload, ticket, retain=effect.retain)
+                elif effect.creates is None:
+                    self._send(effect, ticket.hold(), 0, overdraw=True)
+                else:
+                    changes += self._announce(effect, effect.creates, ticket)
+            if changes:
+                self._write(changes, transaction, ticket.hold())
+        ticket.done(0, None)
+        return bool(changes)
+
+    def write(self, changes: Iterable[Change], settle: Settle) -> None:
+        """Write changes that no message caused."""
+        with self._store.together() as transaction:
+            self._write(changes, transaction, settle)
+
+    def can_publish(self, topic: str) -> bool:
+        """Say whether a topic is one of the local space, as it is for clients."""
+        try:
+            raw = topic.encode()
+        except UnicodeEncodeError:
+            return False
+        return len(raw) <= TOPIC_BYTES_MAX and self._space.topic(raw) is not None
+
+    def publish(self, topic: str, payload: bytes, ticket: Ticket, *, retain: bool) -> None:
+        """Publish a local message of the hub itself."""
+        message = LocalMessage(topic, payload, publisher=self._hub_id, retain=retain)
+        was_publishing, self.publishing = self.publishing, True
+        try:
+            self._space.publish(message, ticket.hold(), 0)
+        finally:
+            self.publishing = was_publishing
+
+    def _send(self, row: Output, settle: Settle, token: int, *, overdraw: bool) -> None:
+        message = _message(row)
+        results = self._router.route(message)
+        if row.needs and len(self._announcements):
+            results = [self._behind(result, row.needs) for result in results]
+        self._store.append(message, results, settle, token, overdraw=overdraw)
+
+    def _announce(self, row: Output, topic_id: str, ticket: Ticket) -> list[Change]:
+        message = _message(row)
+        known = self._announcements
+        digest = _digest(row)
+        results: list[tuple[RouteResult, Subject]] = []
+        for result in self._router.route(message):
+            subject = Subject(result.endpoint_id, topic_id, row.device)
+            if known.is_under_way(subject, digest):
+                continue
+            behind = self._behind(result, row.needs)
+            results.append((replace(behind, creation=True), subject))
+        first = self._store.append(
+            message, [result for result, _ in results], ticket.hold(), 0, overdraw=True
+        )
+        if not first:
+            return []
+        return [
+            known.came(offset, subject, result.predecessor, digest)
+            for offset, (result, subject) in enumerate(results, first)
+        ]
+
+    def _behind(self, result: RouteResult, needs: tuple[str, ...]) -> RouteResult:
+        for external_id in needs:
+            predecessor = self._announcements.predecessor(result.endpoint_id, external_id)
+            if predecessor is not None:
+                return replace(result, predecessor=predecessor)
+        return result
+
+    def _write(self, changes: Iterable[Change], transaction: object, settle: Settle) -> None:
+        if self._transaction is not transaction:
+            self._transaction = transaction
+            self._writes = EntityWrites()
+            self._waiters = []
+            self._written = self._store.transact(self._writes.apply, hurry=False)
+            self._written.add_done_callback(partial(_tell_all, self._waiters))
+        for change in changes:
+            self._writes.add(change.table, change.key, change.value)
+        self._waiters.append(settle)
+
+
+def _tell_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
+    error = None if future.cancelled() else future.exception()
+    refusal = None
+    if isinstance(error, StoreError):
+        refusal = Refusal.CLOSED
+    elif error is not None:
+        log.error("mapping.state_not_stored", error=str(error))
+        refusal = Refusal.INVALID
+    for settle in waiters:
+        settle(0, refusal)
+
+
+def _message(row: Output) -> Message:
+    system: dict[str, str | None] = {"outputName": row.output.value}
+    if row.payload.startswith(b"{"):
+        system |= _JSON
+    source = message_source(MODULE, row.output.value)
+    properties: dict[str, str | None] = {TOPIC_PROPERTY: row.topic}
+    return Message(row.device, MODULE, source, properties, system, row.payload)
+
+
+def _digest(row: Output) -> int:
+    digest = blake2b(row.topic.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES)
+    digest.update(b"\0" + row.payload)
+    return int.from_bytes(digest.digest())

@@ -1,0 +1,83 @@
+"""Which of the rows that were read may leave now.
+
+Owns no rows: what may not leave is put back, or expires, by its lane. Invariants: the time to live
+is checked before each send; a row that was refused before leaves alone for its sender; none leaves
+before its predecessor is confirmed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.message import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgehub.message import DeliveryRules, Row
+    from edgehub.pump.ancestors import Ancestors
+    from edgehub.pump.lane import Lane
+    from edgehub.pump.order import Holds
+
+
+class Admission:
+    """See the module.
+
+    Args:
+        holds: Who is kept back.
+        rules: Gives the delivery rules of a row; called for refused rows only.
+
+    Attributes:
+        ancestors: Keeps rows back behind their predecessors, None = rows have none.
+    """
+
+    __slots__ = ("_holds", "_rules", "ancestors")
+
+    def __init__(
+        self,
+        holds: Holds,
+        rules: Callable[[Row], DeliveryRules],
+    ) -> None:
+        self._holds = holds
+        self._rules = rules
+        self.ancestors: Ancestors | None = None
+
+    def sift(self, lane: Lane, rows: Sequence[Row], now_ms: int) -> list[Row]:
+        """Give the rows that may leave; the lane takes the others.
+
+        Args:
+            lane: Where the rows were taken from.
+            rows: In the order in which they were read.
+            now_ms: Hub time.
+        """
+        admitted: list[Row] = []
+        any_held = self._holds.count > 0
+        for row in rows:
+            if row.expires_ms <= now_ms:
+                lane.expired.append(row)
+                continue
+            if row.attempts or any_held:
+                # A row admitted here may start a trial, which holds the rows behind it.
+                any_held = True
+                if not self._admit(lane, row):
+                    lane.put_back(row, now_ms, attempted=False)
+                    continue
+            if row.predecessor is not None and self._keeps_back(lane, row):
+                any_held = True
+                lane.put_back(row, now_ms, attempted=False)
+                continue
+            admitted.append(row)
+        return admitted
+
+    def _keeps_back(self, lane: Lane, row: Row) -> bool:
+        if self.ancestors is None or not self.ancestors.keep_back(lane, row):
+            return False
+        self._holds.end_trial(row.offset)
+        return True
+
+    def _admit(self, lane: Lane, row: Row) -> bool:
+        if self._holds.holds_sender(lane, row.message.sender):
+            return False
+        if row.attempts and self._rules(row).order is Order.STRICT:
+            self._holds.start_trial(lane, row)
+        return True

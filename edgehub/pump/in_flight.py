@@ -1,0 +1,188 @@
+"""What was handed to the endpoint and is not settled, and what becomes of it when it is.
+
+Owns the rows in flight and the results that have come and are not taken yet; tells window, holds
+and lanes. Invariant: a row leaves here exactly once, as delivered, as failed or given back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.message import Row, SendResult
+    from edgehub.pump.ancestors import Ancestors
+    from edgehub.pump.delivery_rate import Flight
+    from edgehub.pump.lane import Lane
+    from edgehub.pump.lanes import Lanes
+    from edgehub.pump.poison import Poison
+    from edgehub.pump.refusals import Refusals, Sent
+    from edgehub.pump.window import SendWindow
+
+_MEAN_SHARE: Final = 0.25
+
+
+class InFlight:
+    """See the module.
+
+    Args:
+        lanes: Where rows go back to.
+        window: Counts what is in flight.
+        refusals: Settles what failed.
+        poison: Hears what was sent and delivered.
+
+    Attributes:
+        ancestors: Hears of delivered rows that create entities, None = nobody does.
+        row_bytes_per_wire_byte: What a queue counts for a byte on the link, as of late; 1 at least.
+        sent_total: Rows delivered.
+        sent_bytes_total: Their bytes on the link.
+    """
+
+    __slots__ = (
+        "_holds",
+        "_is_measured",
+        "_lanes",
+        "_poison",
+        "_refusals",
+        "_results",
+        "_rows",
+        "_window",
+        "ancestors",
+        "row_bytes_per_wire_byte",
+        "sent_bytes_total",
+        "sent_total",
+    )
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        window: SendWindow,
+        refusals: Refusals,
+        poison: Poison,
+    ) -> None:
+        self.ancestors: Ancestors | None = None
+        self._lanes = lanes
+        self._window = window
+        self._refusals = refusals
+        self._holds = refusals.holds
+        self._poison = poison
+        self._rows: dict[int, Sent] = {}
+        self._results: list[tuple[Row, SendResult]] = []
+        self._is_measured = False
+        self.row_bytes_per_wire_byte = 1.0
+        self.sent_total = 0
+        self.sent_bytes_total = 0
+
+    def __len__(self) -> int:
+        """Give the rows that are not settled."""
+        return len(self._rows)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether results wait to be taken."""
+        return bool(self._results)
+
+    def add(self, lane: Lane, rows: Sequence[Row], sizes: Sequence[int], now: float) -> None:
+        """Take note of a batch that leaves now."""
+        wire_bytes = sum(sizes)
+        flight = self._window.sent(now, len(rows), wire_bytes)
+        counted = sum([row.size for row in rows]) / wire_bytes
+        if not self._is_measured:
+            self._is_measured = True
+            self.row_bytes_per_wire_byte = max(1.0, counted)
+        change = counted - self.row_bytes_per_wire_byte
+        self.row_bytes_per_wire_byte = max(1.0, self.row_bytes_per_wire_byte + change * _MEAN_SHARE)
+        in_flight = self._rows
+        for row, size in zip(rows, sizes, strict=True):
+            in_flight[row.offset] = (row, lane, size, flight)
+        if self._poison.suspects:
+            self._poison.sent(rows)
+
+    def settle(self, row: Row, result: SendResult) -> None:
+        """Take note of a result; it counts when `take` is called."""
+        self._results.append((row, result))
+
+    def take(self, now: float, now_ms: int) -> bool:
+        """Settle what has come; tells whether something failed.
+
+        Args:
+            now: Monotonic seconds.
+            now_ms: Hub time.
+        """
+        results, self._results = self._results, []
+        failed = [item for item in results if item[1].kind is not None]
+        if failed:
+            self._take_failed(failed, now, now_ms)
+        if len(failed) < len(results):
+            self._take_delivered(results, now, now_ms)
+        self._lanes.flush()
+        return bool(failed)
+
+    def give_back_all(self, now_ms: int) -> None:
+        """Put everything back to its place: nobody will say what became of it."""
+        in_flight, self._rows = self._rows, {}
+        for row, lane, size, _ in in_flight.values():
+            self._window.lost(1, size)
+            self._holds.end_trial(row.offset)
+            lane.put_back(row, now_ms, attempted=False)
+        self._refusals.follow_again.clear()
+        self._poison.give_back_all(now_ms)
+        self._lanes.flush()
+
+    def _take_failed(self, failed: list[tuple[Row, SendResult]], now: float, now_ms: int) -> None:
+        settled: list[tuple[Sent, SendResult]] = []
+        for row, result in failed:
+            # Rows that a drain gave back at its deadline are settled late; nobody waits for them.
+            sent = self._rows.pop(row.offset, None)
+            if sent is not None:
+                self._window.lost(1, sent[2])
+                settled.append((sent, result))
+        self._refusals.take(settled, self._rows, now=now, now_ms=now_ms)
+
+    def _take_delivered(
+        self, results: list[tuple[Row, SendResult]], now: float, now_ms: int
+    ) -> None:
+        pop = self._rows.pop
+        again = self._refusals.follow_again
+        any_held = self._holds.count > 0
+        count = size = 0
+        latest: Flight | None = None
+        for row, result in results:
+            if result.kind is not None:
+                continue
+            sent = pop(row.offset, None)
+            if sent is None:
+                continue
+            _, lane, row_size, flight = sent
+            count += 1
+            size += row_size
+            flight.confirmed_bytes += row_size
+            if latest is None or flight.number > latest.number:
+                latest = flight
+            if any_held:
+                self._holds.end_trial(row.offset)
+            if again and row.offset in again:
+                again.discard(row.offset)
+                lane.put_back(row, now_ms, attempted=False)
+                continue
+            lane.confirmed.append(row)
+            lane.latency.add(now_ms - row.enqueued_ms)
+        if latest is None:
+            return
+        self._window.delivered(now, count, size, latest)
+        self._poison.delivered(results, count)
+        self._refusals.worked()
+        self.sent_bytes_total += size
+        for lane in self._lanes.all():
+            if lane.confirmed:
+                self.sent_total += len(lane.confirmed)
+                lane.throttle.reset()
+        self._tell_ancestors()
+
+    def _tell_ancestors(self) -> None:
+        if self.ancestors is None or not self.ancestors.expects_any:
+            return
+        creations = [row for lane in self._lanes.all() for row in lane.confirmed if row.creation]
+        if creations:
+            self.ancestors.delivered(creations)

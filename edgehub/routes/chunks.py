@@ -1,0 +1,101 @@
+"""The compiled conditions of all routes that listen to one source.
+
+Owns their partition: one function evaluates up to a hundred conditions, which is what makes it
+quick, and no more, so that a change of one route among thousands compiles a hundred anew and not
+all. Immutable: a change gives another object that shares the functions of the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from edgehub.routes.query.codegen import compile_predicates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
+
+    from edgehub.routes.query.codegen import Predicates
+    from edgehub.routes.query.syntax import Expression
+
+CONDITIONS_MAX: Final = 100
+"""In one function. Compiling so many takes some 10 ms; a hundred routes are one function still."""
+
+Condition = tuple[int, "Expression | None"]
+"""Slot, and the condition, None = always."""
+
+
+class Chunk:
+    """Up to `CONDITIONS_MAX` conditions, and their function from when it is first asked."""
+
+    __slots__ = ("_function", "_hub_id", "conditions")
+
+    def __init__(self, conditions: tuple[Condition, ...], hub_id: str) -> None:
+        self.conditions = conditions
+        self._hub_id = hub_id
+        self._function: Predicates | None = None
+
+    @property
+    def cold(self) -> bool:
+        """Whether its function is not there yet."""
+        return self._function is None
+
+    def function(self) -> Predicates:
+        """Give the function."""
+        if self._function is None:
+            bits = [(1 << slot, tree) for slot, tree in self.conditions]
+            self._function = compile_predicates(bits, self._hub_id)
+        return self._function
+
+
+class Chunks:
+    """All conditions of one source; see the module."""
+
+    __slots__ = ("_chunks", "_hub_id")
+
+    def __init__(self, chunks: tuple[Chunk, ...], hub_id: str) -> None:
+        self._chunks = chunks
+        self._hub_id = hub_id
+
+    @classmethod
+    def none(cls, hub_id: str) -> Self:
+        """Give one without conditions.
+
+        Args:
+            hub_id: Device id of the hub itself, for conditions that ask for it.
+        """
+        return cls((), hub_id)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody listens any more."""
+        return not self._chunks
+
+    def changed(self, gone: AbstractSet[int], come: Iterable[Condition]) -> Chunks:
+        """Give these conditions without some slots and with others."""
+        kept: list[Chunk] = []
+        waiting = list(come)
+        for chunk in self._chunks:
+            staying = tuple(entry for entry in chunk.conditions if entry[0] not in gone)
+            room = CONDITIONS_MAX - len(staying)
+            if len(staying) == len(chunk.conditions) and not (waiting and room):
+                kept.append(chunk)
+                continue
+            taken, waiting = tuple(waiting[:room]), waiting[room:]
+            if staying or taken:
+                kept.append(Chunk((*staying, *taken), self._hub_id))
+        kept += [
+            Chunk(tuple(waiting[start : start + CONDITIONS_MAX]), self._hub_id)
+            for start in range(0, len(waiting), CONDITIONS_MAX)
+        ]
+        return Chunks(tuple(kept), self._hub_id)
+
+    def compile(self) -> Iterator[Any]:
+        """Make the functions that are missing, one with each step."""
+        for chunk in self._chunks:
+            if chunk.cold:
+                yield chunk.function()
+
+    def functions(self) -> list[Predicates]:
+        """Give all functions."""
+        return [chunk.function() for chunk in self._chunks]

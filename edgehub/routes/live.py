@@ -1,0 +1,312 @@
+"""Live routes: what runs, under which ids, and what it needs from the hub.
+
+Owns two maps, hash to live route and key to hash, and the counts of the sources and endpoints that
+live routes share below. Invariants: every key has one live route and every live route has a key; a
+source or an endpoint is open while, and only while, a live route needs it; what comes is built
+before what goes is let go; what cannot be built changes nothing. One task at a time calls `change`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from edgehub.errors import EdgeHubError
+from edgehub.routes.table import RouteTable, TableEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from edgehub.errors import ManifestFault
+    from edgehub.message import EndpointId
+    from edgehub.routes.content import RouteContent
+    from edgehub.routes.source import Source
+    from edgehub.routes.spec import Manifest
+    from edgehub.routes.tenant import RouteKey, Tenant
+
+BUILT_AT_ONCE: Final = 100
+"""Routes that are opened before others get their turn."""
+
+log = structlog.get_logger(__name__)
+
+
+class BuildError(EdgeHubError):
+    """A route cannot run on this hub; the text says why.
+
+    Attributes:
+        fault: The same with its place in the route text, None = it has none.
+    """
+
+    def __init__(self, reason: str, fault: ManifestFault | None = None) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+class RouteHost(Protocol):
+    """What live routes need from the hub below them; each call is counted before it comes here."""
+
+    def check(self, content: RouteContent) -> None:
+        """Say whether the route could be opened here.
+
+        Raises:
+            BuildError: It could not.
+        """
+
+    def open_source(self, tenant: Tenant, source: Source) -> None:
+        """Begin to listen to a source: its first route is about to run.
+
+        Raises:
+            BuildError: It cannot be.
+        """
+
+    def close_source(self, tenant: Tenant, source: Source) -> None:
+        """Cease to: its last route is gone."""
+
+    def open_endpoint(self, endpoint_id: EndpointId) -> None:
+        """Have an endpoint to send to.
+
+        Raises:
+            BuildError: It cannot be.
+        """
+
+    def close_endpoint(self, endpoint_id: EndpointId) -> None:
+        """Let go of an endpoint that no route sends to any more."""
+
+    def put_in_force(self, table: RouteTable) -> None:
+        """Route by another table from now on."""
+
+    def started(self, content: RouteContent) -> None:
+        """Hear that a live route runs."""
+
+    def stopped(self, content: RouteContent) -> None:
+        """Hear that a live route has ended."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveRoute:
+    """One route that runs.
+
+    Attributes:
+        content: What it does.
+        slot: Its place in the table.
+        keys: All that refer to it; never empty between two changes.
+    """
+
+    content: RouteContent
+    slot: int
+    keys: frozenset[RouteKey]
+
+    def entry(self, keys: Iterable[RouteKey]) -> TableEntry:
+        """Give what it is in the table under some keys."""
+        names = tuple(sorted(key.name for key in keys))
+        return TableEntry(tenant=self.content.tenant.label, spec=self.content.spec, names=names)
+
+
+class LiveRoutes:
+    """See the module.
+
+    Args:
+        host: What is below.
+        manifest: File, version, warnings and global time to live that hold for all routes.
+        hub_id: Device id of the hub itself.
+    """
+
+    def __init__(self, host: RouteHost, manifest: Manifest, *, hub_id: str) -> None:
+        self._host = host
+        self._head = manifest
+        self._by_hash: dict[str, LiveRoute] = {}
+        self._by_key: dict[RouteKey, str] = {}
+        self._sources: Counter[tuple[Tenant, Source]] = Counter()
+        self._endpoints: Counter[EndpointId] = Counter()
+        self._free: list[int] = []
+        self._slots = 0
+        self._touched: set[str] = set()
+        self.table = RouteTable(_bare(manifest), hub_id)
+        """What is in force."""
+        self.started_total = 0
+        self.stopped_total = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def source_count(self) -> int:
+        """Number of sources that are listened to."""
+        return len(self._sources)
+
+    @property
+    def endpoint_count(self) -> int:
+        """Number of endpoints that routes send to."""
+        return len(self._endpoints)
+
+    @property
+    def live_count(self) -> int:
+        """Number of routes that run; several keys may share one."""
+        return len(self._by_hash)
+
+    def ids(self) -> dict[RouteKey, str]:
+        """Give the hash of what runs under each key."""
+        return dict(self._by_key)
+
+    def hash_of(self, key: RouteKey) -> str | None:
+        """Give the hash of what runs under a key, None = nothing does."""
+        return self._by_key.get(key)
+
+    def content(self, content_hash: str) -> RouteContent | None:
+        """Give what a live route does, None = none of that hash runs."""
+        live = self._by_hash.get(content_hash)
+        return None if live is None else live.content
+
+    def keys_of(self, content_hash: str) -> frozenset[RouteKey]:
+        """Give all keys that share a live route."""
+        live = self._by_hash.get(content_hash)
+        return frozenset() if live is None else live.keys
+
+    async def change(
+        self, wanted: Mapping[RouteKey, RouteContent | None], *, head: Manifest | None = None
+    ) -> dict[RouteKey, str]:
+        """Have keys run what they should, in one step of the table.
+
+        Args:
+            wanted: What each of these keys is to run, None = nothing.
+            head: Another manifest's file, version, warnings and global time to live; None = as is.
+
+        Returns:
+            Keys that could not be served, with the reason; they run what they ran before.
+        """
+        failed = await self._open({c.hash: c for c in wanted.values() if c is not None})
+        faults: dict[RouteKey, str] = {}
+        moves: dict[RouteKey, RouteContent | None] = {}
+        for key, content in wanted.items():
+            if content is not None and content.hash in failed:
+                faults[key] = failed[content.hash]
+            elif self._by_key.get(key) != (None if content is None else content.hash):
+                moves[key] = content
+        if head is not None:
+            self._head = head
+        if moves or head is not None:
+            await self._switch(moves)
+        self._release()
+        return faults
+
+    async def _open(self, contents: Mapping[str, RouteContent]) -> dict[str, str]:
+        """Build what does not run yet; give the hashes that cannot be, with the reason."""
+        failed: dict[str, str] = {}
+        for count, (content_hash, content) in enumerate(contents.items(), 1):
+            if content_hash in self._by_hash:
+                continue
+            try:
+                self._build(content)
+            except BuildError as error:
+                failed[content_hash] = str(error)
+            if count % BUILT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return failed
+
+    def _build(self, content: RouteContent) -> None:
+        self._host.check(content)
+        source = (content.tenant, content.spec.route.source)
+        endpoint_id = content.spec.route.sink.endpoint_id
+        if not self._endpoints[endpoint_id]:
+            self._host.open_endpoint(endpoint_id)
+        self._endpoints[endpoint_id] += 1
+        try:
+            if not self._sources[source]:
+                self._host.open_source(*source)
+        except BuildError:
+            self._count_down(endpoint_id)
+            raise
+        self._sources[source] += 1
+        slot = self._free.pop() if self._free else self._slots
+        self._slots = max(self._slots, slot + 1)
+        self._by_hash[content.hash] = LiveRoute(content=content, slot=slot, keys=frozenset())
+        self._touched.add(content.hash)
+
+    async def _switch(self, moves: Mapping[RouteKey, RouteContent | None]) -> None:
+        """Move keys to their live routes, and put the table of that in force."""
+        after = self._keys_after(moves)
+        changes: dict[int, TableEntry | None] = {}
+        for content_hash, keys in after.items():
+            live = self._by_hash[content_hash]
+            changes[live.slot] = live.entry(keys) if keys else None
+        table = self.table.derive(changes, self._head)
+        for _ in table.cold_code():
+            # A piece takes some milliseconds; messages go on in between.
+            await asyncio.sleep(0)
+        # From here on nothing waits: nobody sees half of it, and no cancellation leaves half of it.
+        started: list[RouteContent] = []
+        for content_hash, keys in after.items():
+            live = self._by_hash[content_hash]
+            if keys and not live.keys:
+                started.append(live.content)
+            live.keys = frozenset(keys)
+            self._touched.add(content_hash)
+        for key, content in moves.items():
+            if content is None:
+                self._by_key.pop(key, None)
+            else:
+                self._by_key[key] = content.hash
+        self.table = table
+        self._host.put_in_force(table)
+        self.started_total += len(started)
+        for content in started:
+            source = str(content.spec.route.source)
+            log.debug("routes.live_started", hash=content.hash, source=source)
+            self._host.started(content)
+
+    def _keys_after(
+        self, moves: Mapping[RouteKey, RouteContent | None]
+    ) -> dict[str, set[RouteKey]]:
+        """Give the keys that each live route concerned will have."""
+        after: dict[str, set[RouteKey]] = {}
+
+        def of(content_hash: str) -> set[RouteKey]:
+            if content_hash not in after:
+                after[content_hash] = set(self._by_hash[content_hash].keys)
+            return after[content_hash]
+
+        for key, content in moves.items():
+            before = self._by_key.get(key)
+            if before is not None:
+                of(before).discard(key)
+            if content is not None:
+                of(content.hash).add(key)
+        return after
+
+    def _release(self) -> None:
+        """Let go of live routes that nobody refers to any more."""
+        unused = [self._by_hash[each] for each in self._touched if not self._by_hash[each].keys]
+        self._touched.clear()
+        for live in unused:
+            content = live.content
+            del self._by_hash[content.hash]
+            self._free.append(live.slot)
+            self.stopped_total += 1
+            log.debug("routes.live_stopped", hash=content.hash)
+            self._host.stopped(content)
+            source = (content.tenant, content.spec.route.source)
+            self._sources[source] -= 1
+            if not self._sources[source]:
+                del self._sources[source]
+                self._host.close_source(*source)
+            self._count_down(content.spec.route.sink.endpoint_id)
+
+    def _count_down(self, endpoint_id: EndpointId) -> None:
+        self._endpoints[endpoint_id] -= 1
+        if not self._endpoints[endpoint_id]:
+            del self._endpoints[endpoint_id]
+            self._host.close_endpoint(endpoint_id)
+
+
+def _bare(manifest: Manifest) -> Manifest:
+    return type(manifest)(
+        file=manifest.file,
+        schema_version=manifest.schema_version,
+        routes=(),
+        global_ttl_ms=manifest.global_ttl_ms,
+        warnings=manifest.warnings,
+    )

@@ -1,0 +1,84 @@
+"""Tenants, and the keys by which routes are told apart.
+
+A tenant is an organisation's application. Its routes see its own messages alone. A hub without
+tenants has one all the same, the default one, of which nobody needs to know.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, Self
+
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
+_PARTS: Final = 3
+
+
+class Tenant(NamedTuple):
+    """One tenant.
+
+    Attributes:
+        org: Organisation.
+        app: Application.
+    """
+
+    org: str
+    app: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `organisation/application`; empty = the default tenant.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if not text:
+            return cls(*DEFAULT_TENANT)
+        org, _, app = text.partition("/")
+        if _NAME.fullmatch(org) is None or _NAME.fullmatch(app) is None:
+            msg = f"{text!r} is no tenant; write organisation/application, in a-z, 0-9, _ and -"
+            raise ValueError(msg)
+        return cls(org, app)
+
+    def __str__(self) -> str:
+        return f"{self.org}/{self.app}"
+
+    @property
+    def label(self) -> str:
+        """Give what messages of the tenant carry; empty = the default tenant."""
+        return "" if self == DEFAULT_TENANT else str(self)
+
+
+DEFAULT_TENANT: Final = Tenant("default", "default")
+
+
+class RouteKey(NamedTuple):
+    """What names one route.
+
+    Attributes:
+        tenant: Whose route it is.
+        id: Unique in the tenant.
+    """
+
+    tenant: Tenant
+    id: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `__str__` gives.
+
+        Raises:
+            ValueError: It is none.
+        """
+        parts = text.split("/", _PARTS - 1)
+        if len(parts) != _PARTS or not all(parts):
+            msg = f"{text!r} is no key of a route"
+            raise ValueError(msg)
+        return cls(Tenant(parts[0], parts[1]), parts[2])
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.id}"
+
+    @property
+    def name(self) -> str:
+        """Give what the route is called in rows, journal and messages."""
+        return self.id if self.tenant == DEFAULT_TENANT else str(self)

@@ -1,0 +1,60 @@
+"""Settings of devices that several hubs hear.
+
+Owns that section of the model; calls nothing of the hub.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from edgehub.settings.values import Real, Section, Whole
+
+KEEP_ALIVE_S_MIN = 60
+
+
+class AffinitySettings(Section):
+    """`[affinity]`: which hub speaks for a device that several hear."""
+
+    coordinator: Literal["off", "in-process", "redis"] = Field(
+        default="off",
+        description="Who elects: off = nobody, this hub speaks for all its devices; in-process = "
+        "this hub alone, duplicates are dropped; redis = all hubs of that server and prefix.",
+    )
+    registry: Literal["state", "redis", "twin"] = Field(
+        default="state",
+        description="Where devices' settings and counters are kept: state = in state.db; redis = "
+        "shared by the hubs; twin = in each device's twin upstream.",
+    )
+    processing_delay_ms: Whole = Field(
+        default=400,
+        ge=0,
+        le=10_000,
+        description="What a hub that lost a device waits before it asks for it; 0 = nobody waits.",
+    )
+    deduplication: Literal["drop", "mark", "none"] = Field(
+        default="drop",
+        description="Of a message that several hubs hear: one sends it; all do, later ones marked; "
+        "all do.",
+    )
+    keep_alive_s: Whole = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="Idle time after which a device's own connection closes, at least 60; "
+        "0 = never.",
+    )
+    answer_timeout_s: Real = Field(
+        default=10, gt=0, le=60, description="The coordinator's time for an answer."
+    )
+    devices_max: Whole = Field(
+        default=10_000, ge=1, le=1_000_000, description="Devices in memory at once."
+    )
+
+    @model_validator(mode="after")
+    def _keep_alive_is_long_enough(self) -> AffinitySettings:
+        if 0 < self.keep_alive_s < KEEP_ALIVE_S_MIN:
+            msg = f"keep_alive_s is 0, or at least {KEEP_ALIVE_S_MIN}"
+            raise ValueError(msg)
+        return self

@@ -1,0 +1,32 @@
+"""What follows from several sections of the settings together.
+
+Pure. Invariant: hubs whose settings name no Cumulocity endpoint run no mapper, unless told to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from edgehub.settings.broker import BrokerSettings
+    from edgehub.settings.model import Settings
+
+CUMULOCITY: Final = "cumulocity"
+
+
+def mapper_runs(settings: Settings) -> bool:
+    """Say whether the hub runs the mapper."""
+    enabled = settings.mapper.enabled
+    if enabled is not None:
+        return enabled
+    named = [*settings.endpoints.values(), settings.upstream]
+    return any(getattr(endpoint, "type", None) == CUMULOCITY for endpoint in named)
+
+
+def broker_topics(settings: Settings, broker: BrokerSettings) -> tuple[str, ...]:
+    """Give the filters of the local topics that broker and local topic space share."""
+    if broker.local_topics is not None:
+        return broker.local_topics
+    if broker.version == "5" and mapper_runs(settings):
+        return (f"{settings.mapper.topic_root}/#",)
+    return ()

@@ -1,0 +1,84 @@
+"""Settings of the routing table and of tenants.
+
+Owns those sections of the model; calls nothing of the hub.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from edgehub.settings.values import Real, Section, Whole
+
+_TENANT: Final = re.compile(r"{0}/{0}".format(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?"))
+
+
+def tenant_name(name: str) -> str:
+    """Accept `organisation/application`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if _TENANT.fullmatch(name) is None:
+        msg = f"{name!r} is no tenant; write organisation/application, in a-z, 0-9, _ and -"
+        raise ValueError(msg)
+    if name == "default/default":
+        msg = "default/default is everybody without a tenant; it needs no section"
+        raise ValueError(msg)
+    return name
+
+
+TenantName = Annotated[str, AfterValidator(tenant_name)]
+
+
+class RoutingTableSettings(Section):
+    """`[routing_table]`: routes that are kept by the hub, beside or instead of a manifest's."""
+
+    storage: Literal["sqlite", "redis", "memory"] = Field(
+        default="sqlite",
+        description="sqlite = this hub's own; redis = shared by all hubs of that server and "
+        "prefix; memory = forgotten at a stop.",
+    )
+    routes_max: Whole = Field(
+        default=100_000, ge=1, le=1_000_000, description="Routes of each tenant."
+    )
+    check_s: Real = Field(
+        default=2,
+        gt=0,
+        le=60,
+        description="Longest time until a missed change is noticed; more saves traffic of a thin "
+        "link.",
+    )
+    compare_s: Real = Field(
+        default=300,
+        ge=1,
+        le=86_400,
+        description="Time between two comparisons with the storage, a tenth more or less.",
+    )
+    log_entries: Whole = Field(
+        default=10_000,
+        ge=100,
+        le=10_000_000,
+        description="Changes that Redis remembers for hubs that were away.",
+    )
+
+
+class TenantSettings(Section):
+    """`[tenants."organisation/application"]`: who shares the hub without seeing one another."""
+
+    routes_max: Whole | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Routes; absent = as routing_table.routes_max.",
+        examples=[100],
+    )
+    event_rate_max: Real | None = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        description="Messages per second that each hub takes; absent = no limit.",
+        examples=[500],
+    )

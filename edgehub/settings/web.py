@@ -1,0 +1,74 @@
+"""Settings of the HTTP API and the live page.
+
+Owns that section of the model; calls nothing of the hub.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, model_validator
+
+from edgehub.settings.values import OptionalFile, Real, Section, Text, Whole
+
+_HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.IGNORECASE)
+
+
+def _host_name(name: str) -> str:
+    if _HOST_NAME.fullmatch(name) is None:
+        msg = f"{name!r} is no host name; write it without scheme, port and path"
+        raise ValueError(msg)
+    return name.lower()
+
+
+HostName = Annotated[str, AfterValidator(_host_name)]
+
+
+class WebSettings(Section):
+    """`[web]`: the HTTP API and the live page, for people and their programs."""
+
+    host: Text = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Whole | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Absent = no API and no page; 0 = any free port.",
+        examples=[8090],
+    )
+    token_file: OptionalFile = Field(
+        default=None,
+        description="Hashed tokens, see `edgehub token`; absent = reading from this machine only.",
+        examples=["/etc/edgehub/tokens"],
+    )
+    certificate_file: OptionalFile = Field(
+        default=None,
+        description="Certificate chain, for HTTPS; needs key_file.",
+        examples=["/etc/edgehub/server.pem"],
+    )
+    key_file: OptionalFile = Field(
+        default=None, description="Key of certificate_file.", examples=["/etc/edgehub/server.key"]
+    )
+    host_names: tuple[HostName, ...] = Field(
+        default=(),
+        description="Names beside those of loopback under which requests without a token may come "
+        "in, as through a proxy that asks for a password itself.",
+        examples=[["gateway-7.example.org"]],
+    )
+    connections_max: Whole = Field(default=64, ge=1, le=10_000, description="Connections at once.")
+    body_bytes_max: Whole = Field(
+        default=2**20, ge=1024, le=64 * 2**20, description="Largest body of a request."
+    )
+    request_timeout_s: Real = Field(
+        default=30,
+        gt=0,
+        le=600,
+        description="A client's time for a whole request, and for reading the answer.",
+    )
+
+    @model_validator(mode="after")
+    def _certificate_is_whole(self) -> WebSettings:
+        if (self.certificate_file is None) != (self.key_file is None):
+            msg = "certificate_file and key_file belong together"
+            raise ValueError(msg)
+        return self

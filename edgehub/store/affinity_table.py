@@ -1,0 +1,186 @@
+"""Which hub speaks for which device, on disk: flags, reading position, and a ledger of changes.
+
+Owns the tables `affinity` and `affinity_ledger`, and their changes that are not committed yet; what
+the words in them mean is the devices' business. Changes of one moment join one group commit, that
+of the message that caused them. Invariants: nobody waits for them, and nobody fails by them; a
+position is never in the file without the flags that the notices up to it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from edgehub.errors import StoreError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from edgehub.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+LEDGER_ROWS_MAX: Final = 10_000
+"""As the schema's trigger has it."""
+
+_POSITION: Final = "affinity_position"
+
+
+class FlagRow(NamedTuple):
+    """The flag of one device."""
+
+    device_id: str
+    ownership: str
+    epoch: int
+
+
+class LedgerRow(NamedTuple):
+    """One change of ownership.
+
+    Attributes:
+        number: Order of the changes; 0 = not stored yet.
+        device_id: Whose.
+        at_ms: Hub time.
+        ownership: What it became.
+        former: What it was.
+        cause: Why, one word.
+        other: The other hub, "" = none.
+        epoch: Number of the election, 0 = of none.
+    """
+
+    number: int
+    device_id: str
+    at_ms: int
+    ownership: str
+    former: str
+    cause: str
+    other: str
+    epoch: int
+
+
+class _Changes:
+    __slots__ = ("flags", "ledger", "position")
+
+    def __init__(self) -> None:
+        self.flags: dict[str, FlagRow | None] = {}
+        """None = it goes."""
+        self.position: str | None = None
+        self.ledger: list[LedgerRow] = []
+
+
+class AffinityTable:
+    """See the module."""
+
+    __slots__ = ("_changes", "_is_due", "_is_running", "_store")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changes = _Changes()
+        self._is_due = False
+        self._is_running = False
+
+    async def load(self) -> tuple[list[FlagRow], str]:
+        """Read all flags, and the position, at the start."""
+
+        def read(connection: sqlite3.Connection) -> tuple[list[FlagRow], str]:
+            rows = connection.execute("SELECT device_id, ownership, epoch FROM affinity").fetchall()
+            found = connection.execute(
+                "SELECT value FROM meta WHERE key = ?", (_POSITION,)
+            ).fetchone()
+            return [FlagRow(*row) for row in rows], "" if found is None else str(found[0])
+
+        return await self._store.read(read)
+
+    def keep_flag(self, row: FlagRow) -> None:
+        """Have the flag of a device written with the next commit."""
+        self._changes.flags[row.device_id] = row
+        self._changed()
+
+    def forget_flag(self, device_id: str) -> None:
+        """Have the flag of a device removed with the next commit."""
+        self._changes.flags[device_id] = None
+        self._changed()
+
+    def keep_position(self, position: str) -> None:
+        """Have the position written with the next commit."""
+        self._changes.position = position
+        self._changed()
+
+    def note(
+        self, device_id: str, *, ownership: str, former: str, cause: str, other: str, epoch: int
+    ) -> None:
+        """Have a change written into the ledger, as of now."""
+        now_ms = self._store.hub_time.now_ms()
+        self._changes.ledger.append(
+            LedgerRow(0, device_id, now_ms, ownership, former, cause, other, epoch)
+        )
+        self._changed()
+
+    async def ledger(
+        self, device_id: str | None, *, since_ms: int = 0, limit: int = LEDGER_ROWS_MAX
+    ) -> list[LedgerRow]:
+        """Read the newest changes, oldest first.
+
+        Args:
+            device_id: Whose, None = of all devices.
+            since_ms: Hub time of the oldest one.
+            limit: How many at most.
+        """
+
+        def read(connection: sqlite3.Connection) -> list[LedgerRow]:
+            rows = connection.execute(
+                "SELECT number, device_id, at_ms, ownership, former, cause, other, epoch"
+                " FROM affinity_ledger WHERE (?1 IS NULL OR device_id = ?1) AND at_ms >= ?2"
+                " ORDER BY number DESC LIMIT ?3",
+                (device_id, since_ms, limit),
+            ).fetchall()
+            return [LedgerRow(*row) for row in reversed(rows)]
+
+        return await self._store.read(read)
+
+    def _changed(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            if not self._is_running:
+                # At the end of this turn, so that what came with it goes along.
+                asyncio.get_running_loop().call_soon(self._commit)
+
+    def _commit(self) -> None:
+        self._is_due = False
+        self._is_running = True
+        changes, self._changes = self._changes, _Changes()
+        future = self._store.transact(partial(_write, changes))
+        future.add_done_callback(self._committed)
+
+    def _committed(self, future: asyncio.Future[None]) -> None:
+        self._is_running = False
+        error = None if future.cancelled() else future.exception()
+        if error is not None and not isinstance(error, StoreError):
+            # The flags in memory hold; after a restart these devices are judged anew.
+            log.error("store.affinity_not_stored", error=str(error))
+        if self._is_due:
+            self._commit()
+
+
+def _write(changes: _Changes, connection: sqlite3.Connection) -> None:
+    # May run again when its transaction has to be repeated.
+    connection.executemany(
+        "INSERT OR REPLACE INTO affinity (device_id, ownership, epoch) VALUES (?, ?, ?)",
+        [row for row in changes.flags.values() if row is not None],
+    )
+    connection.executemany(
+        "DELETE FROM affinity WHERE device_id = ?",
+        [(device_id,) for device_id, row in changes.flags.items() if row is None],
+    )
+    if changes.position is not None:
+        connection.execute(
+            "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (_POSITION, changes.position)
+        )
+    connection.executemany(
+        "INSERT INTO affinity_ledger (device_id, at_ms, ownership, former, cause, other, epoch)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [row[1:] for row in changes.ledger],
+    )

@@ -1,0 +1,53 @@
+"""What an operator allows the queues to take, and what happens beyond it.
+
+Pure values; `edgehub.store.limits` enforces them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Overflow(StrEnum):
+    """What happens to a message that finds a cap reached."""
+
+    BY_VALUE = "by_value"  # expired rows, then the oldest of the worst priority give way
+    DROP_OLDEST = "drop_oldest"  # the oldest rows give way, whatever their priority
+    DROP_NEWEST = "drop_newest"  # it is acknowledged, dropped and counted
+    REJECT_NEW = "reject_new"  # its sender is refused
+
+
+class Cap(StrEnum):
+    """What can be reached; the words of status and log."""
+
+    HUB_ROWS = "hub rows"
+    HUB_BYTES = "hub bytes"
+    DISK = "free disk space"
+    QUEUE_ROWS = "queue rows"
+    QUEUE_BYTES = "queue bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """The caps in force; 0 = none.
+
+    Attributes:
+        rows: Of the whole hub.
+        bytes: Of the whole hub: rows, and events that wait for the journal.
+        bytes_percent: The same as a part of the volume's size; the lower one holds.
+        queue_rows: Of each queue.
+        queue_bytes: Of each queue.
+        free_bytes_min: The volume's free space that rows do not take; of a small volume a tenth.
+        free_percent: The same as a part of the volume's size; the higher one holds.
+        overflow: See `Overflow`.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    bytes_percent: int = 0
+    queue_rows: int = 0
+    queue_bytes: int = 0
+    free_bytes_min: int = 0
+    free_percent: int = 0
+    overflow: Overflow = Overflow.BY_VALUE

@@ -1,0 +1,49 @@
+"""Rows of one queue that create entities: they never give way to others.
+
+Owns which ones are taken, those of open groups included, so that the limits know what can be made
+to leave. Invariant: a row is in here from its append until it has left its queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Creations:
+    """Offsets and sizes; usually none."""
+
+    __slots__ = ("_sizes", "bytes")
+
+    def __init__(self, stored: Iterable[tuple[int, int]] = ()) -> None:
+        """Begin with what the file holds: offset and size of each."""
+        self._sizes = dict(stored)
+        self.bytes = sum(self._sizes.values())
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def came(self, offset: int, size: int) -> None:
+        """Take note of a row."""
+        self._sizes[offset] = size
+        self.bytes += size
+
+    def left(self, offsets: Iterable[int]) -> None:
+        """Take note of rows that have left; others may be among them."""
+        for offset in offsets:
+            self.bytes -= self._sizes.pop(offset, 0)
+
+    def offsets(self) -> Iterable[int]:
+        """Give their offsets."""
+        return self._sizes.keys()
+
+    def __contains__(self, offset: int) -> bool:
+        """Tell whether a row is one of them."""
+        return offset in self._sizes
+
+    def idle(self, in_flight: Iterable[int]) -> tuple[int, int]:
+        """Give rows and bytes of those that are not in flight."""
+        flying = [self._sizes[offset] for offset in in_flight if offset in self._sizes]
+        return len(self._sizes) - len(flying), self.bytes - sum(flying)

@@ -1,0 +1,121 @@
+"""Why the routing table refuses something."""
+
+from __future__ import annotations
+
+from edgehub.errors import EdgeHubError
+from edgehub.routes.content import InvalidRouteError
+
+__all__ = [
+    "ConflictError",
+    "InvalidRouteError",
+    "OwnedByManifestError",
+    "PreconditionError",
+    "QuotaError",
+    "RouteNotFoundError",
+    "StorageUnavailableError",
+    "TableError",
+    "UnknownTenantError",
+]
+
+
+class TableError(EdgeHubError):
+    """Root of these errors, beside `InvalidRouteError`."""
+
+
+class RouteNotFoundError(TableError):
+    """There is no such route.
+
+    Attributes:
+        route_id: Its id.
+    """
+
+    def __init__(self, route_id: str) -> None:
+        super().__init__(f"there is no route {route_id!r}")
+        self.route_id = route_id
+
+
+class PreconditionError(TableError):
+    """The route is not as the caller thought.
+
+    Attributes:
+        route_id: Its id.
+        revision: Its present revision, 0 = there is no such route.
+        wanted: The revision that the caller named; 0 = none, below 0 = some that never was.
+    """
+
+    def __init__(self, route_id: str, *, revision: int, wanted: int) -> None:
+        present = f"has revision {revision}" if revision else "does not exist"
+        named = f"revision {wanted}" if wanted > 0 else "an older one" if wanted else "none"
+        super().__init__(f"route {route_id!r} {present}, the request wants {named}")
+        self.route_id = route_id
+        self.revision = revision
+        self.wanted = wanted
+
+
+class ConflictError(TableError):
+    """The table is not as the caller thought.
+
+    Attributes:
+        reason: In which way.
+        revision: Its present revision.
+    """
+
+    def __init__(self, reason: str, *, revision: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.revision = revision
+
+
+class OwnedByManifestError(TableError):
+    """The route comes from a manifest's file and changes with that file alone.
+
+    Attributes:
+        route_id: Its id.
+        file: The manifest.
+    """
+
+    def __init__(self, route_id: str, file: str) -> None:
+        super().__init__(f"route {route_id!r} belongs to {file}; change it there and reload")
+        self.route_id = route_id
+        self.file = file
+
+
+class QuotaError(TableError):
+    """A tenant has as many routes as it may have.
+
+    Attributes:
+        tenant: `organisation/application`.
+        limit: Their number.
+    """
+
+    def __init__(self, tenant: str, limit: int) -> None:
+        super().__init__(f"tenant {tenant} has {limit} routes, which is all that it may have")
+        self.tenant = tenant
+        self.limit = limit
+
+
+class UnknownTenantError(TableError):
+    """The settings do not name the tenant.
+
+    Attributes:
+        tenant: `organisation/application`.
+    """
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(f"there is no tenant {tenant}; add it to the settings")
+        self.tenant = tenant
+
+
+class StorageUnavailableError(TableError):
+    """The storage of the table does not answer.
+
+    Attributes:
+        reason: Why.
+        unsure: The change may have been stored all the same.
+    """
+
+    def __init__(self, reason: str, *, unsure: bool = False) -> None:
+        doubt = "; the change may have been stored" if unsure else ""
+        super().__init__(f"the storage of the routing table is away: {reason}{doubt}")
+        self.reason = reason
+        self.unsure = unsure

@@ -1,0 +1,217 @@
+"""Follows the table of the storage: its log, and its position at least every `check_s` seconds.
+
+Owns the position up to which this hub has heard of changes. Invariant: a change that was missed,
+for whatever reason, is noticed by the number of its revision within `check_s` of the storage being
+there; a table that was begun anew, or is another server's, is read whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.sync.faults import StorageUnavailableError
+from edgehub.sync.storage import Position, Row
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.routes.tenant import RouteKey
+    from edgehub.sync.reconciler import Reconciler
+    from edgehub.sync.storage import LogEntry, TableStorage, WriteResult
+
+RETRY_S: Final = (0.1, 2.0)
+"""First and longest wait before a storage that was away is asked again."""
+
+SECOND_LOOK_S: Final = 1.0
+"""A table that was begun anew and is empty is believed when it still is after so long."""
+
+PEEK_S: Final = 0.001
+SESSIONS_MAX: Final = 10_000
+
+log = structlog.get_logger(__name__)
+
+
+class Follower:
+    """See the module.
+
+    Args:
+        storage: What is followed.
+        reconciler: Told which rows to look at.
+        instance: Names this hub in the log.
+        clock: For waits.
+        rng: Jitter of the waits.
+        check_s: Longest time between two looks at the position.
+    """
+
+    def __init__(
+        self,
+        storage: TableStorage,
+        reconciler: Reconciler,
+        *,
+        instance: str,
+        clock: Clock,
+        rng: random.Random,
+        check_s: float,
+    ) -> None:
+        self.position = Position()
+        self.away_since: float | None = None
+        """Monotonic seconds since when the storage does not answer, None = it does."""
+        self.away_reason = ""
+        self.notices_total = 0
+        self.malformed_total = 0
+        self.gaps_total = 0
+        self.reloads_total = 0
+        self.losses_total = 0
+        self._storage = storage
+        self._reconciler = reconciler
+        self._instance = instance
+        self._clock = clock
+        self._rng = rng
+        self._check_s = check_s
+        self._cursor = Position()
+        self._own: dict[str, None] = {}
+
+    def wrote(self, session: str, result: WriteResult) -> None:
+        """Hear that what a write of this hub changed is being looked at already."""
+        self._own[session] = None
+        if len(self._own) > SESSIONS_MAX:
+            del self._own[next(iter(self._own))]
+        before = result.revision - sum(each.changed for each in result.stored)
+        own = self.position
+        if before == own.revision and own.epoch in {0, result.epoch}:
+            # Nobody wrote in between, so there is nothing that the log could tell.
+            self.position = replace(own, epoch=result.epoch, revision=result.revision)
+            self._reconciler.seen(self.position)
+
+    async def load(self) -> None:
+        """Read the whole table.
+
+        Raises:
+            StorageUnavailableError: It cannot be read.
+        """
+        await self._reload(await self._storage.position())
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        wait_s, longest_s = RETRY_S
+        while True:
+            try:
+                await self._step()
+            except StorageUnavailableError as error:
+                if self.away_since is None:
+                    self.away_since = self._clock.monotonic()
+                    self.losses_total += 1
+                    log.warning("sync.storage_lost", reason=error.reason)
+                self.away_reason = error.reason
+                await self._clock.sleep(wait_s * self._rng.uniform(0.5, 1.0))
+                wait_s = min(2 * wait_s, longest_s)
+            else:
+                wait_s = RETRY_S[0]
+
+    async def _step(self) -> None:
+        """Compare positions, then wait for the log."""
+        now = await self._storage.position()
+        if self.away_since is not None:
+            away_s = self._clock.monotonic() - self.away_since
+            log.info("sync.storage_found", away_s=round(away_s, 3))
+            self.away_since, self.away_reason = None, ""
+        if not self.reloads_total or not now.continues(self.position):
+            await self._reload(now)
+        elif now.revision > self.position.revision:
+            self._take(await self._peek())
+            if self.position.revision < now.revision:
+                # The log does not have what the table has: it was cut, or a notice was lost.
+                self.gaps_total += 1
+                await self._reload(now)
+        if self._take(await self._storage.follow(self._cursor, self._check_s)):
+            await self._reload(await self._storage.position())
+
+    async def _peek(self) -> Sequence[LogEntry]:
+        try:
+            return await self._storage.follow(self._cursor, PEEK_S)
+        except StorageUnavailableError:
+            # The position was readable, so the rows are as well.
+            return ()
+
+    def _take(self, entries: Sequence[LogEntry]) -> bool:
+        """Hear entries of the log; True = some are missing."""
+        gap = False
+        keys: list[RouteKey] = []
+        position = self.position
+        for entry in entries:
+            self.notices_total += 1
+            if entry.epoch:
+                self._cursor = Position(epoch=entry.epoch, revision=entry.revision)
+            if entry.key is None:
+                self.malformed_total += 1
+                log.warning("sync.notice_malformed", epoch=entry.epoch, revision=entry.revision)
+            elif entry.instance == self._instance and entry.session in self._own:
+                del self._own[entry.session]
+            else:
+                keys.append(entry.key)
+            if entry.epoch == position.epoch and entry.revision == position.revision + 1:
+                position = replace(position, revision=entry.revision)
+                gap = gap or entry.key is None
+            elif (entry.epoch, entry.revision) > (position.epoch, position.revision):
+                gap = True
+        if gap and self.position.epoch:
+            self.gaps_total += 1
+        self._reconciler.look(keys)
+        self.position = position
+        self._reconciler.seen(position)
+        return gap
+
+    async def _reload(self, now: Position) -> None:
+        """Read all rows, and have those looked at that are not as they were."""
+        known = self._reconciler.rows
+        if now.rows == 0 and now.epoch != self.position.epoch and known:
+            log.warning("sync.table_empty", epoch=now.epoch, known=len(known))
+            await self._clock.sleep(SECOND_LOOK_S)
+            now = await self._storage.position()
+        self.reloads_total += 1
+        found, changed = await differing_rows(self._storage, known)
+        if self.position.epoch:
+            log.info(
+                "sync.table_read",
+                epoch=now.epoch,
+                revision=now.revision,
+                rows=found,
+                changed=len(changed),
+            )
+        self._reconciler.look(changed)
+        self.position = now
+        if now.epoch:
+            self._cursor = now
+        self._reconciler.seen(now)
+        await asyncio.sleep(0)
+
+
+async def differing_rows(
+    storage: TableStorage, known: Mapping[RouteKey, Row]
+) -> tuple[int, set[RouteKey]]:
+    """Read all rows; give about how many they are, and the keys whose row is not the known one.
+
+    Raises:
+        StorageUnavailableError: They cannot be read.
+    """
+    gone, before = set(known), len(known)
+    come: set[RouteKey] = set()
+    differing: set[RouteKey] = set()
+    async for page in storage.scan():
+        for row in page:
+            present = known.get(row.key)
+            if present is None or present.raw != row.raw:
+                differing.add(row.key)
+            if row.key in gone:
+                gone.remove(row.key)
+            elif present is None:
+                come.add(row.key)
+        # A page takes a millisecond; messages go on in between.
+        await asyncio.sleep(0)
+    return before - len(gone) + len(come), differing | gone

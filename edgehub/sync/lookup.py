@@ -1,0 +1,149 @@
+"""Views of the table as this hub knows it. Owns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from edgehub.routes.tenant import RouteKey
+from edgehub.sync.faults import RouteNotFoundError
+from edgehub.sync.storage import BrokenRow, StoredRow
+from edgehub.sync.views import LISTED_MAX, RoutePage, RouteState, RouteView
+
+if TYPE_CHECKING:
+    from edgehub.routes.content import RouteContent
+    from edgehub.routes.live import LiveRoutes
+    from edgehub.routes.tenant import Tenant
+    from edgehub.sync.reconciler import Reconciler
+
+LIST_MAX: Final = 1_000
+VIEWED_AT_ONCE: Final = 100
+
+
+class Lookup:
+    """See the module.
+
+    Args:
+        reconciler: Knows rows, contents and failures.
+        live: Knows what runs.
+    """
+
+    def __init__(self, reconciler: Reconciler, live: LiveRoutes) -> None:
+        self._reconciler = reconciler
+        self._live = live
+        self._sorted: dict[Tenant, list[str]] = {}
+        self._sorted_at = -1
+        self.file = ""
+        """Manifest that routes of this hub come from."""
+
+    async def page(self, tenant: Tenant, after: str | None, limit: int, revision: int) -> RoutePage:
+        """Give some routes of a tenant, sorted by id."""
+        limit = max(1, min(limit, LIST_MAX))
+        ids = self._ids(tenant)
+        start = 0 if after is None else bisect_right(ids, after)
+        shown = ids[start : start + limit]
+        views: list[RouteView] = []
+        for place, each in enumerate(shown, 1):
+            # One that goes meanwhile is left out.
+            with contextlib.suppress(RouteNotFoundError):
+                views.append(self.view(RouteKey(tenant, each)))
+            if place % VIEWED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return RoutePage(
+            routes=tuple(views),
+            next=shown[-1] if len(ids) > start + limit else None,
+            revision=revision,
+        )
+
+    def _ids(self, tenant: Tenant) -> list[str]:
+        """Give the ids of a tenant in their order, sorted anew only after one came or went."""
+        reconciler = self._reconciler
+        if self._sorted_at != reconciler.keys_changed:
+            self._sorted_at = reconciler.keys_changed
+            self._sorted.clear()
+        if tenant not in self._sorted:
+            keys = reconciler.rows.keys() | reconciler.file_routes.keys()
+            self._sorted[tenant] = sorted(key.id for key in keys if key.tenant == tenant)
+        return self._sorted[tenant]
+
+    def view(self, key: RouteKey) -> RouteView:
+        """Give one route.
+
+        Raises:
+            RouteNotFoundError: There is none.
+        """
+        row = self._reconciler.rows.get(key)
+        if row is None:
+            content = self._reconciler.file_routes.get(key)
+            if content is None:
+                raise RouteNotFoundError(key.id)
+            return self._of_file(key, content)
+        if isinstance(row, BrokenRow):
+            return self._view(key, None, row.raw[:64], enabled=True)
+        return self._view(key, row, row.hash, enabled=row.enabled)
+
+    def stored(self, row: StoredRow) -> RouteView:
+        """Give a row that was just stored, as it is now if this hub has looked at it since."""
+        known = self._reconciler.rows.get(row.key)
+        if isinstance(known, StoredRow) and known.revision >= row.revision:
+            return self.view(row.key)
+        return self._view(row.key, row, row.hash, enabled=row.enabled)
+
+    def _of_file(self, key: RouteKey, content: RouteContent) -> RouteView:
+        runs = self._live.hash_of(key) == content.hash
+        return RouteView(
+            key=key,
+            members=content.members,
+            enabled=True,
+            hash=content.hash,
+            revision=0,
+            origin="manifest",
+            file=self.file,
+            created_ms=None,
+            modified_ms=None,
+            state=RouteState.RUNNING if runs else RouteState.PENDING,
+            reason=None,
+            live_hash=self._live.hash_of(key),
+            shared_with=self._sharing(key),
+        )
+
+    def _view(
+        self, key: RouteKey, row: StoredRow | None, content_hash: str, *, enabled: bool
+    ) -> RouteView:
+        failure = self._reconciler.failures.get(key)
+        live_hash = self._live.hash_of(key)
+        if failure is not None:
+            state = RouteState.FAILED
+        elif not enabled:
+            state = RouteState.DISABLED
+        else:
+            state = RouteState.RUNNING if live_hash == content_hash else RouteState.PENDING
+        content = None if row is None else self._reconciler.content(row)
+        members = {} if content is None else content.members
+        if content is None and row is not None and row.text is not None:
+            members = json.loads(row.text)
+        return RouteView(
+            key=key,
+            members=members,
+            enabled=enabled,
+            hash=content_hash,
+            revision=0 if row is None else row.revision,
+            origin="api" if row is None else row.origin,
+            file=None,
+            created_ms=None if row is None else row.created_ms,
+            modified_ms=None if row is None else row.modified_ms,
+            state=state,
+            reason=None if failure is None else failure.reason,
+            live_hash=live_hash,
+            shared_with=self._sharing(key),
+        )
+
+    def _sharing(self, key: RouteKey) -> tuple[str, ...]:
+        live_hash = self._live.hash_of(key)
+        if live_hash is None:
+            return ()
+        others = (other.id for other in self._live.keys_of(live_hash) if other != key)
+        return tuple(sorted(others)[:LISTED_MAX])

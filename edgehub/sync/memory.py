@@ -1,0 +1,190 @@
+"""The table in memory: for a hub that asks for no disk, and for several hubs of one process.
+
+Owns the rows, their log and what hubs say of themselves. Behind the same contract as the others:
+what is proven of hubs on it holds for what they do, whatever the storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from edgehub.sync.plan import check_table, plan_write
+from edgehub.sync.storage import Digest, LogEntry, Position, Row, StoredRow, WriteResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.routes.tenant import RouteKey, Tenant
+    from edgehub.sync.storage import Change, Report
+
+PAGE: Final = 100
+LOG_MAX: Final = 10_000
+
+
+class MemoryTable:
+    """What several `MemoryStorage` share.
+
+    Args:
+        clock: Gives times of rows and ages of reports.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.rows: dict[RouteKey, Row] = {}
+        self.texts: dict[str, str] = {}
+        self.uses: Counter[str] = Counter()
+        self.log: list[LogEntry] = []
+        self.reports: dict[str, tuple[Report, float, float]] = {}
+        self.epoch = 0
+        self.revision = 0
+        self._woken: list[asyncio.Future[None]] = []
+
+    def count(self, tenant: Tenant) -> int:
+        """Count the rows of a tenant."""
+        return sum(1 for key in self.rows if key.tenant == tenant)
+
+    def wake(self) -> None:
+        """Let those who wait for the log look."""
+        woken, self._woken = self._woken, []
+        for waiter in woken:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for the log, at most so long."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._woken.append(waiter)
+        timer = self.clock.call_later(
+            seconds, lambda: None if waiter.done() else waiter.set_result(None)
+        )
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+
+class MemoryStorage:
+    """See the module; one hub's access.
+
+    Args:
+        table: What is shared.
+        instance: Names this hub in the log.
+    """
+
+    kind: Final = "memory"
+
+    def __init__(self, table: MemoryTable, *, instance: str) -> None:
+        self._table = table
+        self._instance = instance
+
+    async def position(self) -> Position:
+        """See `TableStorage`."""
+        table = self._table
+        return Position(epoch=table.epoch, revision=table.revision, rows=len(table.rows))
+
+    async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
+        """See `TableStorage`."""
+        return [self._whole(self._table.rows.get(key)) for key in keys]
+
+    async def scan(self) -> AsyncIterator[list[Row]]:
+        """See `TableStorage`."""
+        keys = list(self._table.rows)
+        for start in range(0, len(keys), PAGE):
+            page = (self._table.rows.get(key) for key in keys[start : start + PAGE])
+            yield [row for row in page if row is not None]
+            await asyncio.sleep(0)
+
+    async def digest(self) -> Digest:
+        """See `TableStorage`."""
+        return Digest.of((str(row.key), row.raw) for row in self._table.rows.values())
+
+    async def write(
+        self, changes: Sequence[Change], *, session: str, expected: int | None = None
+    ) -> WriteResult:
+        """See `TableStorage`."""
+        table = self._table
+        check_table(expected, table.revision)
+        present = {c.key: table.rows[c.key] for c in changes if c.key in table.rows}
+        counts = {c.key.tenant: table.count(c.key.tenant) for c in changes}
+        now_ms = table.clock.wall_ms()
+        start = table.revision
+        table.revision, stored = plan_write(changes, present, counts, revision=start, now_ms=now_ms)
+        if table.revision != start and not table.epoch:
+            table.epoch = max(now_ms, 1)
+        revision = start
+        for change, outcome in zip(changes, stored, strict=True):
+            if not outcome.changed:
+                continue
+            revision += 1
+            self._put(change, outcome.row)
+            table.log.append(
+                LogEntry(
+                    epoch=table.epoch,
+                    revision=revision,
+                    key=change.key,
+                    instance=self._instance,
+                    session=session,
+                )
+            )
+        if revision != start:
+            if len(table.log) > LOG_MAX:
+                del table.log[: LOG_MAX // 2]
+            table.wake()
+        return WriteResult(epoch=table.epoch, revision=revision, stored=tuple(stored))
+
+    async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
+        """See `TableStorage`."""
+        found = self._behind(after)
+        if not found:
+            await self._table.wait(wait_s)
+            found = self._behind(after)
+        return found
+
+    async def report(self, report: Report, *, expires_s: float) -> str:
+        """See `TableStorage`."""
+        now = self._table.clock.monotonic()
+        before = self._table.reports.get(report.hub_id)
+        self._table.reports[report.hub_id] = (report, now, now + expires_s)
+        return "" if before is None or before[2] <= now else before[0].instance
+
+    async def reports(self) -> list[Report]:
+        """See `TableStorage`."""
+        now = self._table.clock.monotonic()
+        return [
+            replace(report, age_ms=round((now - at) * 1000))
+            for report, at, until in self._table.reports.values()
+            if until > now
+        ]
+
+    async def leave(self, hub_id: str) -> None:
+        """See `TableStorage`."""
+        self._table.reports.pop(hub_id, None)
+
+    async def close(self) -> None:
+        """See `TableStorage`."""
+
+    def _behind(self, after: Position) -> list[LogEntry]:
+        start = (after.epoch, after.revision)
+        return [entry for entry in self._table.log if (entry.epoch, entry.revision) > start]
+
+    def _whole(self, row: Row | None) -> Row | None:
+        if isinstance(row, StoredRow):
+            return replace(row, text=self._table.texts.get(row.hash))
+        return row
+
+    def _put(self, change: Change, row: StoredRow | None) -> None:
+        table = self._table
+        if change.hash:
+            table.texts[change.hash] = change.text
+        before = table.rows.pop(change.key, None)
+        if row is not None:
+            table.rows[change.key] = replace(row, text=None)
+            table.uses[row.hash] += 1
+        if isinstance(before, StoredRow):
+            table.uses[before.hash] -= 1
+            if not table.uses[before.hash]:
+                del table.uses[before.hash], table.texts[before.hash]

@@ -1,0 +1,40 @@
+"""How the routing table behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.routes.tenant import Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """See the module.
+
+    Attributes:
+        hub_id: The hub.
+        instance: Names the running hub; the storage writes the same into its log.
+        shared: Other hubs have the same table.
+        check_s: Longest time until a missed change is noticed.
+        compare_s: Time between two comparisons.
+        routes_max: Routes of a tenant.
+        tenants: Tenants that exist beside the default one, with their own number of routes; None =
+            `routes_max`.
+    """
+
+    hub_id: str
+    instance: str
+    shared: bool = False
+    check_s: float = 2.0
+    compare_s: float = 300.0
+    routes_max: int = 100_000
+    tenants: Mapping[Tenant, int | None] = field(default_factory=dict)
+
+    def quota(self, tenant: Tenant) -> int:
+        """Give the number of routes that a tenant may have."""
+        own = self.tenants.get(tenant)
+        return self.routes_max if own is None else own

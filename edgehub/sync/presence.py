@@ -1,0 +1,179 @@
+"""What hubs of one table say of themselves, and who has applied a change.
+
+Owns this hub's report. There is no channel for acknowledgements: each hub says up to which revision
+it has applied everything and what it could not build, and who wants to know looks. So one who comes
+late or died is no riddle, and a hub that failed to apply is not taken for one that did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.sync.faults import StorageUnavailableError
+from edgehub.sync.storage import DEFAULTS, FAILED_SHOWN_MAX, Report
+from edgehub.sync.views import Applied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from edgehub.clock import Clock
+    from edgehub.routes.tenant import RouteKey
+    from edgehub.sync.reconciler import Reconciler
+    from edgehub.sync.storage import TableStorage, WriteResult
+
+POLL_S: Final = (0.004, 0.1)
+"""First and longest wait between two looks at what the others have applied."""
+
+RETRY_S: Final = 1.0
+"""Wait before a report is tried again that the storage did not take."""
+
+FORGOTTEN_S: Final = 60.0
+"""A hub that says nothing counts as behind for so long; then nobody waits for it. Longer than a
+restart of the storage takes, after which hubs need a moment to be heard again."""
+
+log = structlog.get_logger(__name__)
+
+
+class Presence:
+    """See the module.
+
+    Args:
+        storage: Where hubs meet.
+        reconciler: What this hub has applied.
+        instance: Names this running hub.
+        hub_id: The hub.
+        clock: For waits.
+        beat_s: Time between two reports when nothing happens.
+        stale: Why the table of this hub may be old; empty = it is not.
+    """
+
+    def __init__(
+        self,
+        storage: TableStorage,
+        reconciler: Reconciler,
+        *,
+        instance: str,
+        hub_id: str,
+        clock: Clock,
+        beat_s: float,
+        stale: Callable[[], str],
+    ) -> None:
+        self._storage = storage
+        self._reconciler = reconciler
+        self._instance = instance
+        self._hub_id = hub_id
+        self._clock = clock
+        self._beat_s = beat_s
+        self._stale = stale
+        self._due = asyncio.Event()
+        self.twin = ""
+        """Another running hub with this one's id, as a copied disk makes it; empty = none."""
+        self._twin_at = 0.0
+        self._told = False
+
+    def tell(self) -> None:
+        """Have this hub's report renewed soon."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Report after each change and at every beat, until cancelled."""
+        while True:
+            self._due.clear()
+            try:
+                await self.report()
+            except StorageUnavailableError as error:
+                log.debug("sync.report_failed", reason=error.reason)
+                await self._clock.sleep(RETRY_S)
+                continue
+            timer = self._clock.call_later(self._beat_s, self._due.set)
+            try:
+                await self._due.wait()
+            finally:
+                timer.cancel()
+
+    async def report(self) -> None:
+        """Say where this hub stands."""
+        before = await self._storage.report(self.own(), expires_s=FORGOTTEN_S + self._beat_s)
+        now = self._clock.monotonic()
+        if self._told and before not in {"", self._instance}:
+            if not self.twin:
+                log.warning("sync.hub_id_shared", hub_id=self._hub_id, instance=before)
+            self.twin, self._twin_at = before, now
+        elif self.twin and now - self._twin_at > FORGOTTEN_S:
+            self.twin = ""
+        self._told = True
+
+    async def leave(self) -> None:
+        """Take that back: this hub stops."""
+        try:
+            await self._storage.leave(self._hub_id)
+        except StorageUnavailableError as error:
+            log.debug("sync.leave_failed", reason=error.reason)
+
+    def own(self) -> Report:
+        """Give the report of this hub."""
+        reconciler = self._reconciler
+        failures = list(reversed(reconciler.failures.items()))
+        return Report(
+            instance=self._instance,
+            hub_id=self._hub_id,
+            epoch=reconciler.applied.epoch,
+            revision=reconciler.applied.revision,
+            routes=len(reconciler.rows) - (DEFAULTS in reconciler.rows),
+            failed={str(key): each.reason for key, each in failures[:FAILED_SHOWN_MAX]},
+            failed_total=len(failures),
+            stale=self._stale(),
+        )
+
+    async def everybody(self) -> list[Report]:
+        """Give the reports of all hubs, this one's as it is now."""
+        others = [each for each in await self._storage.reports() if each.instance != self._instance]
+        return [self.own(), *sorted(others, key=lambda each: (each.hub_id, each.instance))]
+
+    async def applied(
+        self, keys: Collection[RouteKey], result: WriteResult, timeout_s: float
+    ) -> Applied:
+        """Wait until every hub has applied a write of this hub, which has done so already.
+
+        A storage that goes away meanwhile is no error: the write is stored.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        wait_s, longest_s = POLL_S
+        reports: list[Report] | None = None
+        while True:
+            try:
+                reports = await self.everybody()
+            except StorageUnavailableError as error:
+                log.debug("sync.reports_unread", reason=error.reason)
+                wait_s = longest_s
+            outcome = self._judge(reports or [self.own()], keys, result)
+            if reports is None:
+                outcome = replace(outcome, result="timeout")
+            left_s = deadline - self._clock.monotonic()
+            if outcome.result != "timeout" or left_s <= 0:
+                return outcome
+            await self._clock.sleep(min(wait_s, left_s))
+            wait_s = min(2 * wait_s, longest_s)
+
+    def _judge(
+        self, reports: list[Report], keys: Collection[RouteKey], result: WriteResult
+    ) -> Applied:
+        names = [str(key) for key in keys]
+        by: list[str] = []
+        behind: list[str] = []
+        failed: list[tuple[str, str]] = []
+        for report in reports:
+            reason = next((report.failed[n] for n in names if n in report.failed), None)
+            at_place = report.epoch == result.epoch and report.revision >= result.revision
+            if not at_place and report.instance != self._instance:
+                behind.append(report.instance)
+            elif reason is not None:
+                failed.append((report.instance, reason))
+            else:
+                by.append(report.instance)
+        word = "timeout" if behind else "failed" if failed else "complete"
+        return Applied(result=word, by=tuple(by), behind=tuple(behind), failed=tuple(failed))

@@ -1,0 +1,496 @@
+"""The routing table of one hub: what is asked of it, and how its parts start and stop.
+
+Owns the parts: storage, live routes, and those that keep the two in step. Invariants: an answer
+that is an error means that nothing was stored, unless it says that it does not know; a change that
+was stored runs on this hub when its caller is answered, or the answer says why it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.routes.live import LiveRoutes
+from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
+from edgehub.sync.comparison import Comparison
+from edgehub.sync.faults import (
+    ConflictError,
+    StorageUnavailableError,
+)
+from edgehub.sync.follower import Follower
+from edgehub.sync.from_manifest import SharedManifest, contents_of, shared_head, taken_ids
+from edgehub.sync.lookup import LIST_MAX, Lookup
+from edgehub.sync.presence import Presence
+from edgehub.sync.reconciler import Reconciler
+from edgehub.sync.storage import DEFAULTS, StoredRow
+from edgehub.sync.views import (
+    InstanceView,
+    ManifestApplied,
+    RoutePage,
+    RouteState,
+    RouteStatus,
+    RouteView,
+    TableStatistics,
+)
+from edgehub.sync.writes import Writes
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.routes.live import RouteHost
+    from edgehub.routes.spec import Manifest
+    from edgehub.routes.tenant import Tenant
+    from edgehub.sync.disk_copy import DiskCopy
+    from edgehub.sync.options import TableOptions
+    from edgehub.sync.storage import Report, TableStorage
+    from edgehub.sync.views import DriftReport
+
+STALE_S: Final = 10.0
+"""A storage may be away for so long before the table is called stale."""
+
+RETRY_LOOK_S: Final = 1.0
+BEAT_S: Final = (1.0, 30.0)
+"""Least and most time between two reports to the other hubs."""
+
+log = structlog.get_logger(__name__)
+
+
+class RoutingTable(Writes):
+    """See the module.
+
+    Args:
+        storage: Where the rows are.
+        host: What live routes need from the hub.
+        options: See `TableOptions`.
+        manifest: What the settings name, or the built-in one.
+        clock: For all waits and times.
+        rng: Jitter.
+    """
+
+    def __init__(
+        self,
+        storage: TableStorage,
+        host: RouteHost,
+        options: TableOptions,
+        manifest: Manifest,
+        *,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        head = shared_head(manifest) if options.shared else manifest
+        self.live = LiveRoutes(host, head, hub_id=options.hub_id)
+        reconciler = Reconciler(storage, self.live, clock, head)
+        follower = Follower(
+            storage,
+            reconciler,
+            instance=options.instance,
+            clock=clock,
+            rng=rng,
+            # Nobody else writes into a hub's own table.
+            check_s=options.check_s if options.shared else options.compare_s,
+        )
+        presence = Presence(
+            storage,
+            reconciler,
+            instance=options.instance,
+            hub_id=options.hub_id,
+            clock=clock,
+            beat_s=min(max(BEAT_S[0], options.check_s / 2), BEAT_S[1]),
+            stale=lambda: self.stale_reason,
+        )
+        super().__init__(
+            storage,
+            host,
+            options,
+            reconciler=reconciler,
+            follower=follower,
+            presence=presence,
+            lookup=Lookup(reconciler, self.live),
+        )
+        self._manifest = manifest
+        self._clock = clock
+        self._comparison = Comparison(
+            storage,
+            reconciler,
+            follower,
+            self.live,
+            clock=clock,
+            rng=rng,
+            every_s=options.compare_s,
+        )
+        self._shared = SharedManifest(storage, reconciler, host, options, manifest)
+        self._copy: DiskCopy | None = None
+        self._stand_in = "it has not been read yet"
+        self._current = asyncio.Event()
+        self._reconciler.on_applied.append(self._applied)
+
+    # Life.
+
+    def copy_to(self, make: Callable[[Reconciler], DiskCopy]) -> None:
+        """Keep a copy of a shared table on the disk."""
+        self._copy = make(self._reconciler)
+        self._reconciler.on_applied.append(self._copy.changed)
+
+    async def open(self) -> None:
+        """Load the table and run its routes.
+
+        Raises:
+            ManifestError: Routes of the manifest have ids that the hub's own table has as well.
+            StorageUnavailableError: The hub's own table cannot be read.
+        """
+        try:
+            if self._options.shared:
+                await self._shared.import_once()
+            await self._follower.load()
+            await self._reconciler.step_or_raise()
+            self._stand_in = ""
+        except StorageUnavailableError as error:
+            if not self._options.shared:
+                raise
+            await self._start_without(error)
+        if not self._options.shared:
+            await self.follow_file(self._manifest)
+
+    async def run(self) -> None:
+        """Keep the table in step, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for name, work in (
+                ("follower", self._follower.run),
+                ("reconciler", self._reconciler.run),
+                ("comparison", self._comparison.run),
+                ("presence", self._presence.run),
+                ("retries", self._retry),
+                ("stand-in", self._end_stand_in),
+            ):
+                group.create_task(work(), name=f"table[{name}]")
+            if self._copy is not None:
+                group.create_task(self._copy.run(), name="table[copy]")
+
+    async def close(self) -> None:
+        """Stop and let go of all routes, after `run` has ended; the storage is not touched."""
+        await self._reconciler.stop_all()
+        if self._copy is not None:
+            await self._copy.write()
+        await self._presence.leave()
+        await self._storage.close()
+
+    # What is read.
+
+    async def list(
+        self, *, tenant: Tenant = DEFAULT_TENANT, after: str | None = None, limit: int = LIST_MAX
+    ) -> RoutePage:
+        """Give some routes, sorted by id.
+
+        Args:
+            tenant: Whose.
+            after: Id behind which the page begins, None = from the first on.
+            limit: At most so many, 1 to 1 000.
+
+        Raises:
+            UnknownTenantError: There is no such tenant.
+        """
+        self._known(tenant)
+        # Of what was looked at, not of what was merely heard of: a manifest is applied to it.
+        revision = self._reconciler.applied.revision
+        return await self._lookup.page(tenant, after, limit, revision)
+
+    async def get(self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT) -> RouteView:
+        """Give one route.
+
+        Raises:
+            RouteNotFoundError: There is none.
+            UnknownTenantError: There is no such tenant.
+        """
+        self._known(tenant)
+        return self._lookup.view(RouteKey(tenant, route_id))
+
+    # Several hubs.
+
+    async def instances(self) -> tuple[InstanceView, ...]:
+        """Give the running hubs, this one first.
+
+        Raises:
+            StorageUnavailableError: They cannot be asked for.
+        """
+        return tuple(
+            InstanceView(
+                instance=report.instance,
+                hub_id=report.hub_id,
+                revision=report.revision,
+                epoch=report.epoch,
+                routes=report.routes,
+                failed=report.failed_total,
+                stale=report.stale,
+                age_s=report.age_ms / 1000,
+                own=report.instance == self._options.instance,
+            )
+            for report in await self._presence.everybody()
+        )
+
+    async def route_status(
+        self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT
+    ) -> tuple[RouteStatus, ...]:
+        """Say what each running hub makes of a route.
+
+        Raises:
+            RouteNotFoundError: There is none.
+            StorageUnavailableError: The others cannot be asked.
+        """
+        view = await self.get(route_id, tenant=tenant)
+        reports = await self._presence.everybody()
+        return tuple(self._status(view, report) for report in reports)
+
+    async def drift(self, *, repair: bool = True) -> DriftReport:
+        """Compare this hub's table with the storage now.
+
+        Args:
+            repair: Also mend what differs, and try again what failed.
+
+        Raises:
+            StorageUnavailableError: It cannot be read.
+        """
+        return await self._comparison.compare(repair=repair)
+
+    @property
+    def last_drift(self) -> DriftReport | None:
+        """Give the latest report of drift, None = there was no comparison yet."""
+        return self._comparison.last
+
+    # The manifest.
+
+    def check_file(self, manifest: Manifest) -> None:
+        """Say whether `follow_file` would take a manifest.
+
+        Raises:
+            ManifestError: It has ids that the hub's own table has as well.
+        """
+        if not self._options.shared:
+            error = taken_ids(manifest, self._reconciler)
+            if error is not None:
+                raise error
+
+    async def follow_file(self, manifest: Manifest) -> None:
+        """Take over the manifest that the settings name, after a start or reload.
+
+        Raises:
+            ManifestError: See `check_file`; nothing has changed.
+        """
+        if self._options.shared:
+            self._manifest = manifest
+            self._shared.follow(manifest)
+            self.settings_changed()
+            return
+        async with self._writing:
+            self.check_file(manifest)
+            self._manifest = manifest
+            self._lookup.file = manifest.file
+            await self._reconciler.take_file(manifest, contents_of(manifest))
+        self.settings_changed()
+
+    async def apply_manifest(
+        self,
+        text: str,
+        file: str,
+        *,
+        expected_revision: int | None = None,
+        wait: bool = False,
+        timeout_s: float = 5.0,
+    ) -> ManifestApplied:
+        """Make the routes of a manifest those of the shared table, in one step.
+
+        Args:
+            text: The manifest.
+            file: Its name, for messages.
+            expected_revision: Revision that the table must have, None = the one known here.
+            wait: Also wait for the other hubs.
+            timeout_s: Longest wait for anybody.
+
+        Raises:
+            InvalidRouteError: With all faults.
+            ConflictError: The table is not shared, has changed, or has one of the ids by the API.
+            StorageUnavailableError: The storage does not answer.
+        """
+        if not self._options.shared:
+            reason = f"this hub's table is its own: change {self._manifest.file} and reload it"
+            raise ConflictError(reason)
+        manifest = await asyncio.to_thread(self._shared.read, text, file)
+        changes = self._shared.plan(manifest)
+        if expected_revision is None:
+            expected_revision = self._reconciler.applied.revision
+        result = await self._write(changes, expected=expected_revision, timeout_s=timeout_s)
+        outcomes = [
+            (change.key, stored)
+            for change, stored in zip(changes, result.stored, strict=True)
+            if change.key != DEFAULTS
+        ]
+        changed = [(key, stored) for key, stored in outcomes if stored.changed]
+        applied = None
+        if wait:
+            applied = await self._presence.applied([k for k, _ in changed], result, timeout_s)
+        return ManifestApplied(
+            added=tuple(key.id for key, stored in changed if stored.created),
+            updated=tuple(k.id for k, s in changed if not s.created and s.row is not None),
+            removed=tuple(key.id for key, stored in changed if stored.row is None),
+            unchanged=len(outcomes) - len(changed),
+            revision=result.revision,
+            applied=applied,
+        )
+
+    def manifest_in_force(self) -> Manifest:
+        """Give those routes in force that come from a manifest."""
+        rows, own = self._reconciler.rows, self._reconciler.file_routes
+        ours = {key.name for key in own}
+        ours |= {
+            key.name
+            for key, row in rows.items()
+            if isinstance(row, StoredRow) and row.origin == "manifest"
+        }
+        present = self.live.table.manifest
+        routes = tuple(spec for spec in present.routes if spec.name in ours)
+        return replace(present, routes=routes)
+
+    def settings_changed(self) -> None:
+        """Try again what could not be built: there may be other endpoints now."""
+        self._reconciler.retry_failed()
+
+    # How it is.
+
+    @property
+    def stale_reason(self) -> str:
+        """Say why the table may be old; empty = it is not."""
+        if self._stand_in:
+            return self._stand_in
+        away_since = self._follower.away_since
+        if away_since is None:
+            return ""
+        away_s = self._clock.monotonic() - away_since
+        if away_s < STALE_S:
+            return ""
+        return f"the storage has been away for {away_s:.0f} s: {self._follower.away_reason}"
+
+    @property
+    def ready(self) -> tuple[bool, str]:
+        """Say whether the table is as the storage has it, and why not."""
+        reason = self.stale_reason
+        return (True, "") if not reason else (False, f"table stale: {reason}")
+
+    def warnings(self) -> Sequence[str]:
+        """List what a person should look at."""
+        found = []
+        if self.stale_reason:
+            found.append(f"the routing table may be old: {self.stale_reason}")
+        if self._reconciler.failures:
+            names = sorted(key.name for key in self._reconciler.failures)
+            shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004 - a line
+            found.append(f"{len(names)} routes cannot run here: {shown}")
+        if self._presence.twin:
+            found.append(
+                f"another running hub is called {self._options.hub_id} as well: nobody can tell "
+                "which of the two has applied a change; give it another hub_id"
+            )
+        if self._manifest_differs():
+            found.append(
+                f"{self._manifest.file} differs from the shared routing table; "
+                "`edgehub manifest apply` would make it count"
+            )
+        return found
+
+    def statistics(self) -> TableStatistics:
+        """Give the figures of this hub's table."""
+        rows, failures = self._reconciler.rows, self._reconciler.failures
+        follower, comparison, live = self._follower, self._comparison, self.live
+        last = comparison.last
+        keys = (rows.keys() | self._reconciler.file_routes.keys()) - {DEFAULTS}
+        return TableStatistics(
+            storage=self._storage.kind,
+            instance=self._options.instance,
+            epoch=follower.position.epoch,
+            revision=follower.position.revision,
+            applied_revision=self._reconciler.applied.revision,
+            routes=len(keys),
+            live_routes=live.live_count,
+            failed=len(failures),
+            disabled=sum(isinstance(row, StoredRow) and not row.enabled for row in rows.values()),
+            stale=bool(self.stale_reason),
+            stale_reason=self.stale_reason,
+            sources=live.source_count,
+            endpoints=live.endpoint_count,
+            compared_total=comparison.compared_total,
+            drift_found_total=comparison.found_total,
+            drift_repaired_total=comparison.repaired_total,
+            reloads_total=follower.reloads_total,
+            gaps_total=follower.gaps_total,
+            losses_total=follower.losses_total,
+            notices_total=follower.notices_total,
+            notices_malformed_total=follower.malformed_total,
+            routes_started_total=live.started_total,
+            routes_stopped_total=live.stopped_total,
+            last_compare_ms=None if last is None else last.at_ms,
+            manifest_difference=self._manifest_differs(),
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows wait to be looked at."""
+        return self._reconciler.busy
+
+    # Within.
+
+    def _status(self, view: RouteView, report: Report) -> RouteStatus:
+        reason = report.failed.get(str(view.key))
+        heard = report.epoch == self._follower.position.epoch
+        if report.instance == self._options.instance:
+            state, reason = view.state, view.reason
+        elif reason is not None:
+            state = RouteState.FAILED
+        elif not heard or report.revision < view.revision:
+            state = RouteState.BEHIND
+        else:
+            state = RouteState.RUNNING if view.enabled else RouteState.DISABLED
+        return RouteStatus(
+            instance=report.instance, hub_id=report.hub_id, state=state, reason=reason
+        )
+
+    def _manifest_differs(self) -> bool:
+        return self._options.shared and not self._stand_in and self._shared.differs()
+
+    def _applied(self, keys: frozenset[RouteKey]) -> None:
+        del keys
+        if self._stand_in and self._follower.reloads_total:
+            self._current.set()
+        self._presence.tell()
+
+    async def _end_stand_in(self) -> None:
+        """Let go of what stood in for the table, once the table is there."""
+        if not self._stand_in:
+            return
+        await self._current.wait()
+        if self._options.shared:
+            await self._shared.import_late(self._clock)
+            await self._reconciler.take_file(self._reconciler.head, {})
+        log.info("sync.table_current", was=self._stand_in)
+        self._stand_in = ""
+
+    async def _retry(self) -> None:
+        while True:
+            await self._clock.sleep(RETRY_LOOK_S)
+            self._reconciler.retry_failed(at_once=False)
+
+    async def _start_without(self, error: StorageUnavailableError) -> None:
+        """Run what was last seen of the table, or the manifest where nothing was."""
+        copy = None if self._copy is None else await self._copy.load()
+        if copy is None:
+            # A hub that routes nothing would lose what it is sent.
+            self._stand_in = f"the storage is away ({error.reason}); the manifest stands in"
+            await self._reconciler.take_file(self._manifest, contents_of(self._manifest))
+        else:
+            position, rows = copy
+            self._stand_in = f"the storage is away ({error.reason}); a copy stands in"
+            await self._reconciler.take(rows)
+            self._follower.position = position
+        log.warning("sync.started_without_storage", reason=error.reason, stand_in=self._stand_in)

@@ -1,0 +1,314 @@
+"""What the routing table asks of its storage, and the values that pass between them.
+
+A storage is the truth. It gives every change the next revision of the table, in one step with the
+row itself and the entry of its log that the other hubs read. Its epoch differs when it was begun
+anew, its server when another process answers; a hub's position is all three.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from edgehub.routes.tenant import RouteKey, Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+
+DEFAULTS: Final = RouteKey(Tenant("$", "$"), "defaults")
+"""Key of a row that is no route: what holds for all routes of a shared table.
+
+No tenant can be called so, and a manifest may name its routes as it likes.
+"""
+
+_FIELDS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a table stands.
+
+    Attributes:
+        epoch: Milliseconds since 1970 when it was begun; 0 = it never was.
+        server: Names the process that answers; empty = there is but one.
+        revision: Of the latest change.
+        rows: Their number.
+    """
+
+    epoch: int = 0
+    server: str = ""
+    revision: int = 0
+    rows: int = 0
+
+    def continues(self, earlier: Position) -> bool:
+        """Tell whether this is the same table, at most further on."""
+        return (
+            self.epoch == earlier.epoch
+            and self.server == earlier.server
+            and self.revision >= earlier.revision
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRow:
+    """One row.
+
+    Attributes:
+        key: What it is called.
+        revision: Of its latest change.
+        hash: Hash of its content.
+        enabled: Whether it is to run.
+        origin: `api` or `manifest`.
+        created_ms: UTC, by the storage's clock.
+        modified_ms: Likewise.
+        text: Canonical text of its content, None = not read along.
+    """
+
+    key: RouteKey
+    revision: int
+    hash: str
+    enabled: bool
+    origin: str
+    created_ms: int
+    modified_ms: int
+    text: str | None = None
+
+    @property
+    def raw(self) -> str:
+        """Give the form in which it is stored."""
+        return (
+            f"{self.revision} {self.hash} {int(self.enabled)} {self.origin} "
+            f"{self.created_ms} {self.modified_ms}"
+        )
+
+    @classmethod
+    def parse(cls, key: RouteKey, raw: str, text: str | None = None) -> Self:
+        """Read what `raw` gives.
+
+        Raises:
+            ValueError: It is none.
+        """
+        fields = raw.split(" ")
+        if len(fields) != _FIELDS or fields[2] not in {"0", "1"}:
+            msg = "the row cannot be read"
+            raise ValueError(msg)
+        revision, content_hash, enabled, origin, created, modified = fields
+        return cls(
+            key=key,
+            revision=int(revision),
+            hash=content_hash,
+            enabled=enabled == "1",
+            origin=origin,
+            created_ms=int(created),
+            modified_ms=int(modified),
+            text=text,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenRow:
+    """A row that cannot be read.
+
+    Attributes:
+        key: What it is called.
+        raw: What is stored.
+        reason: What is wrong.
+    """
+
+    key: RouteKey
+    raw: str
+    reason: str
+
+
+Row = StoredRow | BrokenRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change that is wanted.
+
+    Attributes:
+        key: Of which route.
+        hash: Of its new content, empty = the content stays; then it must exist.
+        text: Canonical text of that content.
+        delete: It is to go; one that does not exist is no fault.
+        enabled: Whether it is to run, None = as before.
+        origin: As `StoredRow.origin`.
+        expected: Revision that it must have, 0 = it must not exist, None = whatever it has.
+        quota: Routes that its tenant may have.
+    """
+
+    key: RouteKey
+    hash: str = ""
+    text: str = ""
+    delete: bool = False
+    enabled: bool | None = None
+    origin: str = "api"
+    expected: int | None = None
+    quota: int = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What became of one change.
+
+    Attributes:
+        row: The row as it is now, None = there is none.
+        created: It was not there before.
+        changed: Something was stored; False = it was like that before.
+    """
+
+    row: StoredRow | None
+    created: bool
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """What became of a write.
+
+    Attributes:
+        epoch: Of the table.
+        revision: Of the table after it.
+        stored: One per change.
+    """
+
+    epoch: int
+    revision: int
+    stored: tuple[Stored, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One entry of the log: look at this key.
+
+    Attributes:
+        epoch: Of the table.
+        revision: Of the change.
+        key: What changed, None = the entry makes no sense.
+        instance: Which hub wrote it.
+        session: Which of its writes.
+    """
+
+    epoch: int
+    revision: int
+    key: RouteKey | None
+    instance: str = ""
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one hub says of itself.
+
+    Attributes:
+        instance: Names the running hub; another one after each start.
+        hub_id: The hub.
+        epoch: Of the table that it follows.
+        revision: It has applied everything up to here.
+        routes: Routes that run or fail there.
+        failed: Key and reason of those that cannot run; at most `FAILED_SHOWN_MAX`.
+        failed_total: Their number.
+        stale: Why its table may be old, empty = it is not.
+        age_ms: Age of the report when it was read.
+    """
+
+    instance: str
+    hub_id: str
+    epoch: int
+    revision: int
+    routes: int
+    failed: Mapping[str, str]
+    failed_total: int
+    stale: str = ""
+    age_ms: int = 0
+
+
+FAILED_SHOWN_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A sum over rows by which two tables are compared without reading them.
+
+    The sum is of two numbers that SHA-1 gives for each row, so it does not depend on the order;
+    Redis computes the same in Lua. It guards against accidents, not against somebody.
+
+    Attributes:
+        count: Rows.
+        high: Sum of the first numbers.
+        low: Sum of the second ones.
+    """
+
+    count: int = 0
+    high: int = 0
+    low: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[str, str]]) -> Self:
+        """Take the sum over keys and raw rows."""
+        count = high = low = 0
+        for key, raw in rows:
+            mark = hashlib.sha1(f"{key}\n{raw}".encode(), usedforsecurity=False).hexdigest()
+            count += 1
+            high += int(mark[:8], 16)
+            low += int(mark[8:16], 16)
+        return cls(count, high, low)
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.count + other.count, self.high + other.high, self.low + other.low)
+
+
+class TableStorage(Protocol):
+    """What keeps the rows; every method may raise `StorageUnavailableError`."""
+
+    @property
+    def kind(self) -> str:
+        """Give its name in the settings."""
+
+    async def position(self) -> Position:
+        """Say where the table stands."""
+
+    async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
+        """Read rows with their contents, each as it is now; None = there is none."""
+
+    def scan(self) -> AsyncIterator[list[Row]]:
+        """Read all rows without contents, page by page; a row may come twice."""
+
+    async def digest(self) -> Digest:
+        """Take the sum over all rows where they are."""
+
+    async def write(
+        self, changes: Sequence[Change], *, session: str, expected: int | None = None
+    ) -> WriteResult:
+        """Carry out all changes or none.
+
+        Args:
+            changes: Each of another key.
+            session: Names this write in the log.
+            expected: Revision that the table must have, None = any.
+
+        Raises:
+            PreconditionError, ConflictError, RouteNotFoundError, QuotaError: Refused.
+        """
+
+    async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
+        """Wait for entries of the log behind a position, at most `wait_s`."""
+
+    async def report(self, report: Report, *, expires_s: float) -> str:
+        """Say where this hub stands, in place of what it said before; forgotten after a time.
+
+        Returns:
+            The instance that said something under this hub's id last, empty = none did.
+        """
+
+    async def reports(self) -> list[Report]:
+        """Read what hubs say, those that are not heard of any more left out."""
+
+    async def leave(self, hub_id: str) -> None:
+        """Take back what this hub says; it stops."""
+
+    async def close(self) -> None:
+        """Let go of connections."""

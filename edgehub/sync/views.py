@@ -1,0 +1,353 @@
+"""What people and programs are told of the table: values, and the documents that they become."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.routes.tenant import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from edgehub.routes.tenant import RouteKey
+
+LISTED_MAX: Final = 100
+"""Ids in a report; their number is told besides."""
+
+
+class RouteState(StrEnum):
+    """What a route does on one hub."""
+
+    RUNNING = "running"
+    FAILED = "failed"  # it cannot run as it should; what ran before under its id goes on
+    DISABLED = "disabled"
+    PENDING = "pending"  # it is about to be looked at
+    BEHIND = "behind"  # the hub has not heard of its latest change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteView:
+    """One route as this hub knows it.
+
+    Attributes:
+        key: What it is called.
+        members: As in a manifest, and `description`; empty = it cannot be read.
+        enabled: Whether it is to run.
+        hash: Of its content.
+        revision: Of its latest change; 0 = it is kept in a manifest's file.
+        origin: `api` or `manifest`.
+        file: That file, None = it is kept in the table.
+        created_ms: UTC, None = not known.
+        modified_ms: Likewise.
+        state: What it does here.
+        reason: Why it failed, None = it did not.
+        live_hash: Hash of what runs under its id, None = nothing does.
+        shared_with: Ids of others that share its live route.
+    """
+
+    key: RouteKey
+    members: dict[str, Any]
+    enabled: bool
+    hash: str
+    revision: int
+    origin: str
+    file: str | None
+    created_ms: int | None
+    modified_ms: int | None
+    state: RouteState
+    reason: str | None
+    live_hash: str | None
+    shared_with: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        tenant = self.key.tenant
+        return {
+            "id": self.key.id,
+            **({} if tenant == DEFAULT_TENANT else {"tenant": str(tenant)}),
+            **self.members,
+            "enabled": self.enabled,
+            "hash": self.hash,
+            "revision": self.revision,
+            "origin": self.origin,
+            "file": self.file,
+            "created": _time(self.created_ms),
+            "modified": _time(self.modified_ms),
+            "state": self.state.value,
+            "reason": self.reason,
+            "live_hash": self.live_hash,
+            "shared_with": list(self.shared_with),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutePage:
+    """Some routes, sorted by id.
+
+    Attributes:
+        routes: The routes.
+        next: Id behind which the next page begins, None = that is all.
+        revision: Of the table, as this hub knows it.
+    """
+
+    routes: tuple[RouteView, ...]
+    next: str | None
+    revision: int
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return {
+            "routes": [route.document() for route in self.routes],
+            "next": self.next,
+            "revision": self.revision,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """Who has applied a change.
+
+    Attributes:
+        result: `complete` = everybody; `failed` = everybody heard of it, some cannot run it;
+            `timeout` = some did not say so in time.
+        by: Instances that have.
+        behind: Those that have not said so.
+        failed: Instance and reason of those that cannot.
+    """
+
+    result: str
+    by: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        failed = [{"instance": instance, "reason": reason} for instance, reason in self.failed]
+        return {
+            "result": self.result,
+            "by": list(self.by),
+            "behind": list(self.behind),
+            "failed": failed,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of a write.
+
+    Attributes:
+        view: The route, None = it is gone.
+        created: It is new.
+        changed: Something was stored; False = it was like that.
+        revision: Of the table after it.
+        applied: Who has applied it, None = nobody asked.
+    """
+
+    view: RouteView | None
+    created: bool
+    changed: bool
+    revision: int
+    applied: Applied | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return {
+            "route": None if self.view is None else self.view.document(),
+            "created": self.created,
+            "changed": self.changed,
+            "revision": self.revision,
+            "applied": None if self.applied is None else self.applied.document(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestApplied:
+    """What a manifest changed.
+
+    Attributes:
+        added: Ids.
+        updated: Ids.
+        removed: Ids.
+        unchanged: Their number.
+        revision: Of the table after it.
+        applied: Who has applied it, None = nobody asked.
+    """
+
+    added: tuple[str, ...]
+    updated: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: int
+    revision: int
+    applied: Applied | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return {
+            **asdict(self),
+            "applied": None if self.applied is None else self.applied.document(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceView:
+    """One running hub.
+
+    Attributes:
+        instance: Names the running hub; another one after each start.
+        hub_id: The hub.
+        revision: It has applied everything up to here.
+        epoch: Of the table.
+        routes: Routes of the table there.
+        failed: Number of those that cannot run.
+        stale: Why its table may be old, empty = it is not.
+        age_s: Since it said so.
+        own: It is this hub.
+    """
+
+    instance: str
+    hub_id: str
+    revision: int
+    epoch: int
+    routes: int
+    failed: int
+    stale: str
+    age_s: float
+    own: bool
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteStatus:
+    """What one hub makes of one route.
+
+    Attributes:
+        instance: The running hub.
+        hub_id: The hub.
+        state: See `RouteState`.
+        reason: Why it failed, None = it did not.
+    """
+
+    instance: str
+    hub_id: str
+    state: RouteState
+    reason: str | None
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftReport:
+    """What a comparison with the storage found.
+
+    Attributes:
+        at_ms: UTC.
+        revision: Of the table.
+        compared: Rows.
+        missing: Routes that should run and did not.
+        extra: Routes that ran and should not.
+        changed: Routes that ran otherwise than they should.
+        failed: Routes that cannot be built; they were tried again.
+        total: Number of the first three.
+        repaired: Ids whose live route was changed by this.
+        duration_ms: It took so long.
+    """
+
+    at_ms: int
+    revision: int
+    compared: int
+    missing: tuple[str, ...]
+    extra: tuple[str, ...]
+    changed: tuple[str, ...]
+    failed: tuple[str, ...]
+    total: int
+    repaired: int
+    duration_ms: int
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return {**asdict(self), "at": _time(self.at_ms)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatistics:
+    """Figures of the table on this hub; the metrics are made of them.
+
+    Attributes:
+        storage: `sqlite`, `redis` or `memory`.
+        instance: Names this running hub.
+        epoch: Of the table.
+        revision: It has heard of changes up to here.
+        applied_revision: It has applied them up to here.
+        routes: Ids, those of a manifest's file included.
+        live_routes: Routes that run.
+        failed: Routes that cannot be built or read.
+        disabled: Routes that are not to run.
+        stale: The table may be old.
+        stale_reason: Why.
+        sources: Sources that are listened to.
+        endpoints: Endpoints that routes send to.
+        compared_total: Comparisons.
+        drift_found_total: Ids that were not as they should be.
+        drift_repaired_total: Ids whose live route was changed by that.
+        reloads_total: The table was read whole.
+        gaps_total: A notice had been missed.
+        losses_total: The storage went away.
+        notices_total: Entries of the log that were heard.
+        notices_malformed_total: Those that made no sense.
+        routes_started_total: Live routes.
+        routes_stopped_total: Live routes.
+        last_compare_ms: UTC, None = never.
+        manifest_difference: The manifest's file says something else than the shared table.
+    """
+
+    storage: str
+    instance: str
+    epoch: int
+    revision: int
+    applied_revision: int
+    routes: int
+    live_routes: int
+    failed: int
+    disabled: int
+    stale: bool
+    stale_reason: str
+    sources: int
+    endpoints: int
+    compared_total: int
+    drift_found_total: int
+    drift_repaired_total: int
+    reloads_total: int
+    gaps_total: int
+    losses_total: int
+    notices_total: int
+    notices_malformed_total: int
+    routes_started_total: int
+    routes_stopped_total: int
+    last_compare_ms: int | None
+    manifest_difference: bool
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return asdict(self)
+
+
+def cut(ids: list[str]) -> tuple[str, ...]:
+    """Give the first ids, sorted."""
+    return tuple(sorted(ids)[:LISTED_MAX])
+
+
+def _time(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        # Somebody's hand in the storage; no time at all.
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,172 @@
+"""Who asks, and may they?
+
+Owns the rules; asks the tokens in force. Invariants: whatever changes something needs a token with
+the role `write`; without a tokens file only this machine reads, and no page of another origin reads
+through a browser on this machine, be it by a name that it lets point here.
+
+Source: RFC 6750 (bearer tokens); Fetch Metadata (`Sec-Fetch-Site`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from edgehub.devices.token_file import Role
+from edgehub.web.problem import ProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from edgehub.devices.tokens import Tokens
+
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz"})
+"""Paths for everybody who reaches the port: the page without its figures, and the probes."""
+
+TENANT_PATHS: Final = ("/api/v1/routes",)
+"""Where tokens of a tenant may go: these paths and what lies below them."""
+
+_SAME_SITE: Final = ("", "same-origin", "none")
+_CHALLENGE: Final = 'Bearer realm="edgehub"'
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks.
+
+    Attributes:
+        name: Of the token; empty = somebody on this machine without one.
+        role: What they may do.
+        tenant: `org/application` to whose routes they are confined, None = they see the whole hub.
+    """
+
+    name: str
+    role: Role
+    tenant: str | None = None
+
+
+ANYBODY: Final = Principal("", Role.READ)
+
+
+class Access:
+    """See the module.
+
+    Args:
+        tokens: Those in force.
+        host_names: Names beside those of loopback under which requests without a token may come.
+    """
+
+    __slots__ = ("_host_names", "_tokens")
+
+    def __init__(self, tokens: Tokens, host_names: Collection[str] = ()) -> None:
+        self._tokens = tokens
+        self._host_names = frozenset(host_names)
+
+    def check(
+        self, method: str, path: str, headers: Mapping[str, str], *, from_here: bool
+    ) -> Principal:
+        """Give who asks.
+
+        Args:
+            method: Of the request.
+            path: Of its target.
+            headers: By name in small letters.
+            from_here: The request came in over loopback.
+
+        Raises:
+            ProblemError: 401 without a token that is in force where one is needed, 403 where the
+                request may not do this, 421 where it came by a name that is not this machine's.
+        """
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            principal = self._holder(authorization)
+        elif path in OPEN_PATHS and method in READING:
+            return ANYBODY
+        elif self._tokens.are_required or not from_here:
+            # A reload may have taken the tokens file away from a hub that listens on the network.
+            raise _unauthorized("a token is needed", 'send "Authorization: Bearer <token>"')
+        else:
+            principal = self._local(headers)
+        if method not in READING and principal.role is not Role.WRITE:
+            who = f"the token {principal.name!r}" if principal.name else "without a token one"
+            raise ProblemError(
+                HTTPStatus.FORBIDDEN,
+                "read_only",
+                f"{who} may read only",
+                hint="use a token with the role write: edgehub token add NAME --role write",
+            )
+        if principal.tenant is not None and not _is_below(path, TENANT_PATHS):
+            raise ProblemError(
+                HTTPStatus.FORBIDDEN,
+                "other_tenant",
+                f"the token {principal.name!r} is for the routes of {principal.tenant} only",
+            )
+        return principal
+
+    def _holder(self, authorization: str) -> Principal:
+        scheme, _, text = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthorized(
+                "this way to sign in is not known here", 'send "Authorization: Bearer <token>"'
+            )
+        token = self._tokens.find(text.strip())
+        if token is None:
+            raise _unauthorized(
+                "the token is not known", "edgehub token list shows the names; reload after add"
+            )
+        return Principal(token.name, token.role, token.tenant)
+
+    def _local(self, headers: Mapping[str, str]) -> Principal:
+        # A page elsewhere may let its own name point to 127.0.0.1, or ask across origins; neither
+        # has a header that says otherwise.
+        host = _name_of(headers.get("host", ""))
+        if not self._is_ours(host):
+            raise ProblemError(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "unknown_host",
+                "without a token, requests come by a name of this machine",
+                hint="use localhost or 127.0.0.1, or name it in web.host_names",
+            )
+        origin = headers.get("origin")
+        foreign = origin is not None and not self._is_ours(_name_of(origin.partition("://")[2]))
+        if foreign or headers.get("sec-fetch-site", "") not in _SAME_SITE:
+            raise ProblemError(
+                HTTPStatus.FORBIDDEN,
+                "foreign_origin",
+                "without a token, pages of other origins may not ask",
+            )
+        return ANYBODY
+
+    def _is_ours(self, host: str) -> bool:
+        if host == "localhost" or host.endswith(".localhost") or host in self._host_names:
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+
+def _is_below(path: str, roots: Collection[str]) -> bool:
+    return any(path == root or path.startswith(f"{root}/") for root in roots)
+
+
+def _name_of(authority: str) -> str:
+    """Give the host of `host:port`, without the brackets of an IPv6 address."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0].rstrip(".").lower()
+
+
+def _unauthorized(detail: str, hint: str) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.UNAUTHORIZED,
+        "unauthorized",
+        detail,
+        hint=hint,
+        headers={"WWW-Authenticate": _CHALLENGE},
+    )

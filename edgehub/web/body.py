@@ -1,0 +1,80 @@
+"""JSON bodies of requests: read strictly, refused with line and column.
+
+Owns the reading. What a body means is for the part that gets it.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from edgehub.web.problem import Fault, ProblemError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+async def json_body(request: Request) -> Any:
+    """Give the value that a request brings.
+
+    Raises:
+        ProblemError: 415 for another kind of body, 400 if it is no JSON.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "not_json",
+            "a body is JSON",
+            hint='send "Content-Type: application/json"',
+        )
+    body = await request.body()
+    try:
+        value = json.loads(body, object_pairs_hook=_members, parse_constant=_refuse_constant)
+        _refuse_half_characters(body, value)
+    except json.JSONDecodeError as error:
+        fault = Fault(path="", message=error.msg, line=error.lineno, column=error.colno)
+        raise _no_json(f"line {error.lineno}, column {error.colno}: {error.msg}", fault) from error
+    except UnicodeDecodeError as error:
+        reason = f"not UTF-8: byte {error.start}"
+        raise _no_json(reason, Fault(path="", message=reason)) from error
+    except RecursionError as error:
+        reason = "nested too deep"
+        raise _no_json(reason, Fault(path="", message=reason)) from error
+    except ValueError as error:
+        # Of a member that is given twice, of NaN, of an integer with thousands of digits.
+        raise _no_json(str(error), Fault(path="", message=str(error))) from error
+    return value
+
+
+def _refuse_half_characters(body: bytes, value: object) -> None:
+    r"""Refuse a lone `\ud800` to `\udfff`: no file, no topic and no answer can hold it."""
+    if rb"\ud" not in body.lower():
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        msg = r"it holds half a character: write no lone \ud800 to \udfff"
+        raise ValueError(msg) from error
+
+
+def _no_json(reason: str, fault: Fault) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.BAD_REQUEST, "bad_json", f"the body is no JSON: {reason}", faults=[fault]
+    )
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"{twice[:40]!r} is given twice"
+        raise ValueError(msg)
+    return members
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    msg = f"{name} is no JSON number"
+    raise ValueError(msg)

@@ -1,0 +1,272 @@
+"""Entities over HTTP: who is behind the hub, who sends without being registered.
+
+Owns the way between requests and the desk of the mapper; what a registration may say is for the
+mapper to know. Invariant: what is answered with success is durable.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Protocol
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgehub.entities.faults import (
+    EntityArgumentError,
+    MappingError,
+    NoRoomError,
+    UnknownEntityError,
+)
+from edgehub.errors import EdgeHubError
+from edgehub.web.answers import JsonResponse
+from edgehub.web.body import json_body
+from edgehub.web.problem import ProblemError, problem_answers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_ENTITY: Final = "/api/v1/entities/{topic_id:path}"
+_OFF: Final = "this hub keeps no entities"
+_CHANGES: Final = problem_answers(
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+    HTTPStatus.INSUFFICIENT_STORAGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+
+
+class EntityDesk(Protocol):
+    """The desk of the mapper as this API uses it."""
+
+    def entities(
+        self, *, root: str | None, parent: str | None, type_: str | None
+    ) -> list[dict[str, Any]]:
+        """List entities."""
+
+    def show(self, topic_id: str) -> dict[str, Any]:
+        """Describe one."""
+
+    async def register(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Register one."""
+
+    async def change(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Change its parent or its health."""
+
+    async def remove(self, topic_id: str) -> dict[str, Any]:
+        """Forget one and all below it."""
+
+    def pending(self) -> dict[str, Any]:
+        """Describe the registration debt."""
+
+
+class Which(BaseModel):
+    """Parameters of the list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    root: str | None = Field(default=None, description="Only this one and all below it.")
+    parent: str | None = Field(default=None, description="Only those right below this one.")
+    type: Literal["device", "child-device", "service"] | None = None
+
+
+class EntityView(BaseModel):
+    """One entity; `edgehub entity list --json` has the same members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    topic_id: str = Field(alias="@topic-id", description="Four segments.")
+    type_: str = Field(alias="@type", description="`device`, `child-device` or `service`.")
+    external_id: str = Field(alias="@id", description="Its id at the cloud.")
+    parent: str | None = Field(alias="@parent", description="Null for the gateway.")
+    health: str | None = Field(alias="@health")
+    name: str
+    auto_registered: bool
+    announced: bool = Field(description="False: the cloud has refused to create it.")
+
+
+class EntitiesView(BaseModel):
+    """A list of entities."""
+
+    entities: list[EntityView]
+
+
+class WholeEntityView(EntityView):
+    """One entity with what is known of it."""
+
+    twin: dict[str, Any]
+    children: list[str] = Field(description="Topic ids of those right below it.")
+
+
+class RegisteredView(BaseModel):
+    """What became of a registration."""
+
+    model_config = ConfigDict(extra="allow")
+
+    outcome: str = Field(description="`registered`, `updated`, `unchanged` or `pending`.")
+    entity: WholeEntityView | None = Field(default=None, description="Absent while it is pending.")
+
+
+class RemovedView(BaseModel):
+    """What was forgotten."""
+
+    removed: list[str] = Field(description="Topic ids.")
+
+
+class DebtView(BaseModel):
+    """Who sends without being registered."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: int = Field(description="Held in all.")
+    bytes: int
+    evicted_total: int
+    expired_total: int
+    entities_total: int
+    entities: list[dict[str, Any]] = Field(description="The largest debts first.")
+
+
+def entities_router(desk_of: Callable[[], EntityDesk | None]) -> APIRouter:
+    """Make the router.
+
+    Args:
+        desk_of: Gives the desk, None = the hub runs no mapper.
+    """
+
+    def desk() -> EntityDesk:
+        found = desk_of()
+        if found is None:
+            raise ProblemError(
+                HTTPStatus.NOT_FOUND,
+                "no_entities",
+                _OFF,
+                hint="set enabled = true in [mapper] and restart it",
+            )
+        return found
+
+    router = APIRouter(tags=["entities"])
+    _add_reading(router, desk)
+    _add_writing(router, desk)
+    return router
+
+
+def _add_reading(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
+    @router.get(
+        "/api/v1/entities",
+        response_model=EntitiesView,
+        operation_id="list_entities",
+        responses=problem_answers(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
+    )
+    async def list_entities(options: Annotated[Which, Query()]) -> JsonResponse:
+        """List registered entities, the gateway first."""
+        try:
+            found = desk().entities(root=options.root, parent=options.parent, type_=options.type)
+        except EdgeHubError as error:
+            _refuse_read(error)
+        return JsonResponse({"entities": found})
+
+    @router.get(
+        "/api/v1/registration-debt",
+        response_model=DebtView,
+        operation_id="registration_debt",
+        responses=problem_answers(HTTPStatus.NOT_FOUND),
+    )
+    async def registration_debt() -> JsonResponse:
+        """Show who sends without being registered, the largest debts first."""
+        return JsonResponse(desk().pending())
+
+    @router.get(
+        _ENTITY,
+        response_model=WholeEntityView,
+        operation_id="show_entity",
+        responses=problem_answers(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
+    )
+    async def show_entity(topic_id: str) -> JsonResponse:
+        """Show one entity; slashes at the end of its topic id may be left out."""
+        try:
+            return JsonResponse(desk().show(topic_id))
+        except EdgeHubError as error:
+            _refuse_read(error)
+
+
+def _add_writing(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
+    @router.put(
+        _ENTITY,
+        response_model=RegisteredView,
+        operation_id="register_entity",
+        responses=_CHANGES,
+        openapi_extra=_BODY,
+    )
+    async def register_entity(request: Request, topic_id: str) -> JsonResponse:
+        """Register an entity, or change its registration, as a message on its topic would."""
+        document = _object(await json_body(request))
+        try:
+            return JsonResponse(await desk().register(topic_id, document))
+        except EdgeHubError as error:
+            _refuse(error)
+
+    @router.patch(
+        _ENTITY,
+        response_model=RegisteredView,
+        operation_id="change_entity",
+        responses=_CHANGES,
+        openapi_extra=_BODY,
+    )
+    async def change_entity(request: Request, topic_id: str) -> JsonResponse:
+        """Change `@parent` or `@health` of an entity."""
+        document = _object(await json_body(request))
+        try:
+            return JsonResponse(await desk().change(topic_id, document))
+        except EdgeHubError as error:
+            _refuse(error)
+
+    @router.delete(
+        _ENTITY,
+        response_model=RemovedView,
+        operation_id="remove_entity",
+        responses=_CHANGES,
+    )
+    async def remove_entity(topic_id: str) -> JsonResponse:
+        """Forget an entity and all below it; the cloud is told nothing."""
+        try:
+            return JsonResponse(await desk().remove(topic_id))
+        except EdgeHubError as error:
+            _refuse(error)
+
+
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+_PROBLEMS: Final[dict[type[EdgeHubError], tuple[HTTPStatus, str]]] = {
+    UnknownEntityError: (HTTPStatus.NOT_FOUND, "unknown_entity"),
+    NoRoomError: (HTTPStatus.INSUFFICIENT_STORAGE, "no_room"),
+    EntityArgumentError: (HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request"),
+    MappingError: (HTTPStatus.CONFLICT, "refused"),
+}
+
+
+def _object(document: Any) -> dict[str, Any]:
+    if isinstance(document, dict):
+        return document
+    raise ProblemError(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "not_an_object", "a registration is a JSON object"
+    )
+
+
+def _refuse_read(error: EdgeHubError) -> NoReturn:
+    if isinstance(error, MappingError):
+        # Nothing stands in the way of reading but what was asked: it is no topic id.
+        status, code = _PROBLEMS[EntityArgumentError]
+        raise ProblemError(status, code, str(error)) from error
+    _refuse(error)
+
+
+def _refuse(error: EdgeHubError) -> NoReturn:
+    problem = _PROBLEMS.get(type(error))
+    if problem is None:
+        raise error
+    raise ProblemError(*problem, str(error)) from error

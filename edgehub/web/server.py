@@ -1,0 +1,311 @@
+"""Connections of the HTTP API: uvicorn's protocol in the hub's loop, with an end for everything.
+
+Owns the listening sockets, the connections and their one timer. uvicorn parses and speaks HTTP; its
+own server is not used, since it takes the process's signals and wakes ten times a second. What it
+has no bound for is bounded here: connections, headers, the time of a request and of reading an
+answer. Invariant: every task belongs to the group of `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from edgehub.web.problem import MEDIA_TYPE, ProblemError
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable, Coroutine
+
+    from starlette.types import ASGIApp
+
+    from edgehub.clock import Clock, TimerHandle
+
+SWEEP_S: Final = 1.0
+"""How exact the times of connections are; one timer serves them all, while there are any."""
+
+HEADER_BYTES_MAX: Final = 16_384
+"""Request line and headers."""
+
+IDLE_TIMEOUT_S: Final = 30
+"""Between two requests of a connection."""
+
+LINGER_S: Final = 2.0
+"""So long a refused client may go on sending, or it would lose the answer to a reset."""
+
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_BACKLOG: Final = 64
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Limits and times.
+
+    Attributes:
+        connections_max: Open connections.
+        request_timeout_s: For a whole request, and for the client to read the answer.
+    """
+
+    connections_max: int = 64
+    request_timeout_s: float = 30.0
+
+
+class WebServer:
+    """See the module.
+
+    Args:
+        app: What answers requests.
+        options: Limits and times.
+        clock: For all timers.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServerOptions, clock: Clock) -> None:
+        self.options = options
+        self.clock = clock
+        self.accepted_total = 0
+        self.state = ServerState()
+        self.config = Config(
+            app=app,
+            interface="asgi3",
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=IDLE_TIMEOUT_S,
+        )
+        self.config.load()
+        self._servers: list[asyncio.Server] = []
+        self._timer: TimerHandle | None = None
+        self.tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def connections(self) -> set[Connection]:
+        """Give the open connections."""
+        return cast("set[Connection]", self.state.connections)
+
+    async def run(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+        """Accept and serve until cancelled; what is unanswered then is cut off.
+
+        Args:
+            sockets: Bound and listening; closed at the end.
+            tls: Certificate, None = plain HTTP.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            self.tasks = tasks
+            try:
+                for sock in sockets:
+                    server = await loop.create_server(
+                        lambda: Connection(self),
+                        sock=sock,
+                        backlog=_BACKLOG,
+                        ssl=tls,
+                        ssl_handshake_timeout=None if tls is None else _HANDSHAKE_TIMEOUT_S,
+                    )
+                    self._servers.append(server)
+                await asyncio.Event().wait()
+            finally:
+                self.stop_accepting()
+                for connection in list(self.connections):
+                    connection.shutdown()
+                for request in list(self.state.tasks):
+                    request.cancel()
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those that are there get their answers, then close."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def watch(self) -> None:
+        """Have the connections looked at, as long as there are any."""
+        if self._timer is None:
+            self._timer = self.clock.call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now = self.clock.monotonic()
+        for connection in list(self.connections):
+            connection.check(now)
+        if self.connections:
+            self.watch()
+
+
+class _Loop:
+    """The loop as uvicorn's protocol sees it: tasks belong to the server's group."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: WebServer) -> None:
+        self._server = server
+
+    def create_task(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._server.tasks is not None, "connections exist only while the server runs"
+        return self._server.tasks.create_task(request, name="web[request]")
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        return self._server.clock.call_later(delay_s, callback)
+
+
+class Connection(HttpToolsProtocol):
+    """One connection: uvicorn's, with bounds."""
+
+    def __init__(self, server: WebServer) -> None:
+        loop = cast("asyncio.AbstractEventLoop", _Loop(server))
+        super().__init__(server.config, server.state, {}, _loop=loop)
+        self.logger = _logger
+        self._web = server
+        self._head_bytes = 0
+        self._refusal: ProblemError | None = None
+        self._refused = False
+        self._whole = True
+        self._due: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """A client has connected."""
+        super().connection_made(transport)
+        web = self._web
+        web.accepted_total += 1
+        web.watch()
+        self._wait(web.options.request_timeout_s)
+        if len(web.connections) > web.options.connections_max:
+            self._refuse(
+                ProblemError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    "too_many_connections",
+                    "too many connections",
+                    headers={"Retry-After": "10"},
+                )
+            )
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sends."""
+        if not self._refused:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._whole = False
+        self._wait(self._web.options.request_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of its target."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_message_complete(self) -> None:
+        """The request is whole; from here on the handler has its own time."""
+        super().on_message_complete()
+        self._whole = True
+        self._due = None
+
+    def pause_writing(self) -> None:
+        """The client does not read its answer fast enough."""
+        super().pause_writing()
+        self._wait(self._web.options.request_timeout_s)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        if self._whole:
+            self._due = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or has too long headers."""
+        del msg
+        self._refuse(
+            self._refusal
+            or ProblemError(
+                HTTPStatus.BAD_REQUEST, "bad_request", "this is no valid HTTP/1.1 request"
+            )
+        )
+
+    def check(self, now: float) -> None:
+        """End what takes too long."""
+        if self._due is None or now < self._due or self.transport is None:
+            return
+        unread = self.flow.write_paused
+        # uvicorn has no request in hand before the first one, whatever it declares.
+        begun = bool(self.cycle) and self.cycle.response_started
+        if self._refused or self._whole or unread or begun:
+            # Nothing to be told: no request, or nobody who reads.
+            self.transport.abort()
+            return
+        self._refuse(
+            ProblemError(
+                HTTPStatus.REQUEST_TIMEOUT,
+                "too_slow",
+                f"the request took more than {self._web.options.request_timeout_s:g} s",
+            )
+        )
+
+    def _wait(self, seconds: float) -> None:
+        self._due = self._web.clock.monotonic() + seconds
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEADER_BYTES_MAX:
+            self._refusal = ProblemError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "headers_too_large",
+                f"request line and headers have at most {HEADER_BYTES_MAX} bytes",
+            )
+            # Ends the parser, whose error comes back as `send_400_response`.
+            raise ValueError(self._refusal.detail)
+
+    def _refuse(self, problem: ProblemError) -> None:
+        """Answer without a handler; what still comes is passed over until the client is done."""
+        self._refused = True
+        body = problem.body()
+        lines = [
+            f"HTTP/1.1 {problem.status.value} {problem.status.phrase}",
+            f"content-type: {MEDIA_TYPE}",
+            f"content-length: {len(body)}",
+            "connection: close",
+            *(f"{name.lower()}: {value}" for name, value in problem.headers.items()),
+        ]
+        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        if self.transport.can_write_eof():
+            with contextlib.suppress(OSError):
+                self.transport.write_eof()
+        self._wait(LINGER_S)
+
+
+class _Forward(logging.Handler):
+    """Passes on what uvicorn finds wrong with an answer; the rest is told as problems."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, asyncio.CancelledError):
+            log.error("web.answer_failed", reason=record.getMessage(), error=repr(error))
+
+
+_logger: Final = logging.getLogger("edgehub.web.server")
+_logger.addHandler(_Forward(logging.ERROR))
+_logger.propagate = False

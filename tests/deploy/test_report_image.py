@@ -1,0 +1,79 @@
+"""The Dockerfile of the report: what it is built from, who runs it, and that its steps work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.dockerfile import environment, exec_form, read_stages, values
+from tests.support.journal_lines import HandJournal
+from tests.support.report import DATE, Results
+from tests.support.report_days import sends
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy" / "report.Dockerfile"
+(STAGE,) = read_stages(FILE)
+
+
+def test_the_build_sees_what_it_copies_and_no_more() -> None:
+    """Local settings, state and secrets never reach a build."""
+    ignored = FILE.with_name(f"{FILE.name}.dockerignore")
+    lines = ignored.read_text("utf-8").splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    allowed = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
+    assert allowed == {name for rest in values(STAGE, "COPY") for name in rest.split()[:-1]}
+    assert all((ROOT / name).exists() for name in allowed)
+
+
+def test_it_runs_as_a_user_that_has_a_name() -> None:
+    """The hub's number, since the export belongs to it; Java does without none."""
+    made, install = values(STAGE, "RUN")
+    (user,) = values(STAGE, "USER")
+    hub = values(read_stages(ROOT / "deploy" / "Dockerfile")[-1], "USER")
+    assert [user] == hub
+    assert re.match(rf"useradd --uid {user.split(':')[0]} ", made)
+    assert "-c constraints.txt '.[spark,java]'" in install
+    assert exec_form(*values(STAGE, "ENTRYPOINT")) == ["edgehub", "report"]
+    assert environment(STAGE)["PATH"].startswith("/opt/edgehub/bin:")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_its_steps_give_a_report_without_another_java(tmp_path: Path) -> None:
+    """What the build copies and installs, in a folder; then a day, with nothing else on PATH."""
+    source = tmp_path / "src"
+    source.mkdir()
+    for rest in values(STAGE, "COPY"):
+        *names, _ = rest.split()
+        for name in names:
+            origin = ROOT / name
+            if origin.is_dir():
+                shutil.copytree(origin, source / name)
+            else:
+                shutil.copy(origin, source)
+    place = str(tmp_path / "opt")
+    steps = values(STAGE, "RUN")[1].replace("/opt/edgehub", place).replace("/src/*", str(source))
+    steps = steps.replace("python3 ", f"{sys.executable} ")
+    subprocess.run(["sh", "-ec", steps], cwd=source, check=True, timeout=900)
+    journal = HandJournal(DATE)
+    sends(journal, "10:00:00", "10:05:00")
+    journal.write(tmp_path / "export")
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    command = [f"{place}/bin/edgehub", "report", DATE]
+    folders = ["--input", str(tmp_path / "export"), "--output", str(tmp_path / "reports")]
+    tools = ":".join([f"{place}/bin", str(empty)])
+    for name in ("sh", "bash", "dirname", "ps", "uname", "env", "cat", "tr"):
+        found = shutil.which(name)
+        assert found is not None
+        (empty / name).symlink_to(found)
+    given = {"PATH": tools, "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")}
+    subprocess.run([*command, *folders], check=True, timeout=300, env=given)
+    assert Results(tmp_path / "reports").metrics["outcome"] == "done"

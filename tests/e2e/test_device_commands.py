@@ -1,0 +1,116 @@
+"""`edgehub device` against a running hub."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import paho.mqtt.client as paho
+import pytest
+
+from edgehub.cli.daemon import CommandError
+from edgehub.cli.main import main
+from tests.support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A hub alone that elects, with three devices that were heard."""
+    daemon = Daemon(
+        tmp_path_factory.mktemp("hub"),
+        'hub_id = "hub-1"\ndata_dir = "data"\n[log]\nformat = "json"\n[mqtt]\nport = 0\n'
+        '[affinity]\ncoordinator = "in-process"\n',
+    ).start()
+    for name in ("dev-a", "dev-b", "dev-c"):
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name)
+        client.connect("127.0.0.1", daemon.mqtt_port)
+        client.loop_start()
+        for sequence in (1, 2, 2):
+            topic = f"devices/{name}/messages/events/sequence={sequence}"
+            client.publish(topic, b"x", qos=1).wait_for_publish(10)
+        client.disconnect()
+        client.loop_stop()
+    yield daemon
+    daemon.close()
+
+
+def run(hub: Daemon, *arguments: str, code: int = 0) -> str:
+    """Run the command line in this process; gives what it printed."""
+    printed = io.StringIO()
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(["--config", str(hub.config), "device", *arguments])
+    assert (ended.value.code or 0) == code, printed.getvalue()
+    return printed.getvalue()
+
+
+def run_process(hub: Daemon, *arguments: str) -> str:
+    """Run the command line as people do."""
+    command = [sys.executable, "-m", "edgehub", "--config", str(hub.config), "device", *arguments]
+    return subprocess.run(
+        command, cwd=hub.folder, capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+
+
+def test_devices_are_listed_shown_and_changed(hub: Daemon) -> None:
+    """In pages, for people and for programs; a profile counts at once and outlives the hub."""
+    page = json.loads(run_process(hub, "list", "--limit", "2", "--json"))
+    assert [row["device_id"] for row in page["devices"]] == ["dev-a", "dev-b"]
+    assert page["next"] == "dev-b"
+    assert {row["ownership"] for row in page["devices"]} == {"owner"}
+    rest = run(hub, "list", "--after", "dev-b")
+    assert "dev-c" in rest
+    assert "dev-a" not in rest
+
+    shown = json.loads(run(hub, "show", "dev-a", "--json"))
+    assert shown["session"]["f_cnt_up"] == 2
+    assert shown["profile"]["deduplication"] == "drop"
+    assert (shown["queue"]["done"], shown["queue"]["running"]) == (4, None)
+    assert [entry["cause"] for entry in shown["ledger"]] == ["first"]
+
+    run(hub, "set", "dev-a", "--gateway-id", "hub-9", "--keep-alive-s", "300")
+    assert hub.call("device show", device_id="dev-a")["profile"]["gateway_id"] == "hub-9"
+    with pytest.raises(CommandError, match="at least 60"):
+        hub.call("device set", device_id="dev-a", keep_alive_s=5)
+    status = hub.call("status")
+    assert status["affinity"]["frames"] == {"processed": 9}
+    assert sum(queue["depth"] for queue in status["queues"]) == 6, "repetitions are not stored"
+
+    assert hub.stop() == 0
+    hub.start()
+    profile = hub.call("device show", device_id="dev-a")["profile"]
+    assert (profile["gateway_id"], profile["keep_alive_s"]) == ("hub-9", 300)
+
+    assert "forgotten" in run(hub, "forget", "dev-a", "--yes")
+    assert hub.call("device show", device_id="dev-a")["profile"]["gateway_id"] is None
+    assert "has no device" in run(hub, "forget", "dev-a", "--yes", code=1)
+    assert "--yes" in run(hub, "forget", "dev-a", code=2)
+
+
+def test_the_ledger_says_who_owned_what(hub: Daemon) -> None:
+    """A hub alone saw each of its devices once, and no ping-pong."""
+    ledger = hub.call("device ledger")
+    assert [entry["device_id"] for entry in ledger["entries"]] == ["dev-a", "dev-b", "dev-c"]
+    assert ledger["last_hour"] == {
+        "taken": 0,
+        "lost": 0,
+        "ping_pongs": 0,
+        "sessions_taken_over": 0,
+    }
+    text = run(hub, "ledger", "dev-b")
+    assert "last hour: 0 taken, 0 lost, 0 ping-pongs" in text
+    assert "dev-b" in text
+    assert "dev-a" not in text
+    assert "profile.deduplication: drop" in run(hub, "show", "dev-b")

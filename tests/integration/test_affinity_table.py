@@ -1,0 +1,71 @@
+"""Flags, reading position and ledger of devices, in the store's own commits."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgehub.store.affinity_table import LEDGER_ROWS_MAX, AffinityTable, FlagRow
+from tests.support.stores import a_message, a_result, running
+
+pytestmark = pytest.mark.integration
+
+
+async def test_flags_and_position_are_there_after_a_restart(tmp_path):
+    """The last one of each device; nothing had to be waited for."""
+    async with running(tmp_path / "queue.db") as bench:
+        table = AffinityTable(bench.store)
+        assert await table.load() == ([], "")
+        table.keep_flag(FlagRow("d", "owner", 3))
+        table.keep_flag(FlagRow("d", "loser", 4))
+        table.keep_flag(FlagRow("e", "owner", 5))
+        table.keep_flag(FlagRow("f", "owner", 6))
+        table.forget_flag("f")
+        table.keep_position("one-7")
+    async with running(tmp_path / "queue.db") as bench:
+        rows, position = await AffinityTable(bench.store).load()
+        assert sorted(rows) == [FlagRow("d", "loser", 4), FlagRow("e", "owner", 5)]
+        assert position == "one-7"
+
+
+async def test_a_flag_joins_the_commit_of_its_message(tmp_path):
+    """It costs none of its own."""
+    async with running(tmp_path / "queue.db") as bench:
+        table = AffinityTable(bench.store)
+        await bench.store.flush()
+        before = bench.store.statistics().commits_total
+        table.keep_flag(FlagRow("d", "owner", 1))
+        bench.store.append(a_message(), [a_result()], lambda _token, _refusal: None, 0)
+        await bench.store.flush()
+        assert bench.store.statistics().commits_total - before <= 2
+        assert (await table.load())[0] == [FlagRow("d", "owner", 1)]
+
+
+async def test_the_ledger_is_bounded_and_read_by_device(tmp_path):
+    """The oldest entries leave; the newest come last."""
+    async with running(tmp_path / "queue.db") as bench:
+        table = AffinityTable(bench.store)
+        for number in range(LEDGER_ROWS_MAX + 50):
+            table.note(
+                "d" if number % 1000 == 0 else "e",
+                ownership="owner",
+                former="loser",
+                cause="owner_silent",
+                other="h2",
+                epoch=number,
+            )
+        await bench.store.flush()
+        rows = await table.ledger(None)
+        assert len(rows) == LEDGER_ROWS_MAX
+        assert rows[-1].epoch == LEDGER_ROWS_MAX + 49
+        assert rows[0].epoch == 50
+        own = await table.ledger("d", limit=3)
+        assert [row.epoch for row in own] == [8000, 9000, 10_000]
+        assert await table.ledger(None, since_ms=rows[-1].at_ms + 1) == []
+
+
+async def test_changes_after_the_end_disturb_nobody(tmp_path):
+    """The store is closed, and the flag in memory holds."""
+    async with running(tmp_path / "queue.db") as bench:
+        table = AffinityTable(bench.store)
+    table.keep_flag(FlagRow("d", "owner", 1))
+    table.keep_position("x-1")

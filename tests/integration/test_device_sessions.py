@@ -1,0 +1,268 @@
+"""A device's own upstream session, at a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import paho.mqtt.publish as paho_publish
+import pytest
+
+from edgehub.clock import SystemClock
+from edgehub.endpoints.device_session import (
+    DeviceSession,
+    End,
+    SessionError,
+    SessionOptions,
+)
+from edgehub.endpoints.device_sessions import OPENINGS_MAX, DeviceSessions
+from edgehub.message import DELIVERED, FailureKind
+from tests.support.memory_queue import a_row
+from tests.support.mosquitto import Mosquitto
+
+TOPIC = b"devices/d/messages/events/"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """One broker for all tests that do not stop it."""
+    with Mosquitto(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+class Bench:
+    """Sessions of the device `d`, and what they told."""
+
+    def __init__(self, port: int, **options) -> None:
+        self.options = SessionOptions(**{"host": "127.0.0.1", "port": port, **options})
+        self.ends: list[End] = []
+        self.ended = asyncio.Event()
+        self.messages: asyncio.Queue = asyncio.Queue()
+        self.results: asyncio.Queue = asyncio.Queue()
+
+    def session(self) -> DeviceSession:
+        """Make a session."""
+        return DeviceSession(
+            "d",
+            self.options,
+            clock=SystemClock(),
+            ended=self._ended,
+            message=lambda _device, packet: self.messages.put_nowait(packet),
+        )
+
+    def send(self, session: DeviceSession, number: int) -> None:
+        """Send a row."""
+        row = a_row(number)
+        session.send(row, TOPIC, lambda _row, result: self.results.put_nowait(result))
+
+    def _ended(self, _device: str, end: End, _reason: str) -> None:
+        self.ends.append(end)
+        self.ended.set()
+
+
+@pytest.fixture(params=[4, 5], ids=["3.1.1", "5"])
+async def bench(request, broker):
+    """Sessions of either version."""
+    return Bench(broker.port, version=request.param)
+
+
+async def test_rows_are_confirmed(bench):
+    """Each once, and the session closes with a goodbye."""
+    session = bench.session()
+    await session.open()
+    for number in range(1, 301):
+        bench.send(session, number)
+    async with asyncio.timeout(10):
+        results = [await bench.results.get() for _ in range(300)]
+    assert set(results) == {DELIVERED}
+    assert session.in_flight == 0
+    assert session.unsent_bytes() == 0
+    await session.close()
+    assert not session.is_open
+    assert bench.ends == [End.CLOSED]
+
+
+async def test_a_session_is_opened_again_after_its_end(bench):
+    """As often as it is needed."""
+    session = bench.session()
+    for number in range(3):
+        await session.open()
+        bench.send(session, number + 1)
+        async with asyncio.timeout(10):
+            assert await bench.results.get() is DELIVERED
+        await session.close()
+        await session.close()
+
+
+async def test_a_second_session_takes_over(bench):
+    """The first one hears of it, settles its rows, and does not come back by itself."""
+    first, second = bench.session(), bench.session()
+    await first.open()
+    await second.open()
+    async with asyncio.timeout(10):
+        await bench.ended.wait()
+    assert bench.ends[0] in {End.TAKEN_OVER, End.DROPPED}
+    assert not first.is_open
+    assert second.is_open
+    await second.close()
+
+
+async def test_a_lost_broker_settles_what_is_under_way(tmp_path):
+    """As away, so that it comes again, and a session that cannot be opened says why."""
+    broker = Mosquitto(tmp_path / "lost").start()
+    bench = Bench(broker.port)
+    session = bench.session()
+    await session.open()
+    broker.stop()
+    bench.send(session, 1)
+    async with asyncio.timeout(10):
+        assert (await bench.results.get()).kind is FailureKind.AWAY
+        await bench.ended.wait()
+    with pytest.raises(SessionError):
+        await session.open()
+    assert not session.is_open
+
+
+async def test_messages_to_the_device_come_over_its_session(bench, broker):
+    """While it is open, and those that were sent meanwhile with the next one."""
+    session = bench.session()
+    await session.open()
+    session.subscribe("devices/d/messages/devicebound/#")
+    topic = "devices/d/messages/devicebound/p=1"
+
+    async def publish(body: str) -> None:
+        await asyncio.to_thread(
+            paho_publish.single,
+            topic,
+            body,
+            qos=1,
+            hostname="127.0.0.1",
+            port=broker.port,
+        )
+
+    async with asyncio.timeout(10):
+        await publish("one")
+        message = await bench.messages.get()
+        assert (message.topic, message.body) == (topic, b"one")
+        session.acknowledge(message)
+        await session.close()
+        await publish("two")
+        await session.open()
+        message = await bench.messages.get()
+        assert message.body == b"two"
+        session.acknowledge(message)
+        await session.close()
+
+
+async def test_a_device_signs_in_with_its_own_password(tmp_path):
+    """Name and file come from templates; a wrong password is an error, not a session."""
+    users = {"d": "secret", "e": "other"}
+    with Mosquitto(tmp_path / "users", users=users) as broker:
+        await asyncio.to_thread((tmp_path / "d.password").write_text, "secret\n")
+        bench = Bench(
+            broker.port, username="{device}", password_file=str(tmp_path / "{device}.password")
+        )
+        session = bench.session()
+        await session.open()
+        await session.close()
+        await asyncio.to_thread((tmp_path / "d.password").write_text, "wrong\n")
+        with pytest.raises(SessionError, match="refused"):
+            await session.open()
+        await asyncio.to_thread((tmp_path / "d.password").unlink)
+        with pytest.raises(SessionError):
+            await session.open()
+
+
+async def test_an_opening_may_be_cancelled():
+    """Nothing stays open, whatever the peer does."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _r, writer: writers.append(writer), "127.0.0.1", 0)
+    bench = Bench(server.sockets[0].getsockname()[1])
+    session = bench.session()
+    async with asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(session.open())
+        await asyncio.wait({opening}, timeout=0.2)
+        opening.cancel()
+    assert opening.cancelled()
+    assert not session.is_open
+    assert bench.ends == []
+    server.close()
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_few_sessions_are_opened_at_once():
+    """When a link comes back all devices want theirs; the peer gets them in bounded numbers."""
+    waiting: list[asyncio.StreamWriter] = []
+    writers: list[asyncio.StreamWriter] = []
+    seen: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.read(100)
+        waiting.append(writer)
+        seen.append(len(waiting))
+        # The next turns of the loop bring whoever else is let through.
+        await asyncio.sleep(0.01)
+        waiting.remove(writer)
+        writer.write(b"\x20\x03\x00\x00\x00")
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=500)
+    sessions = DeviceSessions(
+        SimpleNamespace(id="upstream"),
+        SessionOptions(host="127.0.0.1", port=server.sockets[0].getsockname()[1]),
+        on_behalf=False,
+        clock=SystemClock(),
+        device_bound=None,
+    )
+    names = [f"d{number}" for number in range(3 * OPENINGS_MAX)]
+    async with asyncio.timeout(15), asyncio.TaskGroup() as tasks:
+        for name in names:
+            tasks.create_task(sessions.open(name))
+    assert sessions.open_sessions() == len(names)
+    assert max(seen) <= OPENINGS_MAX
+    for name in names:
+        await sessions.session(name).close()
+    server.close()
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_session_that_is_being_opened_is_not_given_up_for_room(monkeypatch):
+    """Nor one that is being closed; each device has one session object as long as it is in use."""
+    monkeypatch.setattr("edgehub.endpoints.device_sessions.SESSIONS_KEPT", 2)
+    writers: list[asyncio.StreamWriter] = []
+    connected = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.read(100)
+        connected.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    sessions = DeviceSessions(
+        SimpleNamespace(id="upstream"),
+        SessionOptions(host="127.0.0.1", port=server.sockets[0].getsockname()[1]),
+        on_behalf=False,
+        clock=SystemClock(),
+        device_bound=None,
+    )
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(sessions.open("d"))
+        await connected.wait()
+        before = sessions.session("d")
+        for number in range(5):
+            sessions.session(f"other-{number}")
+        assert sessions.session("d") is before
+        writers[0].write(b"\x20\x03\x00\x00\x00")
+        await opening
+    assert sessions.open_sessions() == 1
+    writers[0].close()
+    await writers[0].wait_closed()
+    async with asyncio.timeout(10):
+        while not before.is_idle:  # noqa: ASYNC110 - a session has no event of its end
+            await asyncio.sleep(0.01)
+    assert sessions.open_sessions() == 0
+    server.close()

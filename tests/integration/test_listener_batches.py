@@ -1,0 +1,195 @@
+"""A parent's listener takes batches of a child hub apart: messages are as if sent one by one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import mqtt5
+import pytest
+
+from edgehub import batch
+from edgehub.batch import BATCH_TYPE, build_batch
+from edgehub.devices.identity_file import Identity, changing
+from edgehub.devices.passwords import PasswordHash
+from edgehub.message import Refusal
+from tests.support import mqtt_wire as wire
+from tests.support.mqtt5_client import Client5
+from tests.support.mqtt_listener import running
+from tests.support.mqtt_wire import RawClient
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+TOPIC = f"devices/child/messages/events/%24.ct={quote(BATCH_TYPE, safe='')}&%24.ce=zstd"
+
+
+@pytest.fixture
+def identities_file(tmp_path: Path) -> Path:
+    """Give a file with one child hub, which speaks for `dev-*`."""
+    path = tmp_path / "identities.jsonl"
+    with changing(path) as identities:
+        password = PasswordHash.of(b"secret")
+        identities["child"] = Identity(id="child", password=password, on_behalf=("dev-*",))
+    return path
+
+
+async def _child(port: int) -> RawClient:
+    return await RawClient.signed_in(port, "child", user="child", password=b"secret")
+
+
+def _payload(*records: dict[str, Any], compress: bool = True) -> bytes:
+    return build_batch([json.dumps(record).encode() for record in records], compress=compress)
+
+
+def _record(number: int, device: str = "dev-1", **more: Any) -> dict[str, Any]:
+    return {"id": f"m{number}", "device": device, "body": f"body {number}", **more}
+
+
+@pytest.mark.parametrize("compress", [False, True])
+async def test_each_record_becomes_a_message(identities_file: Path, compress: bool) -> None:
+    """Senders, sources, properties, ids and bodies are there; one PUBACK answers for all."""
+    payload = _payload(
+        _record(1, properties={"kind": "alarm", "flag": None}, system={"contentType": "x/y"}),
+        _record(2, "dev-2", module="cam", system={"outputName": "out", "secret": "no"}),
+        {"id": "m3", "device": "child", "body_base64": "/wA="},
+        compress=compress,
+    )
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, payload, qos=1, packet_id=9))
+        assert await child.read_pubacks(1) == [9]
+        first, second, third = bench.router.messages
+        await child.close()
+    assert (first.sender, first.source, first.body) == ("dev-1", "/messages/", b"body 1")
+    assert first.properties == {"kind": "alarm", "flag": None}
+    assert first.system == {"contentType": "x/y", "messageId": "m1"}
+    assert (second.sender, second.source) == ("dev-2/cam", "/messages/modules/cam/outputs/out/")
+    assert second.system == {"outputName": "out", "messageId": "m2"}
+    assert (third.sender, third.body) == ("child", b"\xff\x00")
+
+
+async def test_the_puback_waits_for_the_last_commit(identities_file: Path) -> None:
+    """Invariant 1: nothing is acknowledged while one message of the batch is not durable."""
+    async with running(identities_file=identities_file) as bench:
+        bench.router.holding = True
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(_record(1), _record(2)), qos=1))
+        await bench.router.received(2)
+        bench.router.settle(0)
+        await child.pong()
+        assert bench.listener.statistics().unacknowledged_bytes > 0
+        bench.router.settle(0)
+        assert await child.read_pubacks(1) == [1]
+        assert bench.listener.statistics().unacknowledged_bytes == 0
+        await child.close()
+
+
+async def test_a_foreign_device_ends_the_connection(identities_file: Path) -> None:
+    """As with a PUBLISH of its own; nothing of the batch is taken."""
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(_record(1), _record(2, "other")), qos=1))
+        assert await child.closed()
+        assert bench.ended() == {"foreign_identity": 1}
+        assert bench.router.messages == []
+        await child.close()
+
+
+async def test_a_record_that_is_none_costs_that_record_alone(identities_file: Path) -> None:
+    """Wrong ids, texts, bodies, sizes: dropped and counted one by one, the others are taken."""
+    bad: list[dict[str, Any]] = [
+        _record(1, "no id/"),
+        _record(2, module=7),
+        _record(3, properties={"a": 1}),
+        _record(4, system=[]),
+        {"device": "dev-1", "body": 5},
+        {"device": "dev-1", "body_base64": "?"},
+        _record(5, properties={"k": "v" * 3000}),
+    ]
+    async with running(identities_file=identities_file, message_bytes_max=2000) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(*bad, _record(9)), qos=1))
+        child.send(wire.publish(TOPIC, b"junk", qos=1, packet_id=2))
+        child.send(wire.publish(TOPIC, _payload(bad[0]), qos=1, packet_id=3))
+        assert await child.read_pubacks(3) == [1, 2, 3]
+        assert [message.body for message in bench.router.messages] == [b"body 9"]
+        assert bench.dropped() == {"batch_malformed": 8, "too_large": 1}
+        told = [size for _, size, reason in bench.router.told if reason == "batch_malformed"]
+        assert sorted(told) == [0, 1, 4, 6, 6, 6, 6, 6]
+        await child.close()
+
+
+async def test_a_batch_that_is_too_large_is_not_lost(identities_file: Path) -> None:
+    """It may hold messages that are small enough: the connection ends, and smaller ones come."""
+    payload = _payload(*(_record(n, note=str(n) * 60) for n in range(50)), compress=False)
+    async with running(identities_file=identities_file, message_bytes_max=2000) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, payload, qos=1))
+        assert await child.closed()
+        assert bench.ended() == {"batch_too_large": 1}
+        await child.close()
+
+
+async def test_without_the_library_it_comes_again(
+    identities_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub that cannot unpack says so and closes, instead of acknowledging what it has not."""
+    monkeypatch.setattr(batch, "find_spec", lambda _name: None)
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(_record(1)), qos=1))
+        assert await child.closed()
+        assert bench.ended() == {"batch_unreadable": 1}
+        await child.close()
+
+
+@pytest.mark.parametrize(
+    ("refusals", "acknowledged"),
+    [((None, Refusal.INVALID), True), ((Refusal.LIMIT, Refusal.INVALID), False)],
+)
+async def test_refusals_of_the_store(
+    identities_file: Path, refusals: tuple[Refusal | None, ...], acknowledged: bool
+) -> None:
+    """What can never be taken is counted; what a limit refuses comes again, by a close."""
+    async with running(identities_file=identities_file, limit_pause_s=0) as bench:
+        bench.router.holding = True
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(_record(1), _record(2)), qos=1))
+        await bench.router.received(2)
+        for refusal in refusals:
+            bench.router.settle(0, refusal=refusal)
+        if acknowledged:
+            assert await child.read_pubacks(1) == [1]
+            assert bench.dropped() == {"invalid": 1}
+        else:
+            assert await child.closed()
+            assert bench.ended() == {"limit": 1}
+        await child.close()
+
+
+async def test_quality_of_service_0(identities_file: Path) -> None:
+    """Taken apart likewise, and nothing is answered."""
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(_record(1), _record(2))))
+        assert len(await bench.router.received(2)) == 2
+        await child.pong()
+        assert bench.listener.statistics().unacknowledged_bytes == 0
+        await child.close()
+
+
+async def test_mqtt_5_names_the_content_in_a_property(identities_file: Path) -> None:
+    """Content type as a property does as well; what is no batch is answered with its code."""
+    async with running(identities_file=identities_file) as bench:
+        child = await Client5.signed_in(bench.port, "child", username="child", password=b"secret")
+        events = "devices/child/messages/events/"
+        child.publish(events, _payload(_record(1), _record(2)), content_type=BATCH_TYPE)
+        assert (await child.read(mqtt5.PubAckPacket)).reason_code == 0
+        child.publish(events, b"junk", content_type=BATCH_TYPE, packet_id=2)
+        assert (await child.read(mqtt5.PubAckPacket)).reason_code == 0x99
+        assert [message.sender for message in bench.router.messages] == ["dev-1", "dev-1"]
+        child.raw.cut()

@@ -1,0 +1,275 @@
+"""Messages of MQTT and HTTP devices: which are elected, in which order they are handed on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edgehub.devices.affinity.coordinator import Ballot, Verdict
+from edgehub.devices.affinity.in_process import InProcessCoordinator
+from edgehub.devices.faults import CoordinatorUnreachableError
+from edgehub.devices.intake import DUPLICATE, Intake, sequence_of
+from edgehub.devices.source import Activation, Deduplication
+from edgehub.message import Message, Refusal
+from tests.support.hubs import Hub, World, in_a_world
+
+
+def a_message(sequence=None, *, body: bytes = b"", device: str = "d", module=None) -> Message:
+    """Make a message, with a number or without."""
+    properties = {} if sequence is None else {"sequence": str(sequence)}
+    return Message(device, module, "/messages/", properties, {}, body)
+
+
+@pytest.mark.parametrize(
+    ("value", "sequence"),
+    [
+        ("0", 0),
+        ("4294967295", 2**32 - 1),
+        ("4294967296", None),
+        ("-1", None),
+        ("1.5", None),
+        ("", None),
+        (None, None),
+        ("٣", None),
+        ("00000000001", None),
+        ("007", 7),
+        ("true", None),
+        ("True", None),
+        ("1.0", None),
+        ("1e3", None),
+        ("0x1", None),
+        ("+1", None),
+        (" 1", None),
+        ("1_000", None),
+        ("-0", None),
+        ("nan", None),
+        ("²", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_a_number_is_a_whole_one_of_32_bits(value, sequence):
+    """Everything else is a message without a number."""
+    assert sequence_of(Message("d", None, "/messages/", {"sequence": value}, {}, b"")) == sequence
+
+
+def test_a_modules_message_has_no_number():
+    """Modules live on one hub."""
+    assert sequence_of(a_message(5, module="m")) is None
+
+
+class Coordinator(InProcessCoordinator):
+    """May be away."""
+
+    is_away = False
+
+    async def elect(self, ballot: Ballot) -> Verdict:
+        """See `Coordinator`."""
+        if self.is_away:
+            raise CoordinatorUnreachableError(ballot.device_id, "away")
+        return await super().elect(ballot)
+
+
+class Head:
+    """Hands in messages, and remembers what became of them."""
+
+    def __init__(self, world: World, hub: Hub) -> None:
+        self.clock = world.clock
+        self.stored: list[tuple[str, float]] = []
+        self.settled: dict[int, Refusal | None] = {}
+        self.rejected: list[tuple[str, int, str]] = []
+        self.refuse: Refusal | None = None
+        self.intake = Intake(
+            hub.devices,
+            self.store,
+            tasks=world.tasks,
+            rejected=lambda *told: self.rejected.append(told),
+        )
+        self._tokens = 0
+
+    def store(self, message: Message, settle, token: int) -> None:
+        """Commit a message a moment later, as the router and the store do."""
+
+        def commit() -> None:
+            if self.refuse is None:
+                text = message.body.decode() + ("!" if DUPLICATE in message.properties else "")
+                self.stored.append((text, self.clock.monotonic()))
+            settle(token, self.refuse)
+
+        self.clock.call_later(0.01, commit)
+
+    def hand_in(self, *messages: Message) -> None:
+        """Hand in messages at once."""
+        for message in messages:
+            self._tokens += 1
+            self.intake.submit(message, self.settled.__setitem__, self._tokens)
+
+    @property
+    def texts(self) -> list[str]:
+        """What was stored, in order."""
+        return [text for text, _ in self.stored]
+
+
+def with_a_head(test, **hub_options) -> None:
+    """Run a test with a hub whose links take no time."""
+
+    async def run(world: World) -> None:
+        world.coordinator = Coordinator(world.clock, incarnation="one")
+        world.put("d", gap_max=None, **hub_options)
+        hub = await world.hub("h1")
+        await test(world, Head(world, hub))
+
+    in_a_world(run)
+
+
+def test_messages_of_a_device_keep_their_order():
+    """Also those without a number that come behind one that is elected."""
+
+    async def test(world, head):
+        head.hand_in(
+            a_message(body=b"a"),
+            a_message(1, body=b"b"),
+            a_message(body=b"c"),
+            a_message(2, body=b"d"),
+            a_message(body=b"x", device="other"),
+        )
+        await world.clock.sleep(5)
+        assert [text for text in head.texts if text != "x"] == ["a", "b", "c", "d"]
+        assert head.texts.index("x") < head.texts.index("b"), "others do not wait"
+        assert head.settled == dict.fromkeys(range(1, 6))
+        assert head.intake.waiting == 0
+
+    with_a_head(test)
+
+
+def test_more_messages_than_a_device_queue_holds_are_taken():
+    """They wait here, bounded by what the head lets through."""
+
+    async def test(world, head):
+        head.hand_in(*(a_message(number, body=b"%d" % number) for number in range(1, 301)))
+        await world.clock.sleep(60)
+        assert head.texts == [str(number) for number in range(1, 301)]
+        assert set(head.settled.values()) == {None}
+
+    with_a_head(test)
+
+
+def test_a_duplicate_is_acknowledged_and_dropped():
+    """Another hub has it; the loser waits before it asks."""
+
+    async def test(world, head):
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        await world.coordinator.elect(Ballot(device_id="d", hub_id="h2", f_cnt=2))
+        await world.clock.sleep(5)
+        begun = world.clock.monotonic()
+        head.hand_in(a_message(2, body=b"b"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a"]
+        assert head.settled == {1: None, 2: None}
+        head.hand_in(a_message(3, body=b"c"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a", "c"]
+        assert head.stored[-1][1] - begun >= 5.4
+
+    with_a_head(test)
+
+
+def test_a_message_that_is_sent_again_is_stored_once():
+    """Its PUBACK got lost; the device gets one, and nobody a second row."""
+
+    async def test(world, head):
+        head.hand_in(a_message(7, body=b"a"))
+        await world.clock.sleep(5)
+        head.hand_in(*[a_message(7, body=b"a")] * 5)
+        await world.clock.sleep(5)
+        assert head.texts == ["a"]
+        assert set(head.settled.values()) == {None}
+
+    with_a_head(test)
+
+
+def test_an_old_number_is_refused_and_told():
+    """Once for the journal; a device that begins again with 0 or 1 is heard."""
+
+    async def test(world, head):
+        head.hand_in(a_message(100_000, body=b"a"), a_message(50, body=b"old"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a"]
+        assert head.rejected == [("d", 3, "invalid_frame_counter")]
+        head.hand_in(a_message(0, body=b"b"), a_message(1, body=b"c"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a", "b", "c"]
+
+    with_a_head(test, activation=Activation.ABP)
+
+
+def test_no_answer_is_no_loss():
+    """The sender is told to come again, and its message is taken then."""
+
+    async def test(world, head):
+        world.coordinator.is_away = True
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        assert head.settled == {1: Refusal.UNAVAILABLE}
+        world.coordinator.is_away = False
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a"]
+
+    with_a_head(test)
+
+
+def test_a_message_that_the_store_refuses_does_not_count():
+    """Its repetition is tried; the sender hears the store's own word."""
+
+    async def test(world, head):
+        head.refuse = Refusal.LIMIT
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        assert head.settled == {1: Refusal.LIMIT}
+        head.refuse = None
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a"]
+
+    with_a_head(test)
+
+
+def test_a_marked_duplicate_says_so():
+    """With deduplication `mark` all hubs send, the later ones with the mark."""
+
+    async def test(world, head):
+        await world.coordinator.elect(Ballot(device_id="d", hub_id="h2", f_cnt=1))
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        assert head.texts == ["a!"]
+
+    with_a_head(test, deduplication=Deduplication.MARK)
+
+
+def test_a_device_of_another_gateway_is_refused():
+    """Nobody is asked, and the journal hears of it."""
+
+    async def test(world, head):
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        assert head.texts == []
+        assert head.rejected == [("d", 1, "belongs_to_another_gateway")]
+        assert world.coordinator.known("d") is None
+
+    with_a_head(test, gateway_id="h2")
+
+
+def test_a_hub_that_fails_leaves_nobody_without_an_answer():
+    """What waits is refused as closed when its task ends."""
+
+    async def test(world, head):
+        head.hand_in(a_message(1), a_message(2))
+        await world.clock.sleep(0.05)
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "intake[d]"]
+        task.cancel()
+        await world.clock.sleep(5)
+        assert head.settled == {1: Refusal.CLOSED, 2: Refusal.CLOSED}
+
+    with_a_head(test)

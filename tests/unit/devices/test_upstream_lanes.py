@@ -1,0 +1,322 @@
+"""Lanes of devices with their own sessions: who may send over what, at every possible moment."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from edgehub.devices.affinity.coordinator import Ballot
+from edgehub.devices.affinity.flags import Cause, Ownership
+from edgehub.devices.faults import DeviceConnectionError
+from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes, Way
+from tests.support.hubs import Hub, TimedLink, World, in_a_world
+
+STEP_S = 0.025
+
+
+class Traffic:
+    """Hands rows of a device to its lane, as a queue and its pump do."""
+
+    def __init__(self, world: World, hub: Hub, **options) -> None:
+        self.world = world
+        self.hub = hub
+        self.lanes = UpstreamLanes(
+            hub.hub_id,
+            devices=hub.devices,
+            flags=hub.flags,
+            clock=world.clock,
+            tasks=world.tasks,
+            **{"on_behalf": False, **options},
+        )
+        self.staged = 0
+        self.told = 0
+        self.is_over = False
+        self.sent: list[Carrier] = []
+        self.lanes.follow(self.changed)
+        self.lanes.link_changed(is_up=True)
+
+    @property
+    def link(self) -> TimedLink:
+        """The device's session."""
+        return self.hub.link("d")
+
+    def put(self, rows: int = 1) -> None:
+        """Have rows wait for the device."""
+        self.staged += rows
+        self.changed("d")
+
+    def changed(self, device_id: str) -> None:
+        """Send what waits, if it may leave."""
+        if not self.staged or device_id != "d":
+            return
+        way = self.lanes.way("d")
+        if way is Way.SHUT:
+            self.lanes.staged("d", -self.told)
+            self.told = 0
+            return
+        self.lanes.staged("d", self.staged - self.told)
+        self.told = self.staged
+        if way is Way.OPEN:
+            rows, self.staged, self.told = self.staged, 0, 0
+            carrier = self.lanes.carrier("d")
+            assert carrier is not Carrier.DEVICE or self.link.is_open
+            self.sent += [carrier] * rows
+            self.lanes.handed_over("d", rows)
+            self.lanes.staged("d", -rows)
+            self.world.clock.call_later(0.05, lambda: self.settle(rows, carrier))
+
+    def settle(self, rows: int, carrier: Carrier) -> None:
+        """Have the peer confirm them."""
+        if not self.is_over:
+            assert carrier is not Carrier.DEVICE or self.link.is_open, "a close cut rows under way"
+        self.lanes.handed_over("d", -rows)
+
+
+def in_traffic(test, **options) -> None:
+    """Run a test with a hub, its lanes, and the device `d`."""
+
+    async def run(world: World) -> None:
+        hub = await world.hub("h1")
+        traffic = Traffic(world, hub, **options)
+        try:
+            await test(world, hub, traffic)
+        finally:
+            await traffic.lanes.end()
+            await hub.devices.end()
+
+    in_a_world(run)
+
+
+def owns(hub: Hub) -> None:
+    """Make the hub the owner of the device."""
+    hub.flags.set("d", Ownership.OWNER, 5, cause=Cause.FIRST)
+
+
+def loses(hub: Hub) -> None:
+    """Have another hub take it, as the reader of notices does."""
+    hub.flags.set("d", Ownership.LOSER, 9, cause=Cause.TOLD, other="h2")
+    hub.devices.release("d")
+
+
+def test_an_owners_session_opens_with_the_first_row_and_stays():
+    """It is opened once, however many rows follow."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        assert traffic.lanes.way("d") is Way.OPENING
+        traffic.put()
+        await world.clock.sleep(1)
+        traffic.put(3)
+        await world.clock.sleep(1)
+        assert traffic.sent == [Carrier.DEVICE] * 4
+        assert traffic.link.log == ["open"]
+        assert traffic.link.is_open
+
+    in_traffic(test)
+
+
+def test_a_device_that_nobody_judged_keeps_no_session():
+    """It is opened for its rows, and closed behind them."""
+
+    async def test(world, _hub, traffic):
+        traffic.put(2)
+        await world.clock.sleep(1)
+        assert traffic.sent == [Carrier.DEVICE] * 2
+        assert traffic.link.log == ["open", "close"]
+
+    in_traffic(test)
+
+
+@pytest.mark.parametrize("on_behalf", [False, True])
+def test_rows_of_a_lost_device_never_take_its_session(on_behalf):
+    """They go over the hub's if the peer allows that, else they wait for ownership."""
+
+    async def test(world, hub, traffic):
+        loses(hub)
+        traffic.put()
+        await world.clock.sleep(1)
+        assert traffic.sent == [Carrier.HUB] * on_behalf
+        owns(hub)
+        hub.flags.set("d", Ownership.OWNER, 11, cause=Cause.REGAINED)
+        traffic.put()
+        await world.clock.sleep(1)
+        assert traffic.sent[-1] is Carrier.DEVICE
+        assert len(traffic.sent) == 2
+
+    in_traffic(test, on_behalf=on_behalf)
+
+
+def test_a_take_over_parks_the_lane_and_no_war_begins():
+    """It tries again after a minute, then two; an election won here ends that at once."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        traffic.put()
+        await world.clock.sleep(1)
+        for pause_s in (60, 120):
+            traffic.link.is_open = False
+            traffic.lanes.session_ended("d", taken_over=True, certain=True)
+            traffic.put()
+            sent = len(traffic.sent)
+            await world.clock.sleep(pause_s - 1)
+            assert len(traffic.sent) == sent
+            assert traffic.lanes.statistics().parked == 1
+            await world.clock.sleep(2)
+            assert len(traffic.sent) == sent + 1
+        assert traffic.lanes.statistics().take_overs == 2
+        traffic.link.is_open = False
+        traffic.lanes.session_ended("d", taken_over=True, certain=True)
+        traffic.put()
+        hub.flags.set("d", Ownership.OWNER, 12, cause=Cause.REGAINED)
+        await world.clock.sleep(1)
+        assert traffic.sent[-1] is Carrier.DEVICE
+        causes = [change.cause for change in hub.store.changes]
+        assert causes.count(Cause.TAKEN_OVER) == 3
+
+    in_traffic(test)
+
+
+@pytest.mark.parametrize("link_goes", [False, True])
+def test_a_close_without_a_word_is_judged_a_moment_later(link_goes):
+    """It was a take-over, unless the hub's own session ended too."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        traffic.put()
+        await world.clock.sleep(1)
+        traffic.link.is_open = False
+        traffic.lanes.session_ended("d", taken_over=True, certain=False)
+        await world.clock.sleep(0.5)
+        if link_goes:
+            traffic.lanes.link_changed(is_up=False)
+        await world.clock.sleep(1)
+        traffic.lanes.link_changed(is_up=True)
+        traffic.put()
+        await world.clock.sleep(1)
+        counted = traffic.lanes.statistics()
+        assert (counted.take_overs, counted.losses) == ((0, 1) if link_goes else (1, 0))
+        assert len(traffic.sent) == (2 if link_goes else 1)
+
+    in_traffic(test)
+
+
+def test_nobody_sends_while_the_link_is_down():
+    """Rows wait, and all lanes begin again when it is back, whatever pause they had."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        traffic.lanes.link_changed(is_up=False)
+        traffic.put()
+        await world.clock.sleep(5)
+        assert traffic.sent == []
+        traffic.lanes.link_changed(is_up=True)
+        await world.clock.sleep(1)
+        assert traffic.sent == [Carrier.DEVICE]
+
+    in_traffic(test)
+
+
+def test_a_session_that_cannot_be_opened_is_tried_with_growing_pauses():
+    """And the rows leave once it can."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        tries: list[float] = []
+        opens = traffic.link.open
+
+        async def fail() -> None:
+            tries.append(world.clock.monotonic())
+            if len(tries) < 4:
+                raise DeviceConnectionError("d", "refused")
+            await opens()
+
+        traffic.link.open = fail
+        traffic.put()
+        await world.clock.sleep(20)
+        pauses = [round(late - early) for early, late in itertools.pairwise(tries)]
+        assert pauses == [1, 2, 4]
+        assert traffic.sent == [Carrier.DEVICE]
+
+    in_traffic(test)
+
+
+@pytest.mark.parametrize("turn", range(16))
+def test_a_device_may_be_lost_at_every_step(turn):
+    """Rows under way settle over its session, which is closed behind them; others wait."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        traffic.put()
+        await world.clock.sleep(turn * STEP_S)
+        loses(hub)
+        await world.clock.sleep(5)
+        assert not traffic.link.is_open
+        traffic.put()
+        await world.clock.sleep(5)
+        assert not traffic.link.is_open
+        assert len(traffic.sent) <= 1
+
+    in_traffic(test)
+
+
+@pytest.mark.parametrize("turn", range(16))
+def test_the_hub_may_end_at_every_step(turn):
+    """Every connection is closed, and no task is left behind."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        traffic.put()
+        await world.clock.sleep(turn * STEP_S)
+        traffic.is_over = True
+        await traffic.lanes.end()
+        await hub.devices.end()
+        assert not traffic.link.is_open
+        await world.clock.sleep(1)
+        assert not traffic.link.is_open
+
+    in_traffic(test)
+
+
+@pytest.mark.parametrize("turn", range(40))
+def test_a_frame_may_meet_rows_at_every_step(turn):
+    """An election, a load with its close, and rows under way never cut each other."""
+
+    async def test(world, hub, traffic):
+        frame = world.tasks.create_task(hub.uplink(1))
+        await world.clock.sleep(turn * STEP_S * 2)
+        traffic.put()
+        await world.clock.sleep(5)
+        traffic.lanes.link_changed(is_up=True)
+        assert frame.result().result == "processed"
+        assert hub.flags.of("d") is Ownership.OWNER
+        traffic.put()
+        await world.clock.sleep(5)
+        assert traffic.link.is_open
+        assert traffic.sent == [Carrier.DEVICE] * 2
+
+    in_traffic(test)
+
+
+def test_two_hubs_that_hear_a_device_hand_it_over_in_order():
+    """The former owner closes by its notice; nobody is taken over."""
+
+    async def test(world: World) -> None:
+        hubs = [await world.hub(name) for name in ("h1", "h2")]
+        flights = [Traffic(world, hub) for hub in hubs]
+        assert (await hubs[0].uplink(1)).result == "processed"
+        flights[0].put()
+        await world.clock.sleep(1)
+        assert hubs[0].link("d").is_open
+        assert (await hubs[1].uplink(2)).result == "processed"
+        flights[1].put()
+        await world.clock.sleep(1)
+        assert [hub.link("d").is_open for hub in hubs] == [False, True]
+        await world.coordinator.elect(Ballot(device_id="d", hub_id="h3", f_cnt=3))
+        await world.clock.sleep(1)
+        assert [hub.link("d").is_open for hub in hubs] == [False, False]
+        for flight, hub in zip(flights, hubs, strict=True):
+            await flight.lanes.end()
+            await hub.devices.end()
+
+    in_a_world(test)

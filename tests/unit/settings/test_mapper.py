@@ -1,0 +1,124 @@
+"""Settings of entities and mapper: what they may be, and what becomes of them."""
+
+import pytest
+from pydantic import ValidationError
+
+from edgehub.config.change import is_live
+from edgehub.entities import CacheScope
+from edgehub.entities.configured import local_topics, mapper_options
+from edgehub.settings import EntitySettings, MapperSettings, Settings
+from edgehub.settings.derived import mapper_runs
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("topic_root", "te/x", "one level"),
+        ("topic_prefix", "c8y#", "one level"),
+        ("topic_root", "", "is empty"),
+        ("device_topic_id", "device/main", "four segments"),
+        ("device_topic_id", "a/+//", "four segments"),
+        ("topics", ["te/#/x"], "`#`"),
+        ("external_id", "a/b", "becomes part of a topic"),
+        ("external_id", "a\x07", "becomes part of a topic"),
+        ("file_transfer_url", "ftp://x", "not http://"),
+        ("proxy_url", "http://", "not http://"),
+        ("packet_bytes_max", 10, "256"),
+        ("disabled_operations", ["dance"], "restart"),
+        ("custom_operations", {"restart": "x"}, "the hub knows"),
+        ("custom_operations", {"x": "c8y_Restart"}, "the hub knows"),
+        ("custom_operations", {"a/b": "x"}, "pattern"),
+        ("custom_operations", {"a": "x-y"}, "pattern"),
+        ("topic_root", "c8y", "are the same"),
+        ("topic_root", "devices", "IoT Hub dialect"),
+        ("custom_operations", {"a": "x", "b": "x"}, "same fragment"),
+        ("enable", True, "Extra inputs"),
+    ],
+)
+def test_what_a_mapper_cannot_be_is_refused(key, value, reason):
+    """Each is told in words that say what was meant."""
+    with pytest.raises(ValidationError, match=reason):
+        MapperSettings(**{key: value})
+
+
+def test_every_setting_reaches_the_mapper():
+    """Names differ where the settings' own form asks for it; units are converted."""
+    settings = Settings(
+        hub_id="hub",
+        entities=EntitySettings(
+            auto_register=True,
+            clean_start=True,
+            telemetry_cache_size=7,
+            telemetry_cache_scope="global",
+            pending_ttl_s=9,
+            pending_max=11,
+            pending_bytes_max=2048,
+            pending_client_bytes_max=1025,
+            entities_max=12,
+            state_bytes_max=70_000,
+        ),
+        mapper=MapperSettings(
+            enabled=True,
+            external_id="gw",
+            topic_root="dev",
+            topic_prefix="cum",
+            device_topic_id="a/b/c/d",
+            topics=("dev/#",),
+            service_type="svc",
+            child_device_marker=True,
+            use_operation_id=False,
+            packet_bytes_max=999,
+            alarm_sync_ms=5,
+            availability=True,
+            availability_interval_s=61,
+            software_lists=False,
+            software_types=True,
+            disabled_operations=("restart",),
+            custom_operations={"x": "acme_X"},
+            file_transfer_url="http://files",
+            tenant_host="t.example.com",
+            proxy_url="http://proxy/x",
+        ),
+    )
+    options = mapper_options(settings, hub_id="hub")
+    assert (options.device_id, options.topic_root, options.cloud_prefix) == ("gw", "dev", "cum")
+    assert (options.auto_register, options.clean_start) == (True, True)
+    assert (options.telemetry_cache_size, options.telemetry_cache_scope) == (7, CacheScope.GLOBAL)
+    assert (options.pending_ttl_ms, options.pending_messages_max) == (9000, 11)
+    assert (options.pending_bytes_max, options.client_bytes_max) == (2048, 1025)
+    assert (options.entities_max, options.state_bytes_max) == (12, 70_000)
+    assert (options.main_topic_id, options.topics, options.service_type) == (
+        "a/b/c/d",
+        ("dev/#",),
+        "svc",
+    )
+    assert (options.child_device_marker, options.use_operation_id) == (True, False)
+    assert (options.packet_bytes_max, options.alarm_sync_ms) == (999, 5)
+    assert (options.availability.enable, options.availability.interval_s) == (True, 61)
+    assert (options.advanced_software_list, options.software_types) == (False, True)
+    assert options.disabled_operations == {"restart"}
+    assert options.custom_operations == {"x": "acme_X"}
+    assert (options.file_transfer_base, options.tenant_host, options.proxy_url) == (
+        "http://files",
+        "t.example.com",
+        "http://proxy/x",
+    )
+    assert local_topics(settings) == ("dev/#", "cum/#", "c8y-internal/alarms/#")
+
+
+def test_the_mapper_runs_where_there_is_a_platform_or_when_told():
+    """Without either, topics are local ones like any other."""
+    assert not mapper_runs(Settings())
+    assert local_topics(Settings()) == ()
+    assert mapper_options(Settings(), hub_id="hub").device_id == "hub"
+    platform = {"type": "cumulocity", "host": "x", "username": "t/u", "password_file": "p"}
+    assert mapper_runs(Settings(upstream=platform))
+    assert mapper_runs(Settings(endpoints={"cloud": platform}))
+    assert not mapper_runs(Settings(upstream=platform, mapper=MapperSettings(enabled=False)))
+
+
+def test_changes_wait_for_a_restart():
+    """The mapper's options never change while it runs."""
+    names = [f"entities.{name}" for name in EntitySettings.model_fields]
+    names += [f"mapper.{name}" for name in MapperSettings.model_fields]
+    assert not any(map(is_live, names))

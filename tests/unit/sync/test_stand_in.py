@@ -1,0 +1,106 @@
+"""What stands in for a shared table that is away, and what comes when it is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgehub.clock import SystemClock
+from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
+from edgehub.sync.memory import MemoryTable
+from edgehub.sync.storage import DEFAULTS
+from tests.support.route_tables import make_table, running, until
+from tests.unit.sync.test_routing_table import OTHER, ROUTE, Flaky, hub, manifest
+
+M1 = RouteKey(DEFAULT_TENANT, "m1")
+
+
+@pytest.fixture
+def shared():
+    """Give what several hubs share."""
+    return MemoryTable(SystemClock())
+
+
+async def test_a_table_that_never_was_gets_the_manifest_late(shared):
+    """A first start before its storage: the routes go on, and are the table's then."""
+    table = hub(shared, manifest=manifest(m1=ROUTE))
+    table._storage.away = True  # noqa: SLF001 - the harness
+    async with running(table):
+        table._storage.away = False  # noqa: SLF001 - the harness
+        await until(lambda: table.ready[0])
+        assert set(table.live.ids()) == {M1}
+        assert M1 in shared.rows
+        assert (await table.get("m1")).revision > 0
+        assert (await table.drift()).total == 0
+
+
+async def test_what_stood_in_does_not_take_along_what_the_table_has_too(shared):
+    """A route of that id in the table runs on, as the table has it."""
+    one = hub(shared, "i1", manifest=manifest(m1=OTHER))
+    async with running(one):
+        await one.put("r1", ROUTE)
+    two = hub(shared, "i2", manifest=manifest(m1=ROUTE))
+    two._storage.away = True  # noqa: SLF001 - the harness
+    async with running(two):
+        two._storage.away = False  # noqa: SLF001 - the harness
+        await until(lambda: two.ready[0])
+        assert (await two.get("m1")).members == {"route": OTHER}
+        assert (await two.get("m1")).state == "running"
+        assert (await two.drift()).total == 0
+
+
+async def test_a_stored_change_is_no_error_when_the_storage_goes_away(shared):
+    """Whoever waits for the others hears that it is stored, and that they did not say so."""
+
+    class Leaving(Flaky):
+        async def reports(self):
+            self.away = True
+            return await super().reports()
+
+    table = hub(shared)
+    async with running(table):
+        table._presence._storage = Leaving(shared, instance="i1")  # noqa: SLF001 - the harness
+        written = await table.put("r1", ROUTE, wait=True, timeout_s=0.1)
+        assert (written.changed, written.applied.result) == (True, "timeout")
+        assert written.view.state == "running"
+
+
+async def test_a_change_that_cannot_be_read_back_is_shown_as_it_was_stored(shared):
+    """Not as the route was before: its revision is the next one's condition."""
+
+    class Leaving(Flaky):
+        async def write(self, changes, *, session, expected=None):
+            result = await super().write(changes, session=session, expected=expected)
+            self.away = True
+            return result
+
+    table = make_table(Leaving(shared, instance="i1"), "i1")
+    async with running(table):
+        for body in (ROUTE, OTHER):
+            table._storage.away = False  # noqa: SLF001 - the harness
+            await until(lambda: table.ready[0] and not table.busy)
+            written = await table.put("r1", body, timeout_s=0.05)
+            assert written.view.revision == written.revision
+            assert (written.view.members, written.view.state) == ({"route": body}, "pending")
+        table._storage.away = False  # noqa: SLF001 - the harness
+        await until(lambda: table.live.live_count == 1 and not table.busy)
+        assert (await table.get("r1")).state == "running"
+
+
+async def test_no_name_of_a_manifest_takes_the_place_of_the_defaults(shared):
+    """Their key is none that a route can have; they count for nobody's quota and are no route."""
+    routes = {"$defaults": ROUTE, "$/$/defaults": OTHER}
+    table = hub(shared, manifest=manifest(**routes), routes_max=2)
+    async with running(table):
+        assert {key.id for key in table.live.ids()} == set(routes)
+        assert DEFAULTS in shared.rows
+        assert (await table.instances())[0].routes == 2
+        assert table.live.table.manifest.global_ttl_ms == 600_000
+
+
+async def test_two_hubs_of_one_name_are_told(shared):
+    """A copied disk: both run, and each says that there is another."""
+    one, two = hub(shared, "i1"), make_table(Flaky(shared, instance="i2"), "i2", hub_id="i1")
+    async with running(one, two):
+        for table in (one, two):
+            await until(lambda table=table: table._presence.twin)  # noqa: SLF001 - the harness
+            assert "another running hub is called i1" in table.warnings()[0]

@@ -1,0 +1,77 @@
+"""The batch format: what is built is read, and what is none is refused within bounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgehub import batch
+from edgehub.batch import BatchError, BatchLibraryError, build_batch, read_batch
+
+LIMIT = 10_000
+ONE = b'{"id":"a","body":"x"}'
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_is_built_is_read(compress: bool) -> None:
+    """All records, in their order, whatever stands in their texts."""
+    bodies = ["", "a\nb\r\n", "\u2028 é \U0001f600", "x" * 3000]
+    records = [json.dumps({"id": str(n), "body": body}).encode() for n, body in enumerate(bodies)]
+    payload = build_batch(records, compress=compress)
+    assert [record["body"] for record in read_batch(payload, bytes_max=LIMIT)] == bodies
+
+
+def test_a_payload_says_what_it_is() -> None:
+    """The first line names format, version and count; compressed, it is one frame of zstd."""
+    plain = build_batch([ONE, ONE], compress=False)
+    assert plain == b'{"edgehub_batch":1,"records":2}\n' + 2 * (ONE + b"\n")
+    packed = build_batch([ONE, ONE], compress=True)
+    assert packed.startswith(b"\x28\xb5\x2f\xfd")
+    assert zstandard.frame_content_size(packed) == len(plain)
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"", "not an object"),
+        (b"21.5", "no end"),
+        (b"{}\n", "version None"),
+        (b'{"edgehub_batch":2,"records":0}\n', "version 2, known is 1"),
+        (b'{"edgehub_batch":1,"records":2}\n' + ONE + b"\n", "1 records"),
+        (b'{"edgehub_batch":1,"records":1}\n' + ONE, "no end"),
+        (b'{"edgehub_batch":1,"records":1}\n{"id":\n', "not JSON"),
+        (b'{"edgehub_batch":1,"records":1}\n[]\n', "not an object"),
+        (b'{"edgehub_batch":1,"records":1}\n{"id":"\xff"}\n', "not JSON"),
+        (b'{"edgehub_batch":1,"records":1}\n{"id":"\\ud800"}\n', "not JSON"),
+        (build_batch([ONE] * 600, compress=False), "at most 10000"),
+        (build_batch([ONE] * 4096, compress=True), "unpacks to 90147 bytes, at most 10000"),
+        (build_batch([ONE], compress=True)[:-3], "not a whole zstd frame"),
+        (build_batch([ONE], compress=True) + b"more", "not a whole zstd frame"),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(ONE), "unpacks to -1"),
+    ],
+)
+def test_what_is_no_batch_is_refused(payload: bytes, words: str) -> None:
+    """Torn, foreign, of another version, larger than may be: said in words, nothing unpacked."""
+    with pytest.raises(BatchError, match=words):
+        read_batch(payload, bytes_max=LIMIT)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_junk_is_refused_and_nothing_else(junk: bytes, looks_packed: bool) -> None:
+    """Any bytes give `BatchError`, none another error."""
+    payload = b"\x28\xb5\x2f\xfd" + junk if looks_packed else junk
+    with pytest.raises(BatchError):
+        read_batch(payload, bytes_max=LIMIT)
+
+
+def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub without the extra tells a compressed batch from a broken one; plain ones it reads."""
+    monkeypatch.setattr(batch, "find_spec", lambda _name: None)
+    assert not batch.has_zstd()
+    with pytest.raises(BatchLibraryError):
+        read_batch(build_batch([ONE], compress=True), bytes_max=LIMIT)
+    assert len(read_batch(build_batch([ONE], compress=False), bytes_max=LIMIT)) == 1
