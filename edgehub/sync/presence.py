@@ -95,6 +95,13 @@ class Presence:
             finally:
                 timer.cancel()
 
+    async def join(self) -> None:
+        """Be known before the first change is made here or elsewhere; without a storage, later."""
+        try:
+            await self.report()
+        except StorageUnavailableError as error:
+            log.debug("sync.report_failed", reason=error.reason)
+
     async def report(self) -> None:
         """Say where this hub stands."""
         before = await self._storage.report(self.own(), expires_s=FORGOTTEN_S + self._beat_s)

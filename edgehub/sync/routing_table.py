@@ -149,6 +149,7 @@ class RoutingTable(Writes):
             await self._follower.load()
             await self._reconciler.step_or_raise()
             self._stand_in = ""
+            await self._presence.join()
         except StorageUnavailableError as error:
             if not self._options.shared:
                 raise

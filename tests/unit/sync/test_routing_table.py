@@ -231,6 +231,16 @@ async def test_a_hub_that_cannot_build_is_named(shared):
         assert (await two.get("r1")).state == "running"
 
 
+async def test_a_hub_that_has_opened_is_waited_for(shared):
+    """It is known before it runs, so no change is called complete without it."""
+    one, two = hub(shared, "i1"), hub(shared, "i2")
+    await two.open()
+    async with running(one):
+        written = await one.put("r1", ROUTE, wait=True, timeout_s=0.01)
+        assert (written.applied.result, written.applied.behind) == ("timeout", ("i2",))
+    await two.close()
+
+
 async def test_a_hub_that_is_silent_is_behind(shared):
     """A hub that does not say that it has applied a change is named when the time is over."""
     one, two = hub(shared, "i1"), hub(shared, "i2")
