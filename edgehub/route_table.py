@@ -277,13 +277,7 @@ class RouteTableAssembly:
             return MemoryStorage(MemoryTable(clock), instance=instance)
         if options.storage == "sqlite":
             return SqliteStorage(self._state, clock)
-        try:
-            from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
-        except ModuleNotFoundError as error:
-            raise StartupError(
-                f"routing_table.storage is redis, but {error.name} is not installed: "
-                "pip install 'edgehub[redis]'"
-            ) from error
+        from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
         from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
         from edgehub.sync.redis import RedisStorage  # noqa: PLC0415 - only where configured
 

@@ -103,7 +103,11 @@ def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool
 
 @device.command("set")
 @click.argument("device_id", metavar="DEVICE")
-@click.option("--deduplication", type=click.Choice([*Deduplication]), help="drop, mark or none.")
+@click.option(
+    "--deduplication",
+    type=click.Choice([each.value for each in Deduplication]),
+    help="What becomes of a copy that a hub heard too late.",
+)
 @click.option("--gateway-id", help="The only hub that may speak for it; empty = any.")
 @click.option("--keep-alive-s", type=click.IntRange(0, 86_400), help="0 = never, or at least 60.")
 @_JSON
@@ -138,7 +142,8 @@ def set_device(
 @click.pass_obj
 def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
     """Forget settings and counters of a device; it is treated as one that was never heard."""
-    ask(f"Forget settings and counters of {device_id}?", yes=yes)
+    question = f"Forget settings and counters of {device_id}?"
+    ask(question, yes=yes, look_first=f"`edgehub device show {device_id}`")
     answer = _call(obj, "device forget", device_id=device_id)
     if not answer["forgotten"]:
         click.echo(f"edgehub: the registry has no device {device_id}", err=True)

@@ -128,7 +128,8 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
 
     The cloud is told nothing: what it has stays there.
     """
-    ask(f"Forget {topic_id} and all below it?", yes=yes)
+    question = f"Forget {topic_id} and all below it?"
+    ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
     answer = _call(obj, "entity remove", topic_id=topic_id)
     if as_json:
         click.echo(json.dumps(answer, indent=2))

@@ -257,6 +257,9 @@ def _password(password_file: Path | None) -> bytes:
         password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 2)
     password = password.removesuffix(b"\n").removesuffix(b"\r")
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
-        msg = f"the password has {len(password)} bytes, allowed are 1 to {PASSWORD_BYTES_MAX}"
+        msg = (
+            f"the password has {len(password)} bytes, allowed are 1 to {PASSWORD_BYTES_MAX} "
+            "(give --password-file, or write it to the standard input)"
+        )
         raise click.ClickException(msg)
     return password

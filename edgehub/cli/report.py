@@ -65,7 +65,7 @@ def report(
     if importlib.util.find_spec("analytics") is None or importlib.util.find_spec("pyspark") is None:
         raise EdgeHubError(
             "the report needs the package analytics and PySpark, which this installation lacks:"
-            " in a checkout pip install -c constraints.txt '.[spark]', or the wheel with [spark]"
+            " in a checkout pip install -c constraints.txt -e '.[spark]', or the wheel with [spark]"
         )
     command = [sys.executable, "-m", "analytics", f"--date={date:%Y-%m-%d}"]
     command += [f"--input={source}", f"--output={output}"]

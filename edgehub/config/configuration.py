@@ -99,6 +99,7 @@ def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
     tokens = _part(faults, lambda: read_token_list(settings.web.token_file))
     tls = _part(faults, lambda: _read_tls(settings.mqtt))
     _part(faults, lambda: _check_web(settings.web))
+    _part(faults, lambda: _check_redis(settings))
     for key, endpoint in named_endpoints(settings):
         if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
             _part(faults, partial(_compile_topic, endpoint.topic, key))
@@ -202,6 +203,19 @@ def _check_web(web: WebSettings) -> None:
         raise ConfigError("web.port", reason, "pip install 'edgehub[web]', or remove the port")
     if web.certificate_file is not None and web.key_file is not None:
         read_server_tls("web", web.certificate_file, web.key_file, None)
+
+
+def _check_redis(settings: Settings) -> None:
+    affinity, table = settings.affinity, settings.routing_table
+    asking = {
+        "affinity.coordinator": affinity.coordinator,
+        "affinity.registry": affinity.registry,
+        "routing_table.storage": table.storage,
+    }
+    key = next((key for key, value in asking.items() if value == "redis"), None)
+    if key is not None and find_spec("redis") is None:
+        reason = "needs the library redis, which this installation does not have"
+        raise ConfigError(key, reason, "pip install 'edgehub[redis]', or choose another")
 
 
 def _compile_topic(topic: str, key: str) -> TopicTemplate:

@@ -93,12 +93,14 @@ class Outlook:
                 loads, link = self._loads(queue.endpoint_id, rates), self._link(queue.endpoint_id)
                 expected |= drains(loads, link)
             lane = self._lane(queue)
-            head = self._watch.head(queue.id)
+            known = status.queue_document(
+                queue, now_ms=now_ms, lane=lane, orphaned=queue.endpoint_id in orphans
+            )
+            # The watch looks every few seconds; what it saw may have left since.
+            head = self._watch.head(queue.id) if known["depth"] else None
             documents.append(
                 {
-                    **status.queue_document(
-                        queue, now_ms=now_ms, lane=lane, orphaned=queue.endpoint_id in orphans
-                    ),
+                    **known,
                     "unserved_s": self._unserved_s(lane),
                     "oldest_ttl_s": None if head is None else head.ttl_s,
                     "oldest_expires_in_s": None if head is None else head.left_s(now_ms),

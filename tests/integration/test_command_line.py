@@ -58,4 +58,7 @@ def test_a_closed_standard_input_is_no_password(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr == b"Error: the password has 0 bytes, allowed are 1 to 1024\n"
+    assert done.stderr == (
+        b"Error: the password has 0 bytes, allowed are 1 to 1024 "
+        b"(give --password-file, or write it to the standard input)\n"
+    )

@@ -12,6 +12,7 @@ from edgehub.clock import ManualClock
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.heads.mqtt.local.options import LocalOptions
+from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import AT_LEAST_ONCE, AT_MOST_ONCE, Client5
@@ -21,6 +22,7 @@ from tests.support.mqtt_wire import RawClient
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edgehub.local_message import Settle
     from tests.support.mqtt_listener import Bench
 
 pytestmark = pytest.mark.integration
@@ -671,3 +673,27 @@ async def test_dialect_and_local_space_side_by_side():
         await client.pong()
         for each in (client, sender):
             await each.close()
+
+
+async def test_what_a_part_of_the_hub_answers_comes_behind_what_it_answers():
+    """A mapper that clears a finished command at once does not clear it before it was finished."""
+    async with running() as bench:
+        space = bench.listener.space
+
+        def clear(message: LocalMessage, settle: Settle, token: int) -> None:
+            if message.body:
+                space.publish(
+                    LocalMessage(message.topic, b"", publisher=space.hub_id, qos=1, retain=True),
+                    lambda _token, _refusal: None,
+                    0,
+                )
+            settle(token, None)
+
+        space.subscribe_inner(("te/+/cmd",), clear)
+        watcher = await Client5.signed_in(bench.port, "watcher")
+        await watcher.subscribe("te/#")
+        device = await Client5.signed_in(bench.port, "device")
+        assert await published(device, "te/x/cmd", b"successful", retain=True) == 0
+        assert await got(watcher, 2) == [("te/x/cmd", b"successful"), ("te/x/cmd", b"")]
+        await device.close()
+        await watcher.close()

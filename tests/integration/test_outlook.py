@@ -153,6 +153,7 @@ async def test_a_warning_comes_before_the_oldest_row_expires(tmp_path: Path) -> 
             await until(
                 clock, tmp_path, lambda: queue(hub, "upstream_Pri7")["depth"] == 0, tick_s=5
             )
+            assert queue(hub, "upstream_Pri7")["oldest_expires_in_s"] is None
             await clock.advance(6600 - 900)
             assert queue(hub, "upstream_Pri0")["oldest_age_s"] == pytest.approx(6600, abs=400)
     told = [line for line in lines if line["event"] == "forecast.expiry_near"]

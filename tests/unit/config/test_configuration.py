@@ -143,6 +143,24 @@ def test_the_api_needs_its_packages(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("affinity", "coordinator", "redis"),
+        ("affinity", "registry", "redis"),
+        ("routing_table", "storage", "redis"),
+    ],
+)
+def test_what_lies_in_redis_needs_its_library(monkeypatch, section, key, value):
+    """The check says so, and not a start of the hub."""
+    absent = "edgehub.config.configuration.find_spec"
+    monkeypatch.setattr(absent, lambda name: None if name == "redis" else object())
+    here = {"redis": {"url": "redis://127.0.0.1"}}
+    (fault,) = _faults(**here, **{section: {key: value}})
+    assert fault["key"] == f"{section}.{key}"
+    assert "edgehub[redis]" in fault["hint"]
+
+
+@pytest.mark.parametrize(
     ("filter_", "faults"), [("#", 1), ("+/device/#", 1), ("te/device/#", 0), ("plant/#", 0)]
 )
 def test_a_group_shares_no_local_topics(tmp_path, filter_, faults):

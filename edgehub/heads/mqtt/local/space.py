@@ -227,10 +227,12 @@ class LocalSpace:
         ticket = Ticket(settle, token)
         if message.retain:
             self._retain(message, ticket)
-        for subscription in {each: None for found in inner for each in found}:
-            subscription.deliver(message, ticket.hold(), 0)
         for session, options in receivers.items():
             session.offer(message, options, ticket)
+        # Last: a part of the hub may answer at once, and everybody gets the answer behind what it
+        # answers.
+        for subscription in {each: None for found in inner for each in found}:
+            subscription.deliver(message, ticket.hold(), 0)
         ticket.done(0, None)
 
     def announce(self, topic: str, body: bytes) -> None:
