@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.mqtt_listener import Bench
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 NEIGHBOURS = 10
 WINDOW = 50

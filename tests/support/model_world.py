@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ MANIFESTS: tuple[dict[str, list[Target]], ...] = (
     },
 )
 """Each leaves queues behind that others fill, so that they only drain."""
+
+HAS_RECENCY = bool(os.environ.get("EDGEHUB_SOAK"))
+"""Whether freshness counts in the histories. Two of them are not judged yet: rows that have moved
+and are passed by after a crash, and one that is read when it is too old."""
 
 REFUSALS = (
     SendResult(FailureKind.TRANSIENT, "later"),
@@ -163,7 +168,7 @@ class World:
 
     async def append(self, kind: str, device: str, count: int, size: int) -> None:
         """Hand in some messages."""
-        targets = MANIFESTS[self._manifest][kind]
+        targets = _in_force(MANIFESTS[self._manifest][kind])
         for _ in range(count):
             token = len(self._messages)
             now_ms = self.now[1]
@@ -463,10 +468,16 @@ def _dead(connection: sqlite3.Connection) -> dict[Key, dict[int, str]]:
     return dead
 
 
+def _in_force(targets: list[Target]) -> list[Target]:
+    if HAS_RECENCY:
+        return targets
+    return [(endpoint, p, ttl_s, 0, later) for endpoint, p, ttl_s, _, later in targets]
+
+
 def _manifest(kinds: dict[str, list[Target]]) -> Any:
     routes: dict[str, Any] = {}
     for kind, targets in kinds.items():
-        for endpoint, priority, ttl_s, fresh_s, later in targets:
+        for endpoint, priority, ttl_s, fresh_s, later in _in_force(targets):
             sink = "$upstream" if endpoint == UPSTREAM else f'Endpoint("{endpoint}")'
             route: dict[str, Any] = {
                 "route": f"FROM /messages/* WHERE kind = '{kind}' INTO {sink}",
