@@ -390,10 +390,8 @@ class RoutingTable(Writes):
             shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004 - a line
             found.append(f"{len(names)} routes cannot run here: {shown}")
         if self._options.shared and not self._reconciler.rows:
-            found.append(
-                "the shared routing table holds no route, so every message is acknowledged and "
-                "dropped; `edgehub route add` or `edgehub manifest apply` puts routes into it"
-            )
+            hint = "`edgehub manifest apply` or `route add` fills it"
+            found.append(f"the shared routing table is empty, every message is dropped; {hint}")
         if self._presence.twin:
             found.append(
                 f"another running hub is called {self._options.hub_id} as well: nobody can tell "
