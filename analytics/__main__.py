@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MASTER: Final = "local[*]"
 MEMORY: Final = "2g"
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.ASCII | re.IGNORECASE)
+_STOPS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 _WORTH_IT: Final = {
     "Invocation": 50_000,
@@ -42,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     launch = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     launch.add_argument("--master", default=MASTER, help=f"Spark master; {MASTER} by default")
-    launch.add_argument("--memory", default=MEMORY, help=f"heap for Java; {MEMORY} by default")
+    launch.add_argument(
+        "--memory", type=_memory, default=MEMORY, help=f"heap for Java; {MEMORY} by default"
+    )
     parser(launch).parse_args(given)
     options, rest = launch.parse_known_args(given)
     with tempfile.TemporaryDirectory(prefix="edgehub-report-") as scratch:
@@ -55,6 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = _settings(options.master, options.memory, scratch)
         environment["PYSPARK_SUBMIT_ARGS"] = shlex.join([*settings, "pyspark-shell"])
         return _run([sys.executable, "-m", "analytics.job", *rest], environment)
+
+
+def _memory(text: str) -> str:
+    if not _MEMORY.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write it like 2g or 512m")
+    return text
 
 
 def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
@@ -107,14 +118,21 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
             del number, frame
             process.terminate()
 
-        before = signal.signal(signal.SIGTERM, stop)
+        before = {number: signal.signal(number, stop) for number in _STOPS}
         try:
-            return process.wait()
+            code = process.wait()
         except KeyboardInterrupt:
             # The terminal has told the job too; it ends by itself.
-            return process.wait()
+            code = process.wait()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if code >= 0:
+        return code
+    ended = signal.Signals(-code)
+    hint = "; out of memory?" if ended == signal.SIGKILL else ""
+    print(f"analytics: the job was ended by {ended.name}{hint}", file=sys.stderr)  # noqa: T201 - for people
+    return AnalyticsError.exit_code
 
 
 if __name__ == "__main__":

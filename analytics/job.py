@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -24,6 +25,7 @@ from analytics.errors import AnalyticsError
 from analytics.files import Files
 from analytics.page.page import page
 from analytics.tables import share, tables
+from analytics.transforms.stores import names_of_several, on_one_time, stores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(spark, args)
     finally:
-        spark.stop()
+        with suppress(Py4JError, OSError):
+            spark.stop()
 
 
 def run(spark: SparkSession, args: JobArgs) -> int:
@@ -84,8 +87,12 @@ def run(spark: SparkSession, args: JobArgs) -> int:
     except (PySparkException, Py4JJavaError) as error:
         _say(args, _reason(error))
         return AnalyticsError.exit_code
+    except (Py4JError, OSError) as error:
+        _say(args, f"Java has ended: {error}; out of memory?")
+        return AnalyticsError.exit_code
     finally:
-        spark.catalog.clearCache()
+        with suppress(Py4JError, OSError):
+            spark.catalog.clearCache()
     return 0
 
 
@@ -95,20 +102,32 @@ def _report(spark: SparkSession, args: JobArgs) -> dict[str, Any]:
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
     lines = readers.read_lines(spark, files, args)
     if lines is not None:
+        is_mixed = readers.has_several_stores(lines)
         lines = lines.persist(StorageLevel.DISK_ONLY)
         tally = {row["fault"]: row for row in readers.tally(lines).collect()}
         if tally:
-            metrics |= _write(files, args, lines, tally)
+            metrics |= _write(files, args, lines, tally, is_mixed=is_mixed)
+    if metrics["outcome"] == "empty":
+        writers.clear(files, args)
     metrics["seconds"] = round((datetime.now(UTC) - started).total_seconds(), 1)
     text = json.dumps(metrics, indent=2) + "\n"
-    files.write(f"{writers.report_folder(args)}/metrics.json", text.encode())
+    files.write(writers.metrics_file(args), text.encode())
     return metrics
 
 
 def _write(
-    files: Files, args: JobArgs, lines: DataFrame, tally: Mapping[str | None, Row]
+    files: Files,
+    args: JobArgs,
+    lines: DataFrame,
+    tally: Mapping[str | None, Row],
+    *,
+    is_mixed: bool,
 ) -> dict[str, Any]:
     good = readers.good_lines(lines)
+    twins: list[str] = []
+    if is_mixed:
+        known = stores(good).localCheckpoint(eager=True)
+        good, twins = on_one_time(good, known), names_of_several(known)
     copies = sum(row["copies"] for row in tally.values())
     faults = {fault: tally[fault]["lines"] for fault in sorted(tally, key=str) if fault}
     shared = share(readers.without_copies(good) if copies else good)
@@ -117,6 +136,8 @@ def _write(
         # Looking through all lines for none takes as long as for many.
         quarantine = quarantine.limit(0)
     quality.check(shared.balanced, quarantine)
+    made = tables(shared, args)
+    writers.begin(files, args)
     metrics: dict[str, Any] = {
         "outcome": "done",
         "lines": sum(row["lines"] for row in tally.values()),
@@ -124,17 +145,17 @@ def _write(
         "faults": faults,
         "copies": copies,
         "excluded_hubs": list(args.exclude_hubs),
+        "hubs_of_one_name": twins,
         "starved_after_s": args.starved_after_s,
         "idle_after_s": args.idle_after_s,
     }
-    made = tables(shared, args)
     with ThreadPoolExecutor(1, thread_name_prefix="page") as pool:
         made_page = pool.submit(page, args, metrics.copy(), made)
         written = writers.write_tables(files, args, made | {"quarantine": quarantine})
     content = made_page.result()
     metrics |= content.totals
     metrics["tables"] = written
-    files.write(f"{writers.report_folder(args)}/report.html", content.html.encode())
+    files.write(writers.page_file(args), content.html.encode())
     return metrics
 
 

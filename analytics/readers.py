@@ -6,6 +6,7 @@ a copy.
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from analytics.files import Files
 
 SEGMENTS: Final = "*.jsonl*"
+NUMBER_MAX: Final = 1 << 48
+"""More bytes, commits or milliseconds are no figure of a hub, and a sum of them no number."""
+_PATTERN: Final = re.compile(r"([\\{}\[\]*?])")
+_SEGMENT: Final = re.compile(r"/hub=([^/]*)/\d{12}-([0-9a-f]{8})\.jsonl[^/]*$")
 
 
 def read_lines(spark: SparkSession, files: Files, args: JobArgs) -> DataFrame | None:
@@ -48,7 +53,7 @@ def read_lines(spark: SparkSession, files: Files, args: JobArgs) -> DataFrame | 
     folders = [dated]
     if args.exclude_hubs:
         excluded = {f"hub={hub}" for hub in args.exclude_hubs}
-        found = files.glob(f"{dated}/hub=*")
+        found = files.glob(f"{_literal(dated)}/hub=*")
         folders = [folder for folder in found if folder.rsplit("/", 1)[-1] not in excluded]
     if not folders:
         return None
@@ -58,9 +63,25 @@ def read_lines(spark: SparkSession, files: Files, args: JobArgs) -> DataFrame | 
         .option("pathGlobFilter", SEGMENTS)
         # Otherwise the names of folders would replace what the lines say.
         .option("recursiveFileLookup", value=True)
-        .json(folders)
+        .json([_literal(folder) for folder in folders])
     )
     return judge(raw, args.midnight)
+
+
+def _literal(path: str) -> str:
+    """Write a path so that Hadoop takes it for itself and not for a pattern."""
+    return _PATTERN.sub(r"\\\1", path)
+
+
+def has_several_stores(lines: DataFrame) -> bool:
+    """Tell by the names of segments whether a hub of the date had more than one database file.
+
+    Args:
+        lines: As `read_lines` gives them, not persisted yet.
+    """
+    found = [_SEGMENT.search(file) for file in lines.inputFiles()]
+    pairs = {match.groups() for match in found if match is not None}
+    return len({hub for hub, _ in pairs}) < len(pairs) or None in found
 
 
 def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
@@ -96,7 +117,10 @@ def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
         .otherwise(F.lit(0))
         .alias("rows"),
         F.coalesce("bytes", F.lit(0)).alias("bytes"),
-        "ttl_ms",
+        # Whoever may wait for ever may say so by any number.
+        F.when(F.col("ttl_ms") > NUMBER_MAX, F.lit(NUMBER_MAX))
+        .otherwise(F.col("ttl_ms"))
+        .alias("ttl_ms"),
         "waited_ms",
         *(f"{cause}_ms" for cause in schemas.CAUSES),
         F.coalesce("edge", "state", F.substring_index("reason", ":", 1)).alias("detail"),
@@ -124,10 +148,15 @@ def _fault() -> Column:
         .when(F.col(schemas.CORRUPT).isNotNull(), F.lit("not_json"))
         .when(_is_incomplete(), F.lit("incomplete"))
         .when(~F.col("event").isin(*schemas.EVENTS), F.lit("event"))
-        .when(day_ms.isNull(), F.lit("time"))
+        .when(day_ms.isNull() | ~_is_utc(), F.lit("time"))
         .when(outside & ~F.coalesce(is_end, F.lit(False)), F.lit("other_date"))
         .when(_is_out_of_range(), F.lit("value"))
     )
+
+
+def _is_utc() -> Column:
+    """Tell a moment from what a cast takes for one: a date alone, a time of today, another zone."""
+    return (F.substring("time", 11, 1) == "T") & F.col("time").endswith("Z")
 
 
 def _is_incomplete() -> Column:
@@ -149,12 +178,14 @@ def _is_incomplete() -> Column:
 
 
 def _is_out_of_range() -> Column:
-    numbers = ("commit", "seq", "hub_ms", "priority", "bytes", "count", "ttl_ms", "rows")
+    numbers = ("commit", "seq", "hub_ms", "priority", "bytes", "count", "rows")
     waits = ("waited_ms", "to_priority", *(f"{cause}_ms" for cause in schemas.CAUSES))
     edge, state = F.col("edge"), F.col("state")
+    given = [F.col(name) for name in (*numbers, *waits)]
     wrong = [
-        # The least of those that are there.
-        F.least(*(F.col(name) for name in (*numbers, *waits))) < 0,
+        # The least, and the greatest, of those that are there.
+        F.least(*given, F.col("ttl_ms")) < 0,
+        F.greatest(*given) > NUMBER_MAX,
         (F.col("event") == "carried") & ~edge.isin(*schemas.EDGES),
         (F.col("event") == "link") & ~state.isin(*schemas.LINK_STATES),
     ]

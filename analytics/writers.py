@@ -1,7 +1,8 @@
 """Tables to Parquet and CSV, each date replaced whole.
 
 Owns the layout under the output: `<table>/date=D/`, `csv/<table>/date=D/`, `report/date=D/`.
-Invariant: a run replaces exactly its own date, also where the new result is empty.
+Invariants: a run replaces exactly its own date, also where the new result is empty; the metrics of
+a date are there only if all the rest is of the same run.
 """
 
 from __future__ import annotations
@@ -19,9 +20,27 @@ if TYPE_CHECKING:
     from analytics.args import JobArgs
     from analytics.files import Files
 
+TABLES: Final = (
+    *("balance", "backlog", "expiry", "waiting", "waiting_histogram"),
+    *("starvation_windows", "starvation", "losses", "quarantine"),
+)
 FILE_ROWS: Final = 2_000_000
 AT_ONCE: Final = 4
 """Tables written at a time: small ones cost planning, not work."""
+
+
+def begin(files: Files, args: JobArgs) -> None:
+    """Take the metrics of an earlier run away, before anything else of the date is replaced."""
+    files.delete(metrics_file(args))
+
+
+def clear(files: Files, args: JobArgs) -> None:
+    """Remove what earlier runs left of a date that has no lines now."""
+    begin(files, args)
+    for name in TABLES:
+        files.delete(f"{args.output}/{name}/date={args.date}")
+        files.delete(f"{args.output}/csv/{name}/date={args.date}")
+    files.delete(page_file(args))
 
 
 def write_tables(files: Files, args: JobArgs, tables: Mapping[str, DataFrame]) -> dict[str, int]:
@@ -35,6 +54,7 @@ def write_tables(files: Files, args: JobArgs, tables: Mapping[str, DataFrame]) -
     Returns:
         Rows of each table.
     """
+    assert set(tables) == set(TABLES)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="write") as pool:
         written = {
             name: pool.submit(_write, files, args, name, table) for name, table in tables.items()
@@ -42,9 +62,14 @@ def write_tables(files: Files, args: JobArgs, tables: Mapping[str, DataFrame]) -
     return {name: rows.result() for name, rows in written.items()}
 
 
-def report_folder(args: JobArgs) -> str:
-    """Give the folder of the page and the metrics of the date."""
-    return f"{args.output}/report/date={args.date}"
+def page_file(args: JobArgs) -> str:
+    """Give the place of the page of the date."""
+    return f"{args.output}/report/date={args.date}/report.html"
+
+
+def metrics_file(args: JobArgs) -> str:
+    """Give the place of the metrics of the date."""
+    return f"{args.output}/report/date={args.date}/metrics.json"
 
 
 def _write(files: Files, args: JobArgs, name: str, table: DataFrame) -> int:

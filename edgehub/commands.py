@@ -11,12 +11,15 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from edgehub.config.configuration import compile_table, fault_documents
+from edgehub.config.configuration import compile_table, endpoint_names, fault_documents
 from edgehub.config.effective import effective_document
 from edgehub.errors import ConfigError, ManifestError
 from edgehub.forecast.forecast import Present, difference_document, manifest_document
+from edgehub.forecast.room import Room
 from edgehub.operating.commands import NAMES
 from edgehub.routes.manifest import parse_manifest
+from edgehub.routes.message_form import read_message
+from edgehub.storing import store_caps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +52,7 @@ class Commands:
             "config show": self._settings,
             "manifest show": self._manifest,
             "manifest diff": self._difference,
+            "route explain": self._explain,
             **{name: partial(self._parts.operating.call, name) for name in NAMES},
         }
         for assembly in self._parts.assemblies:
@@ -65,11 +69,20 @@ class Commands:
     async def _settings(self, _arguments: Arguments) -> dict[str, Any]:
         configuration = self._parts.reloader.configuration
         return effective_document(
-            configuration.loaded, manifest=configuration.manifest, running=True
+            configuration.loaded,
+            manifest=configuration.manifest,
+            hub_id=self._parts.hub_id,
+            running=True,
         )
 
     async def _manifest(self, _arguments: Arguments) -> dict[str, Any]:
         return manifest_document(self._parts.router.table.manifest)
+
+    async def _explain(self, arguments: Arguments) -> dict[str, Any]:
+        message = read_message(arguments.get("message"))
+        table = self._parts.router.table
+        verdicts = [verdict.document() for verdict in table.explain(message)]
+        return {"of": "hub", "manifest": table.manifest.file, "routes": verdicts}
 
     async def _difference(self, arguments: Arguments) -> dict[str, Any]:
         parts = self._parts
@@ -78,7 +91,8 @@ class Commands:
             raise ConfigError("arguments", "want the manifest's `text` and its `file` name")
         settings = parts.reloader.configuration.settings
         try:
-            after = await asyncio.to_thread(parse_manifest, text, file=file)
+            names = endpoint_names(settings)
+            after = await asyncio.to_thread(parse_manifest, text, file=file, endpoints=names)
             compile_table(after, settings, hub_id=parts.hub_id)
         except ManifestError as error:
             return {"faults": fault_documents(error)}
@@ -88,6 +102,8 @@ class Commands:
             queues=[queue.statistics() for queue in parts.store.queues()],
             rates=parts.outlook.rates(),
             served=parts.egress.served(),
-            free_bytes=usage.free,
+            room=Room.of(
+                store_caps(settings.store), total_bytes=usage.total, free_bytes=usage.free
+            ),
         )
         return {"faults": [], **difference_document(present, after)}

@@ -42,6 +42,19 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
     return made
 
 
+def is_hub_id(text: str) -> bool:
+    """Say whether `text` can name a hub."""
+    return _VALID.fullmatch(text) is not None
+
+
+def stored_hub_id(data_dir: Path) -> str | None:
+    """Give the id that an earlier start made; None = there was none, or it cannot be read."""
+    try:
+        return _checked(data_dir / "hub_id")
+    except (OSError, StartupError):
+        return None
+
+
 def _checked(file: Path) -> str:
     text = file.read_text("utf-8", errors="replace").strip()
     if not _VALID.fullmatch(text):

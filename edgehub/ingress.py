@@ -17,10 +17,10 @@ from edgehub.store.local_space import LocalTable
 from edgehub.store.sessions import SessionTable
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from edgehub.clock import Clock
+    from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.head import HttpHead
@@ -56,7 +56,7 @@ def build_listener(
     *,
     device_bound_interest: Callable[[str, bool], None],
     link_up: Callable[[], bool],
-    tls: ssl.SSLContext | None,
+    tls: ServerContext | None,
 ) -> MqttListener:
     """Build the MQTT listener with the local topic space.
 

@@ -133,7 +133,7 @@ class Journaling:
 
     def warnings(self) -> list[str]:
         """List what a person should look at."""
-        return []
+        return [] if self._journal is None else self._journal.statistics().warnings()
 
     def commands(self) -> Mapping[str, Command]:
         """Give the commands of the control socket."""
@@ -155,9 +155,10 @@ class Journaling:
     async def _plan_command(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         target, close = _target(arguments), arguments.get("close") is True
         journal = self._enabled()
+        complete = True
         try:
             if close:
-                await journal.write_out(close=True, seconds_max=WRITE_OUT_S)
+                complete = await journal.write_out(close=True, seconds_max=WRITE_OUT_S)
             segments = await journal.plan_export(target)
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
@@ -165,14 +166,18 @@ class Journaling:
             "folder": str(self._folder),
             "hub_id": self._hub_id,
             "segments": segments,
+            "complete": complete,
             "held_segments": journal.statistics().held_segments,
             "clock": self._clock(),
         }
 
     async def _exported_command(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        target = _target(arguments)
+        target, segments = _target(arguments), arguments.get("segments")
+        if segments is not None and not _are_texts(segments):
+            msg = "want `segments` as a list of paths, those that arrived"
+            raise JournalError(msg)
         try:
-            await self._enabled().export_done(target)
+            await self._enabled().export_done(target, segments)
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
         return {}
@@ -186,6 +191,10 @@ class Journaling:
             msg = "this hub keeps no journal (set journal.enabled = true and restart it)"
             raise JournalError(msg)
         return self._journal
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _target(arguments: Mapping[str, Any]) -> str:

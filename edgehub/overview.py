@@ -53,6 +53,7 @@ class Overview:
             "degraded": bool(status.store_warnings(store)),
             "warnings": [
                 *status.store_warnings(store),
+                *status.parked_warnings(endpoints),
                 *status.warnings(
                     parts.egress.orphans(),
                     [*map(str, pending), *map(str, manifest.warnings)],

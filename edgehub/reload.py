@@ -15,6 +15,7 @@ import structlog
 
 from edgehub.config.change import plan_change
 from edgehub.config.configuration import fault_documents, read_configuration
+from edgehub.config.files import changed_files
 from edgehub.egress import EgressChange
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.storing import store_caps
@@ -81,6 +82,7 @@ class Outcome:
         identities_changed: Other identities are in force.
         tokens_changed: Other tokens of the API are in force.
         certificate_changed: The listener shows another certificate, or trusts others.
+        files_changed: Keys of settings whose file holds something else, a password for one.
         routes: Number of routes in force.
         endpoints: What happened to the endpoints.
     """
@@ -92,6 +94,7 @@ class Outcome:
     identities_changed: bool = False
     tokens_changed: bool = False
     certificate_changed: bool = False
+    files_changed: tuple[str, ...] = ()
     routes: int
     endpoints: EgressChange = field(default_factory=EgressChange)
 
@@ -100,9 +103,13 @@ class Outcome:
         """`refused`, `applied` or `unchanged`."""
         if self.faults:
             return "refused"
-        changed = self.applied or self.manifest_changed
-        changed = changed or self.identities_changed or self.tokens_changed
-        changed = changed or self.certificate_changed
+        switches = (
+            self.manifest_changed,
+            self.identities_changed,
+            self.tokens_changed,
+            self.certificate_changed,
+        )
+        changed = bool(self.applied) or bool(self.files_changed) or any(switches)
         return "applied" if changed else "unchanged"
 
     def document(self) -> dict[str, Any]:
@@ -116,6 +123,7 @@ class Outcome:
             "identities_changed": self.identities_changed,
             "tokens_changed": self.tokens_changed,
             "certificate_changed": self.certificate_changed,
+            "files_changed": list(self.files_changed),
             "routes": self.routes,
             "endpoints": {name: list(ids) for name, ids in asdict(self.endpoints).items()},
         }
@@ -210,6 +218,7 @@ class Reloader:
             identities_changed=outcome.identities_changed,
             tokens_changed=outcome.tokens_changed,
             certificate_changed=outcome.certificate_changed,
+            files_changed=list(outcome.files_changed),
             routes=outcome.routes,
             **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
         )
@@ -257,6 +266,7 @@ class Reloader:
             identities_changed=identities_changed,
             tokens_changed=tokens_changed,
             certificate_changed=certificate_changed,
+            files_changed=changed_files(old.files, new.files),
             routes=len(new.manifest.routes),
             endpoints=endpoints,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -25,9 +25,14 @@ from edgehub.devices.affinity.flags import (
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
+from edgehub.devices.deadline import deadline
 from edgehub.devices.device import Surroundings
 from edgehub.devices.devices import Devices
-from edgehub.devices.faults import DeviceConnectionError, DeviceSourceError
+from edgehub.devices.faults import (
+    CoordinatorUnreachableError,
+    DeviceConnectionError,
+    DeviceSourceError,
+)
 from edgehub.devices.intake import Intake
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
@@ -55,6 +60,9 @@ if TYPE_CHECKING:
     from edgehub.store.store import Store
 
     Spawn = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
+
+CATCH_UP_S: Final = 2.0
+"""So long a start waits for the coordinator; without an answer the flags hold as they were."""
 
 log = structlog.get_logger(__name__)
 
@@ -158,6 +166,7 @@ class Roaming:
                 devices=self._devices,
                 clock=self._clock,
             )
+            await self._catch_up(self._reader)
             self._running.append(spawn(self._reader.run, "notices"))
 
     def take(
@@ -254,6 +263,14 @@ class Roaming:
             registry=self._registry,
             common=self._common(),
         ).table()
+
+    async def _catch_up(self, reader: NoticeReader) -> None:
+        # Before any device is heard and any session opened: others may have taken some meanwhile.
+        try:
+            async with deadline(self._clock, CATCH_UP_S):
+                await reader.catch_up()
+        except (TimeoutError, CoordinatorUnreachableError) as exc:
+            log.warning("affinity.started_on_old_flags", reason=str(exc) or "no answer in time")
 
     def _common(self) -> DeviceProfile:
         affinity = self._settings.affinity

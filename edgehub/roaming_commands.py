@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.devices.source import Deduplication, StoredDevice
+from edgehub.hub_id import is_hub_id
 from edgehub.operating.arguments import ArgumentError, optional_text, text, whole
+from edgehub.operating.documents import utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -138,7 +140,7 @@ class RoamingCommands:
                 raise ArgumentError(f"want `deduplication`, one of {', '.join(Deduplication)}")
             changes["deduplication"] = Deduplication(mode)
         if "gateway_id" in arguments:
-            changes["gateway_id"] = optional_text(arguments, "gateway_id")
+            changes["gateway_id"] = _gateway_id(arguments)
         if "keep_alive_s" in arguments:
             changes["keep_alive_s"] = whole(arguments, "keep_alive_s", default=0, maximum=86_400)
         async with self._writing:  # of two that change it at once, both count
@@ -173,9 +175,11 @@ class RoamingCommands:
         }
 
     def _entry(self, row: LedgerRow) -> dict[str, Any]:
+        time_ms = self._store.utc_ms(row.at_ms)
         return {
             "device_id": row.device_id,
-            "time_ms": self._store.utc_ms(row.at_ms),
+            "time": utc_text(time_ms),
+            "time_ms": time_ms,
             "ownership": row.ownership,
             "former": row.former,
             "cause": row.cause,
@@ -199,6 +203,14 @@ def _counts(rows: Iterable[LedgerRow]) -> dict[str, int]:
             away.discard(row.device_id)
             returned += 1
     return {"taken": taken, "lost": lost, "ping_pongs": returned, "sessions_taken_over": taken_over}
+
+
+def _gateway_id(arguments: Arguments) -> str | None:
+    # A name that no hub can have would have the device refused everywhere.
+    gateway_id = optional_text(arguments, "gateway_id")
+    if gateway_id is not None and not is_hub_id(gateway_id):
+        raise ArgumentError("`gateway_id`: want the `hub_id` of a hub, or none")
+    return gateway_id
 
 
 def _device_id(arguments: Arguments) -> str:

@@ -20,7 +20,7 @@ from edgehub.message import EndpointId
 from edgehub.route_commands import RouteCommands
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.live import BuildError
-from edgehub.routes.table import unknown_endpoint
+from edgehub.routes.named import unknown_endpoint
 from edgehub.routes.tenant import Tenant
 from edgehub.sync.disk_copy import DiskCopy
 from edgehub.sync.faults import StorageUnavailableError
@@ -261,7 +261,7 @@ class RouteTableAssembly:
             for tenant, count in self._refused().items()
             if count
         ]
-        return [*self.table.warnings(), *refused]
+        return [*self._state.warnings(), *self.table.warnings(), *refused]
 
     def commands(self) -> Mapping[str, Command]:
         """Give its commands of the control socket."""

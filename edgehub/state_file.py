@@ -1,18 +1,24 @@
 """`state.db`: what a hub knows and could learn again, beside the queues that it must not lose.
 
 Owns the only connection to that file; nothing else opens it. Each owner of tables brings a script
-that makes them. Invariant: a job is one transaction, so a crash leaves all of it or nothing.
+that makes them. A damaged file is set aside, and what can be read of it goes into a new one.
+Invariants: a job is one transaction, so a crash leaves all of it or nothing; a start that is cut
+off while it replaces the file is gone on with by the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self, TypeVar
+from urllib.parse import quote
 
 import aiosqlite
 import structlog
 
+from edgehub.durable_files import sync_folder
 from edgehub.errors import StartupError, StoreError
 
 if TYPE_CHECKING:
@@ -24,6 +30,10 @@ T = TypeVar("T")
 STATE_NAME: Final = "state.db"
 APPLICATION_ID: Final = 0x65687374
 """Marks the file as ours, "ehst"."""
+KEPT_MAX: Final = 3
+"""Damaged files that are kept, the newest."""
+CHECKED_BYTES_MAX: Final = 256 * 2**20
+"""Larger files are not read whole at the start; damage of theirs shows when it is met."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +43,18 @@ class StateError(StoreError):
 
 
 class StateFile:
-    """See the module."""
+    """See the module.
 
-    __slots__ = ("_connection", "path")
+    Attributes:
+        path: The file.
+        damaged: Names of damaged files that were set aside and are still there, the newest last.
+    """
+
+    __slots__ = ("_connection", "damaged", "path")
 
     def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
         self.path = path
+        self.damaged: list[str] = []
         self._connection = connection
 
     @classmethod
@@ -50,8 +66,16 @@ class StateFile:
             scripts: SQL that makes the tables where they are missing.
 
         Raises:
-            StartupError: It cannot be opened, or is another program's.
+            StartupError: It cannot be opened or, where it is damaged, not be replaced; or it is
+                another program's.
         """
+        await asyncio.to_thread(_mend, path)
+        file = await cls._open(path, scripts)
+        file.damaged = await asyncio.to_thread(_set_aside, path)
+        return file
+
+    @classmethod
+    async def _open(cls, path: Path, scripts: Iterable[str]) -> Self:
         connection = aiosqlite.connect(path, isolation_level=None, timeout=0)
         try:
             await connection
@@ -69,6 +93,18 @@ class StateFile:
             await connection.close()
             raise
         return file
+
+    def warnings(self) -> list[str]:
+        """List what a person should look at."""
+        if not self.damaged:
+            return []
+        text = (
+            f"{self.path.name} was damaged, and what could not be read of it is lost: devices are"
+            " learnt again, routes that came by API or command line may be missing (edgehub route"
+            f" list); {', '.join(self.damaged)} has what was there, delete or move it and restart"
+            " to end this warning"
+        )
+        return [text]
 
     async def add(self, script: str) -> None:
         """Make further tables where they are missing: statements parted by blank lines."""
@@ -130,3 +166,113 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _mend(path: Path) -> None:
+    """Replace the file where it is damaged, or go on where a start was cut off doing so."""
+    salvaged = _beside(path, ".salvaged")
+    if not salvaged.exists():
+        reason = _damage(path)
+        if not reason:
+            return
+        partial = _beside(path, ".salvage")
+        _remove(partial)
+        try:
+            rows = _salvage(path, partial)
+            partial.rename(salvaged)
+        except (OSError, sqlite3.Error) as exc:
+            raise StartupError(
+                f"{path} is damaged ({reason}), and what can be read of it cannot be copied"
+                f" ({exc}); check disk space and rights of its folder"
+            ) from exc
+        log.error("state.damage_found", path=str(path), reason=reason, salvaged_rows=rows)
+    aside = _beside(path, f".damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    for suffix in ("", "-wal"):
+        with suppress(FileNotFoundError):
+            _beside(path, suffix).rename(_beside(aside, suffix))
+    _remove(path)
+    sync_folder(path.parent)
+    salvaged.rename(path)
+    sync_folder(path.parent)
+    for old in _set_aside(path)[:-KEPT_MAX]:
+        _remove(path.with_name(old))
+
+
+def _damage(path: Path) -> str:
+    """Say what is wrong with the file, empty = nothing, or what no copy would mend."""
+    if not path.exists() or path.stat().st_size == 0:
+        return ""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if path.stat().st_size <= CHECKED_BYTES_MAX:
+                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                return "" if found == "ok" else str(found)
+    except sqlite3.Error as exc:
+        if (exc.sqlite_errorcode & 0xFF) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            return str(exc)
+    return ""
+
+
+def _salvage(source: Path, target: Path) -> int:
+    """Copy what can be read to a new file; gives the rows."""
+    rows = 0
+    with (
+        closing(sqlite3.connect(target, isolation_level=None)) as into,
+        closing(sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True)) as damaged,
+    ):
+        _configure(into)
+        into.execute("BEGIN")
+        with suppress(sqlite3.DatabaseError):
+            # Lets SQLite read on where the schema has holes.
+            damaged.execute("PRAGMA writable_schema = ON")
+        schema, _ = _readable(
+            damaged, "SELECT type, name, sql FROM sqlite_schema WHERE sql NOT NULL"
+        )
+        for kind in ("table", "index"):
+            for name, sql in [(str(each[1]), str(each[2])) for each in schema if each[0] == kind]:
+                with suppress(sqlite3.DatabaseError):
+                    into.execute(sql)
+                    rows += _copy(damaged, into, name) if kind == "table" else 0
+        into.execute("COMMIT")
+        into.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return rows
+
+
+def _copy(damaged: sqlite3.Connection, into: sqlite3.Connection, table: str) -> int:
+    columns = [row[1] for row in into.execute(f'PRAGMA table_info("{table}")')]
+    select = f'SELECT * FROM "{table}"'  # noqa: S608 - names from the file's own schema
+    rows, is_whole = _readable(damaged, select)
+    if not is_whole:
+        # From the other end, too, up to what cannot be read.
+        rows += _readable(damaged, f'{select} ORDER BY "{columns[0]}" DESC')[0]
+        rows = list(dict.fromkeys(rows))
+    insert = f'INSERT OR IGNORE INTO "{table}" VALUES ({", ".join("?" * len(columns))})'  # noqa: S608 - likewise
+    count = 0
+    for row in rows:
+        with suppress(sqlite3.IntegrityError):
+            count += into.execute(insert, row).rowcount
+    return count
+
+
+def _readable(connection: sqlite3.Connection, sql: str) -> tuple[list[tuple[object, ...]], bool]:
+    """Give the rows before the first that cannot be read, and whether these are all."""
+    found: list[tuple[object, ...]] = []
+    try:
+        found.extend(connection.execute(sql))
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        return found, False
+    return found, True
+
+
+def _set_aside(path: Path) -> list[str]:
+    return sorted(each.name for each in path.parent.glob(f"{path.name}.damaged-*[0-9]Z"))
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        _beside(path, suffix).unlink(missing_ok=True)

@@ -7,7 +7,7 @@ line, the demo and later the web page show the same figures, because they all co
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.lifecycle import Phase
 from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
@@ -95,6 +95,15 @@ def summary(
     return f"delivering, {waiting} waiting"
 
 
+MISSING_TEXTS: Final[Mapping[str, str]] = {
+    "file": "the database file of an earlier start was gone, or empty: what waited in it is lost; "
+    "a restart ends this warning",
+    "log": "the last hub was not stopped in order, and the log of its database is gone: the newest "
+    "messages are lost; a restart ends this warning",
+}
+"""By what is missing, see `StoreStatistics.missing`."""
+
+
 def store_warnings(figures: StoreStatistics) -> list[str]:
     """List what is wrong with the store: disk, damage, clock."""
     found = []
@@ -105,10 +114,22 @@ def store_warnings(figures: StoreStatistics) -> list[str]:
         )
     if figures.damage is not None:
         found.append(damage_text(figures.damage))
+    if figures.missing is not None:
+        found.append(MISSING_TEXTS[figures.missing])
     if not figures.durable:
         found.append("durable: no - store.durable is false, a stop or power cut loses what waits")
     found += [limit_text(reached) for reached in figures.limits]
     return found
+
+
+def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the endpoints for which a person must act; `endpoints` as `endpoint_document` gives."""
+    return [
+        f"endpoint {endpoint['id']!r} is parked: {endpoint['reason'] or 'no reason given'}; correct"
+        " that and reload, it is tried once a minute besides"
+        for endpoint in endpoints
+        if endpoint["state"] == "parked"
+    ]
 
 
 def limit_text(reached: LimitStatistics) -> str:

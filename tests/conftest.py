@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Others use the machine too: how long one example takes says nothing; tests have a time-out.
+settings.register_profile("edgehub", deadline=None)
+settings.load_profile("edgehub")
 
 
 @pytest.fixture(autouse=True)

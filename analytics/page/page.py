@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from analytics.page import counts, sections, starving
 from analytics.page.figures import figures
-from analytics.page.words import count, counted, duration, share, size
+from analytics.page.words import count, counted, duration, share, size, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,6 +123,9 @@ def _warnings(metrics: Mapping[str, Any]) -> str:
         told.append(
             f"{counted(metrics['quarantined'], 'line')} could not be used: see the quarantine."
         )
+    if metrics["hubs_of_one_name"]:
+        named = ", ".join(map(text, metrics["hubs_of_one_name"]))
+        told.append(f"Several hubs at once call themselves {named}: what is told of it is of all.")
     if metrics["excluded_hubs"]:
         told.append(f"Left out on request: {counted(len(metrics['excluded_hubs']), 'hub')}.")
     return "".join(f'<p class="bad">{line}</p>' for line in told)

@@ -94,7 +94,7 @@ def waiting(shown: Figures) -> str:
     ordered = sorted(series)
     classes = {priority(key): f"c{at % COLOURS}" for at, key in enumerate(ordered)}
     note = "Rows in the queues by priority; 0 is the best. All hubs, every ten minutes of UTC."
-    content = '<p class="soft">Nothing waited.</p>'
+    content = '<p class="soft">Nothing waited at these moments.</p>'
     if any(any(values) for values in series.values()):
         named = {priority(key): series[key] for key in ordered}
         names = {f"priority {name}": style for name, style in classes.items()}

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from edgehub.devices.affinity.simulation.form import ScenarioError, scenarios_of
+from edgehub.devices.affinity.simulation.form import WHOLE_MAX, ScenarioError, scenarios_of
 from edgehub.devices.affinity.simulation.run import simulate as run_simulation
 from edgehub.telemetry.log import configure
 
@@ -29,7 +29,7 @@ def affinity() -> None:
 @click.option(
     "--delay-ms",
     "delays_ms",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, WHOLE_MAX),
     multiple=True,
     help="Wait of a gateway that lost the device, instead of the scenario's; may be given again.",
 )

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from edgehub.cli.daemon import call
-from edgehub.config.configuration import fault_documents, read_configuration, read_table
+from edgehub.cli.tables import counted
+from edgehub.config.configuration import (
+    fault_documents,
+    read_configuration,
+    read_settings,
+    read_table,
+)
 from edgehub.config.effective import effective_document
 from edgehub.config.example import settings_example
 from edgehub.config.origin import SettingsSource
 from edgehub.config.schema import settings_schema
 from edgehub.errors import ConfigError
+from edgehub.hub_id import stored_hub_id
 from edgehub.settings import load_settings
+
+if TYPE_CHECKING:
+    from edgehub.config.origin import LoadedSettings
+    from edgehub.settings import Settings
 
 EXIT_CONFIG: Final = 78
 
@@ -44,8 +55,8 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
     chosen = file or obj["config"]
     name = "the defaults" if chosen is None else str(chosen)
     try:
-        loaded = SettingsSource(chosen).read()
-        configuration = read_configuration(loaded, hub_id=loaded.settings.hub_id or "")
+        loaded = read_settings(SettingsSource(chosen))
+        configuration = read_configuration(loaded, hub_id=known_hub_id(loaded.settings) or "")
     except ConfigError as error:
         if not as_json:
             raise
@@ -57,8 +68,8 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
         return 0
     for warning in warnings:
         click.echo(f"{configuration.manifest.file}: warning: {warning}", err=True)
-    routes = len(configuration.manifest.routes)
-    click.echo(f"{name}: no faults; {routes} routes from {configuration.manifest.file}")
+    routes = counted(len(configuration.manifest.routes), "route")
+    click.echo(f"{name}: no faults; {routes} from {configuration.manifest.file}")
     return 0
 
 
@@ -69,16 +80,8 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
 def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
     """Show every setting in force and where it comes from, secrets blanked out."""
     loaded = SettingsSource(obj["config"]).read()
-    if running:
-        document = call(loaded.settings.control_path, "config show")
-    else:
-        try:
-            table = read_table(loaded.settings, hub_id=loaded.settings.hub_id or "")
-        except ConfigError as error:
-            click.echo(f"edgehub: {error}", err=True)
-            document = effective_document(loaded, manifest=None, running=False)
-        else:
-            document = effective_document(loaded, manifest=table.manifest, running=False)
+    ask = loaded.settings.control_path
+    document = call(ask, "config show") if running else _from_files(loaded)
     if as_json:
         _echo_json(document)
     else:
@@ -114,12 +117,32 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
     return EXIT_CONFIG if outcome["outcome"] == "refused" else 0
 
 
+def known_hub_id(settings: Settings) -> str | None:
+    """Give the hub's name as far as files know it; None = it is made at the first start."""
+    return settings.hub_id or stored_hub_id(settings.data_dir)
+
+
+def _from_files(loaded: LoadedSettings) -> dict[str, Any]:
+    hub_id = known_hub_id(loaded.settings)
+    manifest = None
+    try:
+        manifest = read_table(loaded.settings, hub_id=hub_id or "").manifest
+    except ConfigError as error:
+        click.echo(f"edgehub: {error}", err=True)
+    return effective_document(loaded, manifest=manifest, hub_id=hub_id, running=False)
+
+
 def _print_effective(document: dict[str, Any]) -> None:
     lines = [
         (key, _text(entry["value"]), f"{entry['origin']} {entry['place']}".strip())
         for key, entry in document["settings"].items()
     ]
-    lines += [(key, _text(value), "follows") for key, value in document["derived"].items()]
+    if document["settings"]["hub_id"]["value"] is None:
+        made = document["derived"]["hub_id"]
+        where = "at the first start" if made is None else "at the first start, kept in data_dir"
+        lines[0] = ("hub_id", _text(made), f"made {where}")
+    derived = {key: value for key, value in document["derived"].items() if key != "hub_id"}
+    lines += [(key, _text(value), "follows") for key, value in derived.items()]
     # Never folded, so that grep finds a key with its value.
     key_width = max(len(key) for key, _, _ in lines)
     value_width = max(len(value) for _, value, _ in lines)
@@ -145,9 +168,12 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
     if outcome["applied"]:
         click.echo(f"  settings: {', '.join(outcome['applied'])}")
     if outcome["manifest_changed"]:
-        click.echo(f"  manifest: {outcome['routes']} routes in force")
-    if outcome["identities_changed"]:
-        click.echo("  identities: read anew")
+        click.echo(f"  manifest: {counted(outcome['routes'], 'route')} in force")
+    for what in ("identities", "tokens", "certificate"):
+        if outcome[f"{what}_changed"]:
+            click.echo(f"  {what}: read anew")
+    if outcome["files_changed"]:
+        click.echo(f"  files with new content: {', '.join(outcome['files_changed'])}")
     for what, endpoints in outcome["endpoints"].items():
         if endpoints:
             click.echo(f"  endpoints {what}: {', '.join(endpoints)}")

@@ -9,7 +9,7 @@ import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import call
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _release(
     rows = len(chosen)
     if not dry_run:
         if chosen:
-            ask(f"{verb} {rows} dead letters?", yes=yes)
+            ask(f"{verb} {counted(rows, 'dead letter')}?", yes=yes)
         rows = 0
         for start in range(0, len(chosen), _AT_ONCE):
             part = chosen[start : start + _AT_ONCE]
@@ -152,11 +152,11 @@ def _release(
     if as_json:
         click.echo(json.dumps({"rows": rows, "missing": missing, "dry_run": dry_run}, indent=2))
     else:
-        click.echo(
-            f"{'would ' if dry_run else ''}{verb}{'' if dry_run else 'd'} {rows} dead letters"
-        )
+        done = f"would {verb}" if dry_run else f"{verb}d"
+        click.echo(f"{done} {counted(rows, 'dead letter')}")
     if missing and numbers:
-        raise MissingLettersError(f"{missing} of them were not there (any more)")
+        were = "was" if missing == 1 else "were"
+        raise MissingLettersError(f"{missing} of them {were} not there (any more)")
 
 
 class MissingLettersError(click.ClickException):

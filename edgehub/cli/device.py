@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -164,9 +163,8 @@ def _print_ledger(entries: list[dict[str, Any]]) -> None:
         "time", "device", "was", "is", "cause", "other hub", "epoch", right=("epoch",)
     )
     for entry in entries:
-        moment = datetime.fromtimestamp(entry["time_ms"] / 1000, UTC)
         table.add_row(
-            moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00"),
+            entry["time"],
             entry["device_id"],
             entry["former"],
             entry["ownership"],

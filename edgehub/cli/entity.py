@@ -116,6 +116,8 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
     else:
         found = answer["entity"]
         click.echo(f"{found['@topic-id']}: {answer['outcome']}, {found['@id']} at the cloud")
+        if "advice" in answer:
+            click.echo(answer["advice"], err=True)
 
 
 @entity.command()
@@ -184,25 +186,25 @@ def replay(file: IO[bytes]) -> int:
     of the input has topic, payload, retain and at_ms. For each line {"id", "output"} is printed.
     Topics $ctl/restart, $ctl/stop, $ctl/start and $ctl/wait steer the daemon and its clock.
     `config.observe` lists the topic filters of what is shown; absent = c8y/#. Exit code 1 if a line
-    could not be used.
+    could not be used: {"id", "line", "error"} says which, and why.
     """
     all_usable = True
-    for line in file:
+    for number, line in enumerate(file, 1):
         if line.strip():
-            answer = _answer(line)
+            answer = _answer(line, number)
             all_usable = all_usable and "error" not in answer
             click.echo(json.dumps(answer, ensure_ascii=False))
     return 0 if all_usable else 1
 
 
-def _answer(line: bytes) -> dict[str, Any]:
+def _answer(line: bytes, number: int) -> dict[str, Any]:
     answer: dict[str, Any] = {"id": None}
     try:
         form = json.loads(line)
         answer["id"] = form.get("id") if isinstance(form, dict) else None
         answer["output"] = run_replay(form)
     except (ValueError, RecursionError) as error:
-        answer["error"] = f"not JSON: {error}"
+        answer |= {"line": number, "error": f"not JSON: {error}"}
     except MappingError as error:
-        answer["error"] = str(error)
+        answer |= {"line": number, "error": str(error)}
     return answer

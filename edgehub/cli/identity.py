@@ -1,7 +1,7 @@
 """`edgehub identity`: who may sign in at the listener; edits the identities file.
 
-The one command group that works on a file instead of asking the daemon: identities must exist
-before the first start. A running hub takes changes over at its next reload.
+Works on a file instead of asking the daemon: identities must exist before the first start. A
+running hub takes changes over at its next reload.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from edgehub.cli.credentials import CredentialFile, checked, each, json_option
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.identity_file import (
     Identity,
@@ -24,18 +25,13 @@ from edgehub.devices.identity_file import (
 )
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
-from edgehub.errors import ConfigError
-from edgehub.settings import load_settings
 from edgehub.settings.routing_table import tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FILE: Final = click.option(
-    "--file",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Identities file; absent = mqtt.identities_file of the settings.",
+_FILE: Final = CredentialFile(
+    "identities", "mqtt.identities_file", lambda settings: settings.mqtt.identities_file
 )
 _PASSWORD_FILE: Final = click.option(
     "--password-file",
@@ -44,44 +40,15 @@ _PASSWORD_FILE: Final = click.option(
 )
 
 
-def _checked_id(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+def _id(value: str) -> str:
     if split_sender(value) is None:
         msg = f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}"
-        raise click.BadParameter(msg)
+        raise ValueError(msg)
     return value
-
-
-def _checked_patterns(
-    _ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    for pattern in value:
-        try:
-            check_pattern(pattern)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-    return value
-
-
-def _checked_rights(
-    _ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    for topic_filter in value:
-        try:
-            check_right(topic_filter)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-    return value
-
-
-def _checked_tenant(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-    try:
-        return tenant_name(value) if value else ""
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
-    return click.argument("identity_id", metavar="ID", callback=_checked_id)(command)
+    return click.argument("identity_id", metavar="ID", callback=checked(_id))(command)
 
 
 @click.group()
@@ -94,20 +61,20 @@ def identity() -> None:
 
 @identity.command()
 @_id_argument
-@_FILE
+@_FILE.option
 @_PASSWORD_FILE
 @click.option(
     "--on-behalf",
     multiple=True,
     metavar="PATTERN",
-    callback=_checked_patterns,
+    callback=checked(each(check_pattern)),
     help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
 )
 @click.option(
     "--publish",
     multiple=True,
     metavar="FILTER",
-    callback=_checked_rights,
+    callback=checked(each(check_right)),
     help="Local topics it may publish to, {id} = its own id; repeatable. Absent = all.",
 )
 @click.option("--no-publish", is_flag=True, help="It may publish to no local topic.")
@@ -115,15 +82,15 @@ def identity() -> None:
     "--subscribe",
     multiple=True,
     metavar="FILTER",
-    callback=_checked_rights,
+    callback=checked(each(check_right)),
     help="Local topics it may subscribe to, likewise.",
 )
 @click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic.")
 @click.option(
     "--tenant",
     default="",
-    metavar="ORG/APP",
-    callback=_checked_tenant,
+    metavar="ORG/APPLICATION",
+    callback=checked(lambda value: tenant_name(value) if value else ""),
     help="Whose routes its messages meet; absent = those of everybody without a tenant.",
 )
 @click.pass_obj
@@ -141,7 +108,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     tenant: str,
 ) -> None:
     """Add an identity, <device> or <device>/<module>."""
-    path = _path(file, obj)
+    path = _FILE.path(file, obj)
     may_publish = _rights("publish", publish, none=no_publish)
     may_subscribe = _rights("subscribe", subscribe, none=no_subscribe)
     hashed = PasswordHash.of(_password(password_file))
@@ -162,14 +129,14 @@ def add(  # noqa: PLR0913 - one argument for each option
 
 @identity.command()
 @_id_argument
-@_FILE
+@_FILE.option
 @_PASSWORD_FILE
 @click.pass_obj
 def passwd(
     obj: dict[str, Any] | None, identity_id: str, file: Path | None, password_file: Path | None
 ) -> None:
     """Set another password."""
-    path = _path(file, obj)
+    path = _FILE.path(file, obj)
     hashed = PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         old = _existing(identities, identity_id, path)
@@ -179,11 +146,11 @@ def passwd(
 
 @identity.command()
 @_id_argument
-@_FILE
+@_FILE.option
 @click.pass_obj
 def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> None:
     """Remove an identity; a running hub closes its connection at reload."""
-    path = _path(file, obj)
+    path = _FILE.path(file, obj)
     with changing(path) as identities:
         _existing(identities, identity_id, path)
         del identities[identity_id]
@@ -191,12 +158,12 @@ def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> N
 
 
 @identity.command("list")
-@_FILE
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@_FILE.option
+@json_option
 @click.pass_obj
 def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
     """List identities and their rights, never their hashes."""
-    entries = read_identities(_path(file, obj)).values()
+    entries = read_identities(_FILE.path(file, obj)).values()
     if as_json:
         document = [
             {
@@ -204,17 +171,21 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
                 "on_behalf": list(entry.on_behalf),
                 "publish": None if entry.publish is None else list(entry.publish),
                 "subscribe": None if entry.subscribe is None else list(entry.subscribe),
+                "tenant": entry.tenant or None,
                 "disabled": entry.disabled,
             }
             for entry in entries
         ]
         click.echo(json.dumps(document, indent=2))
         return
-    table = new_table("id", "on behalf of", "publishes to", "subscribes to", "state")
+    tenants = any(entry.tenant for entry in entries)
+    columns = ("id", "on behalf of", "publishes to", "subscribes to", "state")
+    table = new_table(*columns, *(["tenant"] if tenants else []))
     for entry in entries:
         state = "disabled" if entry.disabled else "enabled"
         publish, subscribe = _shown(entry.publish), _shown(entry.subscribe)
-        table.add_row(entry.id, " ".join(entry.on_behalf) or "-", publish, subscribe, state)
+        row = (entry.id, " ".join(entry.on_behalf) or "-", publish, subscribe, state)
+        table.add_row(*row, *([entry.tenant or "-"] if tenants else []))
     print_table(table)
 
 
@@ -227,16 +198,6 @@ def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, 
 
 def _shown(filters: tuple[str, ...] | None) -> str:
     return "all" if filters is None else " ".join(filters) or "none"
-
-
-def _path(file: Path | None, obj: dict[str, Any] | None) -> Path:
-    path = file or load_settings((obj or {}).get("config")).mqtt.identities_file
-    if path is None:
-        msg = "no identities file: give --file, or set mqtt.identities_file in the settings"
-        raise click.UsageError(msg)
-    if not path.parent.is_dir():
-        raise ConfigError(str(path), "its folder does not exist", f"mkdir -p {path.parent}")
-    return path
 
 
 def _existing(identities: dict[str, Identity], identity_id: str, path: Path) -> Identity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,8 +11,15 @@ import click
 
 from edgehub.cli.daemon import call
 from edgehub.cli.tables import counted
-from edgehub.journal.delivery import deliver, open_target
+from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 from edgehub.settings import load_settings
+
+EXIT_FAILED: Final = 1
+EXIT_NOT_YET: Final = 75
+"""What sysexits.h calls a temporary failure."""
+
+CLOSINGS_MAX: Final = 12
+"""Some seconds each, for a hub whose events have piled up."""
 
 _TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
 
@@ -67,30 +75,30 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
 @click.option("--close", is_flag=True, help="Close the growing segment first, so that it goes too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
-def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> None:
+def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     """Copy each closed segment to DIR|URL that is not there yet, and list the dates it touches.
 
     A target gets each segment once; an export that was cut off is repeated with the same names and
     bytes. URLs are those of fsspec, such as s3://bucket/journal, with its extra and their driver.
+
+    Exit code 1: some segment could not go, the others did. Exit code 75: all that has a date went,
+    but lines are held until the clock is trusted, and a report made now would miss them.
     """
-    socket = load_settings(obj["config"]).control_path
+    if not target.strip():
+        raise click.BadParameter("is empty; give a folder or a URL", param_hint="DIR|URL")
     name = target if "://" in target else str(Path(target).absolute())
-    place = open_target(name)
-    manifests: list[dict[str, Any]] = []
-    while True:
-        plan = call(socket, "journal plan", target=name, close=close and not manifests)
-        if not plan["segments"]:
-            break
-        manifests.append(deliver(Path(plan["folder"]), plan["hub_id"], plan["segments"], place))
-        call(socket, "journal exported", target=name)
-    segments = [segment for manifest in manifests for segment in manifest["segments"]]
-    dates = sorted({date for manifest in manifests for date in manifest["dates"]})
+    exported = _export(load_settings(obj["config"]).control_path, name, close=close)
+    plan = exported.plan
+    segments = [segment for manifest in exported.manifests for segment in manifest["segments"]]
+    dates = sorted({date for manifest in exported.manifests for date in manifest["dates"]})
     if as_json:
         document = {
             "target": name,
             "dates": dates,
             "segments": segments,
-            "manifests": [manifest["path"] for manifest in manifests],
+            "manifests": [manifest["path"] for manifest in exported.manifests],
+            "problems": exported.problems,
+            "complete": exported.complete,
             "held_segments": plan["held_segments"],
         }
         click.echo(json.dumps(document, indent=2))
@@ -100,10 +108,64 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> None
         click.echo(f"{told} to {name}: {', '.join(dates)}")
     else:
         click.echo(f"nothing new for {name}")
+    return _tell_missing(exported)
+
+
+@dataclass(slots=True)
+class _Exported:
+    """What an export has done, with the hub's last word on what there is.
+
+    Attributes:
+        manifests: Of the parts that it came in.
+        problems: What could not go, and why.
+        complete: All events had their lines when the growing segment was closed.
+        plan: The last answer of the hub.
+    """
+
+    manifests: list[dict[str, Any]] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+def _export(socket: Path, name: str, *, close: bool) -> _Exported:
+    """Carry out what the hub plans until there is no more."""
+    place = open_target(name)
+    done = _Exported()
+    closings = CLOSINGS_MAX if close else 0
+    while True:
+        done.plan = call(socket, "journal plan", target=name, close=closings > 0)
+        if closings > 0:
+            # A hub that was not restarted after an upgrade may not say.
+            done.complete = done.plan.get("complete", True)
+            closings = 0 if done.complete else closings - 1
+        paths = [path for path in done.plan["segments"] if path not in done.problems]
+        folder = Path(done.plan["folder"])
+        if is_inside(place, folder):
+            # Its segments would be there already, and count as exported.
+            raise ExportError(f"{name} is in the journal's own folder; give another one")
+        if paths:
+            delivery = deliver(folder, done.plan["hub_id"], paths, place)
+            done.problems |= delivery.problems
+            if delivery.manifest is not None:
+                done.manifests.append(delivery.manifest)
+            call(socket, "journal exported", target=name, segments=delivery.done)
+        elif not closings:
+            return done
+
+
+def _tell_missing(exported: _Exported) -> int:
+    """Say what did not go and why; gives the exit code."""
+    plan = exported.plan
+    for problem in exported.problems.values():
+        click.echo(f"edgehub: {problem}", err=True)
+    if not exported.complete:
+        click.echo("the last events have no lines yet, they come too fast: export again", err=True)
     if plan["held_segments"]:
         held = counted(plan["held_segments"], "segment")
         verb = "is" if plan["held_segments"] == 1 else "are"
         reason = plan["clock"]["reason"] or "not trusted until now"
-        click.echo(
-            f"{held} {verb} held until the clock is trusted ({reason}): {_TRUST}", err=as_json
-        )
+        click.echo(f"{held} {verb} held until the clock is trusted ({reason}): {_TRUST}", err=True)
+    if exported.problems:
+        return EXIT_FAILED
+    return EXIT_NOT_YET if plan["held_segments"] or not exported.complete else 0

@@ -1,8 +1,9 @@
 """The `edgehub` command: its groups, common options and exit codes.
 
 Owns the translation of errors into exit codes: 0 done, 1 failed, 2 usage, 3 start-up failed,
-4 daemon unreachable, 78 bad configuration; `report` adds 5: its counts do not close. Command
-modules are imported when they are used, so that `edgehub status` stays quick.
+4 daemon unreachable, 78 bad configuration; `report` adds 5: its counts do not close,
+`journal export` 75: not all can go yet. Command modules are imported when they are used, so that
+`edgehub status` stays quick.
 """
 
 from __future__ import annotations

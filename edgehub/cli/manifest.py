@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from edgehub.cli.config import EXIT_CONFIG, print_faults
 from edgehub.cli.daemon import call
 from edgehub.cli.table_answer import ask_table, print_applied, wait_option
-from edgehub.cli.tables import counted
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -149,7 +150,7 @@ def _print_difference(document: dict[str, Any]) -> None:
             f" arrival ({', '.join(kept['routes'])})"
         )
     _print_queues(document["queues"])
-    _print_disk(document["disk"])
+    _print_disk(document)
     for warning in document["warnings"]:
         click.echo(f"warning: {warning}")
 
@@ -164,10 +165,9 @@ def _print_routes(routes: dict[str, Any]) -> None:
             click.echo(f"{sign} {route['name']}: {route['route']} -> {route['queue']}")
     for route in routes["changed"]:
         for part, change in route["changes"].items():
-            old, new = change["before"], change["after"]
-            if part == "priority":
-                old, new = _class(old), _class(new)
-            click.echo(f"~ {route['name']}: {part}: {_text(old)} -> {_text(new)}")
+            words, write = _PARTS[part]
+            old, new = write(change["before"]), write(change["after"])
+            click.echo(f"~ {route['name']}: {words}: {old} -> {new}")
 
 
 def _print_queues(queues: list[dict[str, Any]]) -> None:
@@ -180,7 +180,7 @@ def _print_queues(queues: list[dict[str, Any]]) -> None:
                 str(queue["rows"]),
                 str(queue["bytes"]),
                 _rate(queue),
-                _ttl(queue["ttl_s"]) if queue["routes_after"] else "-",
+                _ttl(queue["ttl_s"]) if _is_filled(queue) else "-",
                 "-" if queue["need_bytes"] is None else _size(queue["need_bytes"]),
             )
             for queue in queues
@@ -188,39 +188,53 @@ def _print_queues(queues: list[dict[str, Any]]) -> None:
     )
 
 
-def _print_disk(disk: dict[str, Any]) -> None:
+def _print_disk(document: dict[str, Any]) -> None:
+    disk = document["disk"]
     if disk["fits"] is None:
-        click.echo("space on disk: not measured yet; ask again in a few seconds of traffic")
+        click.echo("space: not measured yet; ask again in a few seconds of traffic")
     else:
-        span = f"rates of the last {disk['measured_s']:.0f} s"
-        room = f"{_size(disk['free_bytes'])} free beside {_size(disk['stored_bytes'])} stored"
-        if disk["endless"]:
-            click.echo(
-                f"space on disk: rows without time to live grow without end; {room} ({span})"
-            )
-        else:
-            verdict = "fits" if disk["fits"] else "DOES NOT FIT"
-            need = _size(disk["need_bytes"])
-            click.echo(
-                f"space on disk: with nothing leaving, up to {need}; {room}: {verdict} ({span})"
-            )
+        click.echo(f"space: {_space_text(disk)} (rates of the last {disk['measured_s']:.0f} s)")
+    exceeded = [
+        *disk["exceeds"],
+        *(each for queue in document["queues"] for each in queue["exceeds"]),
+    ]
+    for each in exceeded:
+        whose = "" if each["queue"] is None else f" of {each['queue']}"
+        write = _size if "rows" not in each["cap"] else "{:.0f}".format
+        need, limit = write(each["need"]), write(each["limit"])
+        click.echo(f"DOES NOT FIT: {each['cap']}{whose}: needs {need} of {limit}")
     if disk["unmeasured_routes"]:
         names = ", ".join(disk["unmeasured_routes"])
         click.echo(f"not in these figures, since never measured: {names}")
 
 
+def _space_text(disk: dict[str, Any]) -> str:
+    cap = "" if disk["cap_bytes"] is None else f", of {_size(disk['cap_bytes'])} that rows may take"
+    room = (
+        f"{_size(disk['free_bytes'])} free on the disk, of which {_size(disk['floor_bytes'])} stay"
+        f" free, beside {_size(disk['stored_bytes'])} stored{cap}"
+    )
+    if disk["endless"]:
+        return f"rows without time to live grow without end; {room}"
+    fits = ": fits" if disk["fits"] else ""
+    return f"with nothing leaving, up to {_size(disk['need_bytes'])}; {room}{fits}"
+
+
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    table = Table(box=None)
-    for name in columns:
-        table.add_column(name, overflow="fold")
+    table = new_table(*columns)
     for row in rows:
         table.add_row(*row)
-    # Brackets in conditions and names are text, not markup.
-    Console(markup=False, highlight=False).print(table)
+    print_table(table)
+
+
+def _is_filled(queue: dict[str, Any]) -> bool:
+    return bool(queue["routes_after"] or queue["older_rows_of"])
 
 
 def _rate(queue: dict[str, Any]) -> str:
     rate, word = queue["rate_bytes_s"], queue["rate_is"]
+    if queue["older_rows_of"] and not queue["routes_after"]:
+        return f"older rows of {', '.join(queue['older_rows_of'])}"
     if rate is None or not queue["routes_after"]:
         return word if queue["routes_after"] else "-"
     figure = f"{_size(rate)}/s"
@@ -245,6 +259,29 @@ def _ttl(seconds: int | None) -> str:
 
 def _text(value: object) -> str:
     return "none" if value is None else str(value)
+
+
+def _seconds(value: int | None) -> str:
+    return "none" if value is None else f"{value} s"
+
+
+def _fallback(priority: int | None) -> str:
+    return "none" if priority is None else _class(priority)
+
+
+_PARTS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "source": ("source", _text),
+    "condition": ("condition", _text),
+    "sink": ("sink", _text),
+    "priority": ("priority", _class),
+    "ttl_s": ("time to live", _ttl),
+    "recency_s": ("recency", _seconds),
+    "recency_fallback": ("fallback priority", _fallback),
+    "order": ("order", _text),
+    "max_attempts": ("attempts at most", _text),
+    "max_age_s": ("age at most", _seconds),
+}
+"""Parts of a route that may differ: in words, and how their values are written."""
 
 
 def _echo_json(document: dict[str, Any]) -> None:

@@ -1,12 +1,13 @@
 """`edgehub report`: what expired and what starved on one day, as a page and as tables.
 
-Starts the report as a process of its own: it needs Java and much memory, and the daemon neither.
+Becomes the report's process: it needs Java and much memory, and the daemon neither. Whoever stops
+this command, a service manager, a container engine or Ctrl-C, stops the report by it.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import subprocess
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,7 +58,7 @@ def report(
     output: str,
     exclude_hub: tuple[str, ...],
     **given: int | str | None,
-) -> int:
+) -> None:
     """Report on the journals of DATE, such as 2026-11-28, or of yesterday (UTC).
 
     Exit code 5: the counts of that day do not close, and nothing was written.
@@ -73,4 +74,5 @@ def report(
     command += [
         f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
     ]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own package
+    sys.stdout.flush()
+    os.execv(command[0], command)  # noqa: S606 - our own package

@@ -1,7 +1,8 @@
 """`edgehub route`: try conditions and routes, check a manifest, ask where a message goes.
 
-What stands here works on files alone and asks no daemon; it runs the same parser, compiler and
-route table that the daemon runs. The commands on the table of a running hub are in `route_table`.
+What stands here works on files and runs the same parser, compiler and route table that the daemon
+runs; `explain` asks the daemon, if one runs and no file is named. The commands on the table of a
+running hub are in `route_table`.
 """
 
 from __future__ import annotations
@@ -12,31 +13,27 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from edgehub.cli.message_form import MessageFormError, read_message
+from edgehub.cli.config import known_hub_id
+from edgehub.cli.daemon import call
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
-from edgehub.cli.tables import new_table, print_table
-from edgehub.errors import ManifestError
-from edgehub.message import DEFAULT_PRIORITY, EndpointId
+from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.config.configuration import compile_table, endpoint_names, read_table
+from edgehub.errors import DaemonUnreachableError, ManifestError
+from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes import Manifest, RouteTable, load_manifest
+from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from edgehub.errors import ManifestFault
-    from edgehub.message import Message
-    from edgehub.routes.explain import RouteVerdict
+    from edgehub.message import EndpointId
 
 _EXIT_CONFIG: Final = 78
 
-_manifest_option = click.option(
-    "--manifest",
-    "file",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Deployment manifest, JSON.",
-)
+_MANIFEST: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -44,7 +41,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 def route() -> None:
     """See and change the routes of a running hub; try routes and manifests without one.
 
-    test, check and explain work on files; the others ask the hub.
+    test and check work on files, explain on either; the others ask the hub.
     """
 
 
@@ -71,7 +68,9 @@ def test(file: IO[bytes]) -> int:
 
 
 @route.command()
-@_manifest_option
+@click.option(
+    "--manifest", "file", required=True, type=_MANIFEST, help="Deployment manifest, JSON."
+)
 @_json_option
 @click.pass_obj
 def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
@@ -101,12 +100,12 @@ def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
         return 0
     for warning in warnings:
         click.echo(f"{file}: warning: {warning}", err=True)
-    click.echo(f"{file}: {len(manifest.routes)} routes, no faults")
+    click.echo(f"{file}: {counted(len(manifest.routes), 'route')}, no faults")
     return 0
 
 
 @route.command()
-@_manifest_option
+@click.option("--manifest", "file", type=_MANIFEST, help="Ask a file instead: a manifest, JSON.")
 @click.option(
     "--message",
     "message_file",
@@ -115,62 +114,79 @@ def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
 )
 @_json_option
 @click.pass_obj
-def explain(obj: dict[str, Any], file: Path, message_file: IO[bytes] | None, as_json: bool) -> int:
-    """Say where a message goes, at which priority and for how long, and why not elsewhere."""
-    _, table = _load(file, obj["config"])
-    verdicts = table.explain(_read_message(message_file))
-    if as_json:
-        _echo_json({"routes": [_verdict_object(verdict) for verdict in verdicts]})
+def explain(
+    obj: dict[str, Any], file: Path | None, message_file: IO[bytes] | None, as_json: bool
+) -> int:
+    """Say where a message goes, at which priority and for how long, and why not elsewhere.
+
+    By the routes of the running hub, whoever made them; where no hub runs, by the manifest of the
+    settings, or the built-in one.
+    """
+    form = _read_form(message_file)
+    if file is None:
+        document = _explained(obj, form)
     else:
-        _print_verdicts(verdicts)
+        _, table = _load(file, obj["config"])
+        document = _explanation("file", table, form)
+    if as_json:
+        _echo_json(document)
+        return 0
+    if file is None:
+        who = "the running hub" if document["of"] == "hub" else "no hub runs; by"
+        click.echo(f"{who}: {document['manifest']}", err=True)
+    _print_verdicts(document["routes"])
     return 0
+
+
+def _explained(obj: dict[str, Any], form: Any) -> dict[str, Any]:
+    settings = load_settings(obj["config"])
+    try:
+        answer: dict[str, Any] = call(settings.control_path, "route explain", message=form)
+    except DaemonUnreachableError:
+        table = read_table(settings, hub_id=known_hub_id(settings) or "")
+        return _explanation("settings", table, form)
+    return answer
+
+
+def _explanation(of: str, table: RouteTable, form: Any) -> dict[str, Any]:
+    verdicts = [verdict.document() for verdict in table.explain(read_message(form))]
+    return {"of": of, "manifest": table.manifest.file, "routes": verdicts}
 
 
 def _load(file: Path, config: Path | None) -> tuple[Manifest, RouteTable]:
     """Read and compile a manifest as the daemon does."""
-    manifest = load_manifest(file)
-    endpoints: Collection[EndpointId] = {spec.route.sink.endpoint_id for spec in manifest.routes}
-    hub_id = ""
-    if config is not None:
-        settings = load_settings(config)
-        endpoints = [EndpointId(name) for name in settings.endpoints]
-        hub_id = settings.hub_id or ""
-    return manifest, RouteTable.compile(manifest, endpoints=endpoints, hub_id=hub_id)
+    if config is None:
+        manifest = load_manifest(file)
+        named: Collection[EndpointId] = {spec.route.sink.endpoint_id for spec in manifest.routes}
+        return manifest, RouteTable.compile(manifest, endpoints=named)
+    settings = load_settings(config)
+    manifest = load_manifest(file, endpoints=endpoint_names(settings))
+    return manifest, compile_table(manifest, settings, hub_id=known_hub_id(settings) or "")
 
 
-def _read_message(file: IO[bytes] | None) -> Message:
+def _read_form(file: IO[bytes] | None) -> Any:
+    """Read a message and see that it is one, whoever is asked about it."""
     if file is None:
-        return read_message({"device": "device"})
+        return {"device": "device"}
     try:
-        return read_message(json.loads(file.read()))
+        form = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise MessageFormError(f"the message is not JSON: {error}") from error
+    read_message(form)
+    return form
 
 
-def _verdict_object(verdict: RouteVerdict) -> dict[str, Any]:
-    return {
-        "route": verdict.route,
-        "endpoint": verdict.endpoint_id,
-        "priority": verdict.priority,
-        "ttl_s": None if verdict.ttl_ms is None else verdict.ttl_ms // 1000,
-        "outcome": verdict.outcome,
-        "reason": verdict.reason,
-        "winner": verdict.winner,
-        "line": verdict.line,
-        "column": verdict.column,
-    }
-
-
-def _print_verdicts(verdicts: Iterable[RouteVerdict]) -> None:
+def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
     table = new_table("route", "endpoint", "priority", "time to live", "outcome", "why")
     for verdict in verdicts:
+        priority, ttl_s = verdict["priority"], verdict["ttl_s"]
         table.add_row(
-            verdict.route,
-            verdict.endpoint_id,
-            "default" if verdict.priority == DEFAULT_PRIORITY else str(verdict.priority),
-            "never ends" if verdict.ttl_ms is None else f"{verdict.ttl_ms // 1000} s",
-            verdict.outcome,
-            verdict.reason,
+            verdict["route"],
+            verdict["endpoint"],
+            "default" if priority == DEFAULT_PRIORITY else str(priority),
+            "never ends" if ttl_s is None else f"{ttl_s} s",
+            verdict["outcome"],
+            verdict["reason"],
         )
     print_table(table)
 

@@ -1,6 +1,6 @@
 """`edgehub route`, the commands on the routing table: list, show, add, remove, enable, drift.
 
-Asks the daemon, which holds the table or its copy; the others of the group work on files.
+Asks the daemon, which holds the table or its copy; the others of the group are in `route`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgehub.cli.table_answer import (
     tenant_option,
     wait_option,
 )
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import counted, new_table, print_table
 
 _MEMBERS: Final = (
     ("priority", "priority"),
@@ -163,30 +163,25 @@ def remove(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any)
     return _print_written(written, as_json=as_json)
 
 
-@click.command()
-@click.argument("route_id", metavar="ID")
-@revision_option
-@wait_option
-@tenant_option
-@json_option
-@click.pass_obj
-def enable(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
-    """Let a route of the table run."""
-    written = ask_table(obj, "route enable", as_json=as_json, id=route_id, **options)
-    return _print_written(written, as_json=as_json)
+def _switch(name: str, text: str) -> click.Command:
+    """Make the command that lets a route run, or keeps it from that."""
+
+    @click.command(name, help=text)
+    @click.argument("route_id", metavar="ID")
+    @revision_option
+    @wait_option
+    @tenant_option
+    @json_option
+    @click.pass_obj
+    def switch(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
+        written = ask_table(obj, f"route {name}", as_json=as_json, id=route_id, **options)
+        return _print_written(written, as_json=as_json)
+
+    return switch
 
 
-@click.command()
-@click.argument("route_id", metavar="ID")
-@revision_option
-@wait_option
-@tenant_option
-@json_option
-@click.pass_obj
-def disable(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
-    """Keep a route in the table without running it."""
-    written = ask_table(obj, "route disable", as_json=as_json, id=route_id, **options)
-    return _print_written(written, as_json=as_json)
+enable: Final = _switch("enable", "Let a route of the table run.")
+disable: Final = _switch("disable", "Keep a route in the table without running it.")
 
 
 @click.command()
@@ -196,19 +191,22 @@ def disable(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any
 def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
     """Compare this hub's table with the storage now, and put right what differs.
 
-    Exit code 1 if something differed, so that a script notices.
+    Exit code 1 if something differed, or was put back into the storage since the last time, so that
+    a script notices.
     """
     report = ask_table(obj, "route drift", as_json=as_json, repair=not dry_run)
     found = [name for name in ("missing", "extra", "changed") if report[name]]
     if as_json:
         echo_json(report)
-        return EXIT_FAILED if found else 0
-    click.echo(f"{report['compared']} routes compared at revision {report['revision']}")
+        return EXIT_FAILED if found or report["restored"] else 0
+    click.echo(f"{counted(report['compared'], 'route')} compared at revision {report['revision']}")
+    if report["restored"]:
+        click.echo(f"  put back {report['restored']} rows that the storage had lost")
     for name in found:
         click.echo(f"  {name}: {', '.join(report[name])}")
     done = f"{report['repaired']} put right" if not dry_run else "nothing was put right"
     click.echo(done if found else "no drift")
-    return EXIT_FAILED if found else 0
+    return EXIT_FAILED if found or report["restored"] else 0
 
 
 @click.command()
@@ -225,7 +223,7 @@ def instances(obj: dict[str, Any], as_json: bool) -> int:
     for hub in hubs:
         state = hub["stale"] or "current"
         if hub["failed"]:
-            state += f", {hub['failed']} routes failed"
+            state += f", {counted(hub['failed'], 'route')} failed"
         own = " (this one)" if hub["own"] else ""
         table.add_row(f"{hub['hub_id']}{own}", hub["instance"], str(hub["revision"]), state)
     print_table(table)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edgehub.cli.message_form import MessageFormError, read_message
 from edgehub.errors import RouteCompileError
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM
 from edgehub.routes import Manifest, RouteSpec, RouteTable
 from edgehub.routes.explain import Outcome
+from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.routes.query.parser import parse_condition, parse_route
 from edgehub.routes.query.syntax import Route
 from edgehub.routes.sink import Sink

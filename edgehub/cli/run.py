@@ -6,12 +6,15 @@ import asyncio
 import faulthandler
 import gc
 import os
+import resource
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import uvloop
 
+from edgehub.config.configuration import read_settings
 from edgehub.config.origin import LoadedSettings, SettingsSource
 from edgehub.hub import Hub
 from edgehub.lifecycle import Signals
@@ -21,6 +24,10 @@ from edgehub.telemetry.log import configure
 # Rows wait in memory by the thousand and hold no cycles; looking through them at the default pace
 # costs a tenth of the ingest rate.
 GC_THRESHOLDS: Final = (10_000, 20, 50)
+
+OPEN_FILES: Final = 65_536
+"""Wanted, and taken as far as the system grants it: each client is one, and so is each session of a
+device upstream; the usual limit of 1 024 ends below the default number of clients."""
 
 
 @click.command()
@@ -43,18 +50,26 @@ def run(
     if log_level is not None:
         flags["log"] = {"level": log_level}
     source = SettingsSource(own_config or obj["config"], flags)
-    loaded = source.read()
+    loaded = read_settings(source)
     configure(level=loaded.settings.log.level, fmt=loaded.settings.log.format)
     gc.set_threshold(*GC_THRESHOLDS)
+    _raise_open_files()
     # A watchdog ends a hub that hangs with SIGABRT; then the log says where it hung.
     faulthandler.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(loaded, source))
 
 
+def _raise_open_files() -> None:
+    granted, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if highest == resource.RLIM_INFINITY else min(OPEN_FILES, highest)
+    if granted != resource.RLIM_INFINITY and granted < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, highest))
+
+
 async def _run(loaded: LoadedSettings, source: SettingsSource) -> int:
     manager = ServiceManager.from_environment(os.environ, pid=os.getpid())
-    hub = Hub(loaded, reread=source.read, service_manager=manager)
+    hub = Hub(loaded, reread=partial(read_settings, source), service_manager=manager)
     with Signals(stop=hub.stop, abort=hub.abort, reload=hub.reload):
         clean = await hub.run()
     return 0 if clean else 1

@@ -12,6 +12,7 @@ import click
 
 from edgehub.cli.config import EXIT_CONFIG
 from edgehub.cli.daemon import call
+from edgehub.cli.tables import counted
 from edgehub.settings import load_settings
 
 EXIT_FAILED: Final = 1
@@ -68,7 +69,7 @@ def print_applied(applied: dict[str, Any] | None) -> int:
         return 0
     result = applied["result"]
     if result == "complete":
-        click.echo(f"applied by {len(applied['by'])} hubs")
+        click.echo(f"applied by {counted(len(applied['by']), 'hub')}")
         return 0
     click.echo(f"stored, but not applied everywhere ({result})", err=True)
     for instance in applied["behind"]:

@@ -7,11 +7,11 @@ its next reload.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from edgehub.cli.credentials import CredentialFile, checked, json_option
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.token_file import (
     Role,
@@ -21,30 +21,11 @@ from edgehub.devices.token_file import (
     check_tenant,
     read_tokens,
 )
-from edgehub.errors import ConfigError
-from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
-_FILE: Final = click.option(
-    "--file",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Tokens file; absent = web.token_file of the settings.",
-)
-
-
-def _checked(
-    check: Callable[[object], str | None],
-) -> Callable[[click.Context, click.Parameter, object], str | None]:
-    def callback(_ctx: click.Context, _parameter: click.Parameter, value: object) -> str | None:
-        try:
-            return check(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
+_FILE: Final = CredentialFile("tokens", "web.token_file", lambda settings: settings.web.token_file)
 
 
 @click.group()
@@ -56,7 +37,7 @@ def token() -> None:
 
 
 @token.command()
-@click.argument("name", callback=_checked(check_name))
+@click.argument("name", callback=checked(check_name))
 @click.option(
     "--role",
     type=click.Choice([role.value for role in Role]),
@@ -67,16 +48,16 @@ def token() -> None:
 @click.option(
     "--tenant",
     metavar="ORG/APPLICATION",
-    callback=_checked(check_tenant),
+    callback=checked(check_tenant),
     help="Confine it to the routes of one tenant; absent = the whole hub.",
 )
-@_FILE
+@_FILE.option
 @click.pass_obj
 def add(
     obj: dict[str, Any] | None, name: str, role: str, tenant: str | None, file: Path | None
 ) -> None:
     """Add a token and print it, once: the file keeps its hash alone."""
-    path = _path(file, obj)
+    path = _FILE.path(file, obj)
     entry, text = Token.new(name, Role(role), tenant)
     with changing_tokens(path) as tokens:
         if name in tokens:
@@ -93,11 +74,11 @@ def add(
 
 @token.command()
 @click.argument("name")
-@_FILE
+@_FILE.option
 @click.pass_obj
 def remove(obj: dict[str, Any] | None, name: str, file: Path | None) -> None:
     """Remove a token; a running hub refuses it from its next reload on."""
-    path = _path(file, obj)
+    path = _FILE.path(file, obj)
     with changing_tokens(path) as tokens:
         if name not in tokens:
             msg = f"{name} is not in {path}; `token list` shows what is"
@@ -107,12 +88,12 @@ def remove(obj: dict[str, Any] | None, name: str, file: Path | None) -> None:
 
 
 @token.command("list")
-@_FILE
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@_FILE.option
+@json_option
 @click.pass_obj
 def list_tokens(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
     """List tokens by name, never their hashes."""
-    entries = read_tokens(_path(file, obj)).values()
+    entries = read_tokens(_FILE.path(file, obj)).values()
     if as_json:
         document = [
             {"name": entry.name, "role": entry.role, "tenant": entry.tenant} for entry in entries
@@ -124,13 +105,3 @@ def list_tokens(obj: dict[str, Any] | None, file: Path | None, as_json: bool) ->
     for entry in entries:
         table.add_row(entry.name, entry.role, *([entry.tenant or "-"] if tenants else []))
     print_table(table)
-
-
-def _path(file: Path | None, obj: dict[str, Any] | None) -> Path:
-    path = file or load_settings((obj or {}).get("config")).web.token_file
-    if path is None:
-        msg = "no tokens file: give --file, or set web.token_file in the settings"
-        raise click.UsageError(msg)
-    if not path.parent.is_dir():
-        raise ConfigError(str(path), "its folder does not exist", f"mkdir -p {path.parent}")
-    return path

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from edgehub.cli.daemon import call
-from edgehub.cli.queue import drain_text, sender
+from edgehub.cli.queue import sender
 from edgehub.cli.tables import counted
 from edgehub.settings import load_settings
+
+_LEAVES_TEXTS: Final = {
+    "never": "not while more comes in for its queue and better ones than the link takes",
+    "unserved": "once an upstream is named",
+    "unknown": "at a time that cannot be said yet, nothing was measured",
+}
+_OFFLINE_TEXTS: Final = {
+    "closed": "in the next connection window of its endpoint",
+    "parked": "once somebody has mended what parks its endpoint",
+    "draining": "after the next start, the hub is stopping",
+}
 
 
 @click.command()
@@ -82,8 +93,19 @@ def _print_copy(copy: dict[str, Any]) -> None:
     for each in before["better"]:
         click.echo(f"  goes first: {_amount(each)} of {each['queue']}")
     if copy["leaves"] is not None:
-        text = drain_text(copy["leaves"])
-        click.echo(f"  leaves in: {'not measured yet' if text == '?' else text}")
+        click.echo(f"  leaves {_leaves_text(copy)}")
+
+
+def _leaves_text(copy: dict[str, Any]) -> str:
+    """Write when a row will leave, or what has to happen first."""
+    state = copy["leaves"]["state"]
+    if state == "drains":
+        return f"in about {copy['leaves']['seconds']:.0f} s"
+    if state == "offline":
+        return _OFFLINE_TEXTS.get(copy["endpoint_state"], "once its endpoint is connected again")
+    if state == "unserved" and copy["orphaned"]:
+        return "by itself never: name its endpoint again, or edgehub queue move"
+    return _LEAVES_TEXTS[state]
 
 
 def _amount(figures: dict[str, Any]) -> str:

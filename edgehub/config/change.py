@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydantic import BaseModel
 
-from edgehub.config.origin import LoadedSettings, flat_settings
+from edgehub.config.origin import LoadedSettings
 from edgehub.settings.redaction import shown
 
 if TYPE_CHECKING:
-    from edgehub.settings import Settings
+    from collections.abc import Iterator
 
 Section = TypeVar("Section", bound=BaseModel)
 
@@ -72,7 +72,8 @@ class SettingsChange:
 
     Attributes:
         loaded: What is in force after the change: as wanted, but for what needs a restart.
-        applied: Keys whose value in force changes.
+        applied: Keys whose value in force changes; of a section that came, went or is of another
+            kind, its name alone.
         needs_restart: Keys that keep their old value until then.
     """
 
@@ -94,7 +95,7 @@ def plan_change(in_force: LoadedSettings, wanted: LoadedSettings) -> SettingsCha
     }
     return SettingsChange(
         loaded=LoadedSettings(settings=settings, origins=origins),
-        applied=_different_keys(in_force.settings, settings),
+        applied=tuple(_different_keys(in_force.settings, settings, "")),
         needs_restart=tuple(pending),
     )
 
@@ -127,8 +128,27 @@ def _text(key: str, value: object) -> object:
     return "nothing" if value is None else shown(key, value)
 
 
-def _different_keys(old: Settings, new: Settings) -> tuple[str, ...]:
-    before, after = flat_settings(old), flat_settings(new)
-    keys = dict.fromkeys([*before, *after])
-    missing = object()
-    return tuple(k for k in keys if before.get(k, missing) != after.get(k, missing))
+def _different_keys(old: BaseModel, new: BaseModel, prefix: str) -> Iterator[str]:
+    for name in type(new).model_fields:
+        yield from _different(getattr(old, name), getattr(new, name), f"{prefix}{name}")
+
+
+def _different(before: object, after: object, key: str) -> Iterator[str]:
+    if before == after:
+        return
+    if isinstance(before, BaseModel) and isinstance(after, BaseModel):
+        if type(before) is type(after):
+            yield from _different_keys(before, after, f"{key}.")
+            return
+    elif _is_of_sections(before) and _is_of_sections(after):
+        assert isinstance(before, dict)
+        assert isinstance(after, dict)
+        for name in dict.fromkeys([*before, *after]):
+            yield from _different(before.get(name), after.get(name), f"{key}.{name}")
+        return
+    yield key
+
+
+def _is_of_sections(value: object) -> bool:
+    # An empty one may be of sections as well.
+    return isinstance(value, dict) and all(isinstance(v, BaseModel) for v in value.values())

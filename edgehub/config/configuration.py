@@ -11,10 +11,10 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgehub.config.origin import LoadedSettings, flat_settings
+from edgehub.config.files import named_files, read_digests
+from edgehub.config.origin import LoadedSettings
 from edgehub.devices.identities import IdentityList, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
 from edgehub.devices.server_tls import ServerTls, read_server_tls
@@ -22,6 +22,7 @@ from edgehub.devices.token_file import TokenFileError
 from edgehub.devices.tokens import TokenList, read_token_list
 from edgehub.endpoints.mqtt_topic import TopicTemplate
 from edgehub.errors import ConfigError, ManifestError
+from edgehub.hub_id import stored_hub_id
 from edgehub.message import UPSTREAM, EndpointId
 from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
 from edgehub.routes.table import RouteTable
@@ -32,9 +33,16 @@ from edgehub.topic_filter import covers, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
-    from edgehub.config.origin import Origin
-    from edgehub.settings import EndpointSettings, MqttSettings, Settings, WebSettings
+    from edgehub.config.origin import Origin, SettingsSource
+    from edgehub.settings import (
+        EndpointSettings,
+        HttpSettings,
+        MqttSettings,
+        Settings,
+        WebSettings,
+    )
 
 T = TypeVar("T")
 
@@ -66,6 +74,7 @@ class Configuration:
         identities: Who may sign in.
         tokens: Who may ask the HTTP API.
         tls: Certificate of the MQTT listener, None = it has none.
+        files: What other files that settings name hold; see `read_digests`.
     """
 
     settings: Settings
@@ -75,11 +84,34 @@ class Configuration:
     identities: IdentityList
     tokens: TokenList
     tls: ServerTls | None
+    files: Mapping[str, str]
 
     @property
     def loaded(self) -> LoadedSettings:
         """Settings and origins together."""
         return LoadedSettings(settings=self.settings, origins=self.origins)
+
+
+def read_settings(source: SettingsSource) -> LoadedSettings:
+    """Read the settings; where they are wrong, look into the files that the right part names too.
+
+    Raises:
+        ConfigError: With every fault of settings, manifest, identities and named files.
+    """
+    try:
+        return source.read()
+    except SettingsError as error:
+        try:
+            rest = source.read_rest(error)
+            if rest is not None:
+                hub_id = rest.settings.hub_id or stored_hub_id(rest.settings.data_dir)
+                read_configuration(rest, hub_id=hub_id or "")
+        except ConfigurationError as further:
+            raise ConfigurationError([*error.faults, *further.faults]) from error
+        except SettingsError:
+            # The file has changed since, or is gone.
+            pass
+        raise
 
 
 def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
@@ -98,15 +130,18 @@ def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
     identities = _part(faults, lambda: read_identity_list(settings.mqtt.identities_file))
     tokens = _part(faults, lambda: read_token_list(settings.web.token_file))
     tls = _part(faults, lambda: _read_tls(settings.mqtt))
+    _part(faults, lambda: _check_http(settings.http))
     _part(faults, lambda: _check_web(settings.web))
     _part(faults, lambda: _check_redis(settings))
     for key, endpoint in named_endpoints(settings):
         if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
             _part(faults, partial(_compile_topic, endpoint.topic, key))
+    faults += _shared_ports(settings)
     faults += _unreadable_files(settings)
     faults += _unknown_tenants(settings, identities)
     faults += [] if table is None else _shared_local_topics(settings, table)
-    if table is None or identities is None or tokens is None or faults:
+    files = None if faults else _part(faults, lambda: read_digests(settings))
+    if table is None or identities is None or tokens is None or files is None:
         raise ConfigurationError(faults)
     return Configuration(
         settings=settings,
@@ -116,6 +151,7 @@ def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
         identities=identities,
         tokens=tokens,
         tls=tls,
+        files=files,
     )
 
 
@@ -127,7 +163,8 @@ def read_table(settings: Settings, *, hub_id: str) -> RouteTable:
         ManifestError: With all its faults.
     """
     file = settings.manifest
-    manifest = DEFAULT_MANIFEST if file is None else load_manifest(file)
+    names = endpoint_names(settings)
+    manifest = DEFAULT_MANIFEST if file is None else load_manifest(file, endpoints=names)
     return compile_table(manifest, settings, hub_id=hub_id)
 
 
@@ -137,8 +174,12 @@ def compile_table(manifest: Manifest, settings: Settings, *, hub_id: str) -> Rou
     Raises:
         ManifestError: If it names endpoints that the settings do not have.
     """
-    names = [EndpointId(name) for name in settings.endpoints]
-    return RouteTable.compile(manifest, endpoints=names, hub_id=hub_id)
+    return RouteTable.compile(manifest, endpoints=endpoint_names(settings), hub_id=hub_id)
+
+
+def endpoint_names(settings: Settings) -> list[EndpointId]:
+    """Give the endpoints that routes may name."""
+    return [EndpointId(name) for name in settings.endpoints]
 
 
 def named_endpoints(settings: Settings) -> Iterator[tuple[str, EndpointSettings]]:
@@ -194,6 +235,11 @@ def _read_tls(mqtt: MqttSettings) -> ServerTls | None:
     return read_server_tls("mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file)
 
 
+def _check_http(http: HttpSettings) -> None:
+    if http.port is not None and http.certificate_file is not None and http.key_file is not None:
+        read_server_tls("http", http.certificate_file, http.key_file, None)
+
+
 def _check_web(web: WebSettings) -> None:
     if web.port is None:
         return
@@ -222,13 +268,29 @@ def _compile_topic(topic: str, key: str) -> TopicTemplate:
     return TopicTemplate(topic, endpoint_id=EndpointId(key), key=f"{key}.topic")
 
 
-def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:
-    # By convention a setting whose name ends in `_file` names a file that must be there. Those of
-    # the listener and of the API are read as a whole, which says more.
-    for key, value in flat_settings(settings).items():
-        if not isinstance(value, Path) or not key.endswith("_file"):
+def _shared_ports(settings: Settings) -> Iterator[ConfigError]:
+    # Of two listeners on one address the second would only find out when the first is open.
+    mqtt, http, web = settings.mqtt, settings.http, settings.web
+    taken: dict[tuple[str, int], str] = {}
+    for key, host, port in (
+        ("mqtt.port", mqtt.host, mqtt.port),
+        ("mqtt.tls_port", mqtt.host, mqtt.tls_port if mqtt.certificate_file else None),
+        ("http.port", http.host, http.port),
+        ("web.port", web.host, web.port),
+    ):
+        if not port:
             continue
-        if key.startswith(("mqtt.", "web.")):
+        other = taken.setdefault((host, port), key)
+        if other != key:
+            yield ConfigError(key, f"{port} is {other} already", "choose another, or 0 for any")
+
+
+def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:
+    # Those of the listeners and of the API are read as a whole, which says more.
+    read = ["mqtt.", "web."]
+    read += [] if settings.http.port is None else ["http."]
+    for key, value in named_files(settings):
+        if key.startswith(tuple(read)):
             continue
         if not value.is_file():
             yield ConfigError(key, f"there is no file {value}", _hint_for_absent(value))

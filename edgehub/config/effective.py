@@ -18,13 +18,14 @@ DATABASE_NAME: Final = "queue.db"
 
 
 def effective_document(
-    loaded: LoadedSettings, *, manifest: Manifest | None, running: bool
+    loaded: LoadedSettings, *, manifest: Manifest | None, hub_id: str | None, running: bool
 ) -> dict[str, Any]:
     """Describe settings and what the hub makes of them.
 
     Args:
         loaded: Settings with their origins.
         manifest: The routes, None = the manifest has faults.
+        hub_id: The hub's name, None = it is made at the first start.
         running: A daemon says so of itself, not a file.
 
     Returns:
@@ -34,6 +35,7 @@ def effective_document(
     settings = loaded.settings
     ttl_ms = None if manifest is None else manifest.global_ttl_ms
     derived: dict[str, Any] = {
+        "hub_id": hub_id,
         "database": str(settings.data_dir / DATABASE_NAME),
         "control_socket": str(settings.control_path),
         "manifest": None if manifest is None else manifest.file,

@@ -14,12 +14,13 @@ from pydantic import BaseModel
 
 from edgehub.settings.loading import check_settings, environment_variable, read_document
 from edgehub.settings.redaction import shown
+from edgehub.settings.remainder import settings_without_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from edgehub.settings import Settings
+    from edgehub.settings import Settings, SettingsError
 
 
 class OriginKind(StrEnum):
@@ -87,9 +88,18 @@ class SettingsSource:
         }
         return LoadedSettings(settings=settings, origins=origins)
 
+    def read_rest(self, error: SettingsError) -> LoadedSettings | None:
+        """Read again what is right of what `read` refused; None = it cannot be told apart.
+
+        Blocks on the disk.
+        """
+        document = read_document(self._file)
+        left = settings_without_faults(document, error, file=self._file, flags=self._flags)
+        return None if left is None else LoadedSettings(settings=left, origins={})
+
     def _origin(self, path: list[str], document: Mapping[str, Any]) -> Origin | None:
         if _has(self._flags, path):
-            return Origin(kind=OriginKind.FLAG, place="--" + path[-1].replace("_", "-"))
+            return Origin(kind=OriginKind.FLAG, place="--" + "-".join(path).replace("_", "-"))
         variable = environment_variable(path)
         if variable is not None:
             return Origin(kind=OriginKind.ENVIRONMENT, place=variable)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import aiomqtt
 
 from edgehub.demo.scenario import COLLECTOR, COLLECTOR_INPUT, TRAFFIC, Kind
+from edgehub.endpoints.aiomqtt_bridge import CancellableClient
 
 if TYPE_CHECKING:
     from random import Random
@@ -72,12 +73,12 @@ class Device:
         """Send until cancelled; a lost connection is made again."""
         while True:
             try:
-                async with aiomqtt.Client(HOST, self._port, identifier=self.device_id) as client:
+                async with CancellableClient(HOST, self._port, identifier=self.device_id) as client:
                     await self._send(client)
             except aiomqtt.MqttError:
                 await self._clock.sleep(RECONNECT_S)
 
-    async def _send(self, client: aiomqtt.Client) -> None:
+    async def _send(self, client: CancellableClient) -> None:
         topic = f"devices/{self.device_id}/messages/events/kind={self._traffic.kind}"
         while True:
             # Between half and one and a half periods: devices do not march in step.
@@ -85,7 +86,7 @@ class Device:
             if self._gates.is_open(self._traffic.kind):
                 await self._publish(client, topic)
 
-    async def _publish(self, client: aiomqtt.Client, topic: str) -> None:
+    async def _publish(self, client: CancellableClient, topic: str) -> None:
         self._number += 1
         message_id = f"{self.device_id}-{self._number}"
         body = build_body(self._traffic.kind, message_id, self._traffic.body_bytes)
@@ -114,7 +115,7 @@ class Collector:
         topic = f"devices/{self._hub_id}/modules/{COLLECTOR}/inputs/{COLLECTOR_INPUT}/#"
         while True:
             try:
-                async with aiomqtt.Client(HOST, self._port, identifier=name) as client:
+                async with CancellableClient(HOST, self._port, identifier=name) as client:
                     await client.subscribe(topic, qos=1)
                     self.subscribed.set()
                     async for message in client.messages:

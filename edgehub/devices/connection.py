@@ -142,6 +142,8 @@ class DeviceConnection:
             yield
         finally:
             self._activities -= 1
+            if self._activities == 0 and self._link.is_open:
+                self._arm_idle_timer()
             await self._settle()
 
     async def ensure_open(self, *, entitled: bool = False) -> None:
@@ -244,7 +246,12 @@ class DeviceConnection:
     def _arm_idle_timer(self) -> None:
         self._disarm_idle_timer()
         if self._keep_alive_s:
-            self._idle_timer = self._clock.call_later(self._keep_alive_s, self.idle_expired)
+            self._idle_timer = self._clock.call_later(self._keep_alive_s, self._idle_over)
+
+    def _idle_over(self) -> None:
+        self._idle_timer = None
+        if self._activities == 0:  # else the time begins again with the end of the last one
+            self.idle_expired()
 
     def _disarm_idle_timer(self) -> None:
         if self._idle_timer is not None:

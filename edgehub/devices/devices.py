@@ -158,6 +158,10 @@ class Devices:
         self._frames[REPETITION if is_repetition else outcome.reason or outcome.result] += 1
         return outcome
 
+    def note_unasked(self, error: DeviceError, frames: int) -> None:
+        """Count frames that failed for the reason of another one, without being tried."""
+        self._frames[error.reason] += frames
+
     async def join(self, request: JoinRequest, accept: Accept) -> Outcome:
         """Take a join request to its device.
 
@@ -296,7 +300,11 @@ class Devices:
         """Find the device of a frame; and whether this hub has waited as a loser for it."""
         if gate.error is not None and number <= gate.failed:
             raise gate.error
-        ids = await self._shared.source.devices_at(uplink.address)
+        try:
+            ids = await self._shared.source.devices_at(uplink.address)
+        except DeviceError as exc:
+            gate.error, gate.failed = exc, gate.arrived
+            raise
         if not ids:
             return Reason.NO_DEVICE_BY_ADDRESS
         if device := self._fitting(ids, uplink):

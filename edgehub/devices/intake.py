@@ -1,8 +1,9 @@
 """Messages of devices on their way to the router: numbered ones are elected first.
 
 Owns the messages that wait for their turn, by device. Invariants: the messages of a device are
-handed on in the order in which they came, numbered or not; each is settled once; while a device has
-none waiting, one without a number costs nothing here.
+handed on in the order in which they came, numbered or not; each is settled once; when one could
+not be judged, those behind it are not either, as they would make it an old one when it comes again;
+while a device has none waiting, one without a number costs nothing here.
 """
 
 from __future__ import annotations
@@ -100,7 +101,14 @@ class Intake:
                     waiting.popleft()
                     self._submit(message, settle, token)
                     continue
-                refusal = await self._elect(message, sequence)
+                refusal: Refusal | None = None
+                try:
+                    await self._elect(message, sequence)
+                except RefusedError as exc:
+                    refusal = exc.refusal
+                except DeviceError as exc:
+                    self._fail(exc, waiting)
+                    continue
                 waiting.popleft()
                 settle(token, refusal)
         finally:
@@ -108,7 +116,19 @@ class Intake:
             for _, _, settle, token in waiting:
                 settle(token, Refusal.CLOSED)  # the hub ends, or this failed
 
-    async def _elect(self, message: Message, sequence: int) -> Refusal | None:
+    def _fail(self, error: DeviceError, waiting: deque[Waiting]) -> None:
+        """Refuse the first one for now, and with it the numbered ones that have come since."""
+        unasked = -1
+        for _ in range(len(waiting)):
+            message, sequence, settle, token = waiting.popleft()
+            if sequence is None:
+                self._submit(message, settle, token)
+            else:
+                unasked += 1
+                settle(token, Refusal.UNAVAILABLE)
+        self._devices.note_unasked(error, unasked)
+
+    async def _elect(self, message: Message, sequence: int) -> None:
         async def handle(handling: Handling) -> None:
             if not handling.upstream:
                 return
@@ -125,14 +145,7 @@ class Intake:
             key=f"{sequence}/{zlib.crc32(message.body)}",
             fits=_fits,
         )
-        try:
-            outcome = await self._devices.data(uplink, handle)
-        except RefusedError as exc:
-            return exc.refusal
-        except DeviceError:
-            return Refusal.UNAVAILABLE
-        self._note(outcome, message)
-        return None
+        self._note(await self._devices.data(uplink, handle), message)
 
     async def _store(self, message: Message) -> Refusal | None:
         stored: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()

@@ -11,6 +11,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgehub.devices.handshakes import ServerContext
 from edgehub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class ServerTls:
         fingerprint: Of what the files hold; equal ones need not be put in force again.
     """
 
-    context: ssl.SSLContext
+    context: ServerContext
     fingerprint: str
 
 
@@ -53,7 +54,7 @@ def read_server_tls(
     if "ENCRYPTED" in texts[1]:
         hint = f"openssl pkey -in {key_file} -out plain.pem; chmod 600 plain.pem"
         raise ConfigError(key_key, f"{key_file} is encrypted and nobody types a password", hint)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate_file, key_file)
@@ -75,6 +76,20 @@ def read_server_tls(
         context.verify_mode = ssl.CERT_OPTIONAL
     joined = "\0".join(texts)
     return ServerTls(context=context, fingerprint=hashlib.sha256(joined.encode()).hexdigest())
+
+
+def renew_server_tls(
+    context: ssl.SSLContext, section: str, certificate_file: Path, key_file: Path
+) -> None:
+    """Let a context in use show what the files hold now, for connections from now on.
+
+    A context takes a chain over piece by piece, so it is only given one that has been tried.
+
+    Raises:
+        ConfigError: As `read_server_tls`; then the context shows what it showed.
+    """
+    read_server_tls(section, certificate_file, key_file, None)
+    context.load_cert_chain(certificate_file, key_file)
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

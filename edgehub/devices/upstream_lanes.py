@@ -3,8 +3,9 @@
 Owns which lane is open, opening or parked. A lane that has rows is an activity of its device's
 connection, which opens with the first of them. Invariants: nothing of a device that another hub
 speaks for leaves over the device's session; a session that was taken over parks its lane alone, for
-a time that doubles, and an election won here ends that time; what is under way settles before the
-connection closes.
+a time that doubles; an election that gives this hub the device ends that time, one that leaves it
+here only shortens it, the less the more often the session was taken in a row; what is under way
+settles before the connection closes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ LOST_PAUSE_S: Final = (1.0, 60.0)
 
 TAKEN_PAUSE_S: Final = (60.0, 3600.0)
 """The same after a take-over: the hub that did it would be taken over in turn."""
+
+REELECTED_PAUSE_S: Final = (1.0, 60.0)
+"""The same where this hub is elected again meanwhile: its session may have gone to a hub that only
+read the device. Somebody who takes it each time is not fought for it with each message."""
 
 DOUBT_S: Final = 1.0
 """MQTT 3.1.1 has no word for a take-over, and not all brokers use that of MQTT 5. When the hub's
@@ -62,12 +67,16 @@ class Carrier(StrEnum):
 class _Lane:
     __slots__ = (
         "changed",
+        "ended_s",
+        "epoch",
         "is_parked",
         "is_ready",
+        "is_wanted",
         "opened_s",
         "pauses",
         "settled",
         "staged",
+        "taken",
         "task",
         "timer",
         "under_way",
@@ -80,8 +89,14 @@ class _Lane:
         self.is_ready = False
         self.is_parked = False
         self.was_lost = False
+        self.epoch: int | None = None
+        """Number of the election that had given this hub the device when the lane was parked."""
+        self.is_wanted = False
+        """Whether this hub was elected again since then."""
         self.pauses = 0
-        self.opened_s = 0.0
+        self.taken = 0
+        """How often in a row its session was taken over."""
+        self.opened_s = self.ended_s = 0.0
         self.timer: TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
@@ -90,7 +105,17 @@ class _Lane:
     @property
     def is_over(self) -> bool:
         """Whether nothing holds the lane any more."""
-        return not (self.staged or self.under_way or self.task or self.is_parked or self.pauses)
+        is_used = self.staged or self.under_way or self.task or self.is_parked
+        return not (is_used or self.pauses or self.taken)
+
+    def forgive(self) -> None:
+        """Hold no loss and no take-over against it any more."""
+        self.pauses = self.taken = 0
+
+    def note_time(self, now_s: float) -> None:
+        """Forgive what lies before a session that has lasted."""
+        if self.opened_s and now_s - self.opened_s >= STABLE_S:
+            self.forgive()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +126,7 @@ class LanesStatistics:
         open: Lanes whose session takes rows.
         opening: Lanes with rows whose session is being opened.
         parked: Lanes that wait after a take-over or a loss.
-        take_overs: Sessions that others took over.
+        take_overs: Sessions that others took over while this hub spoke for the device.
         losses: Sessions that ended otherwise, or could not be opened.
     """
 
@@ -218,10 +243,12 @@ class UpstreamLanes:
             certain: The peer said so.
         """
         lane = self._lane(device_id)
-        lasted_s = self._clock.monotonic() - lane.opened_s
-        if lane.opened_s and lasted_s >= STABLE_S:
-            lane.pauses = 0
-        if not taken_over:
+        lane.ended_s = self._clock.monotonic()
+        lane.note_time(lane.ended_s)
+        if self._flags.of(device_id) is Ownership.LOSER:
+            lane.changed.set()  # whoever took it speaks for the device
+            self._look(device_id, lane)
+        elif not taken_over:
             self._park_lost(device_id, lane, "the session was lost")
         elif certain:
             self._park_taken(device_id, lane)
@@ -295,6 +322,8 @@ class UpstreamLanes:
         finally:
             lane.task = None
             lane.is_ready = False
+            if not lane.is_parked:
+                lane.note_time(self._clock.monotonic())
             if not self._is_ending:
                 if lane.staged and not lane.is_parked:
                     self._begin(device_id, lane)
@@ -310,8 +339,10 @@ class UpstreamLanes:
         async with connection.activity():
             # A device that was never judged has its session for as long as rows are there.
             entitled = self._flags.of(device_id) is Ownership.UNKNOWN
+            if not connection.is_open:
+                lane.opened_s = 0.0
             await connection.ensure_open(entitled=entitled)
-            lane.opened_s = self._clock.monotonic()
+            lane.opened_s = lane.opened_s or self._clock.monotonic()
             lane.is_ready = self._is_up and self._flags.of(device_id) is not Ownership.LOSER
             self._tell(device_id)
             while lane.is_ready and (lane.staged or lane.under_way):
@@ -331,14 +362,42 @@ class UpstreamLanes:
         lane = self._lanes.get(device_id)
         if lane is not None:
             if self._flags.of(device_id) is Ownership.OWNER:
-                lane.pauses = 0
-                self._unpark(device_id, lane)
+                self._elected(device_id, lane)
             elif self._flags.of(device_id) is Ownership.LOSER:
                 lane.is_ready = False
+                lane.forgive()
+                self._unpark(device_id, lane)
+            self._look(device_id, lane)
             lane.changed.set()
         if lane is not None or device_id in self._shut:
             self._shut.discard(device_id)
             self._tell(device_id)
+
+    def _elected(self, device_id: str, lane: _Lane) -> None:
+        if not lane.is_parked:
+            return
+        if self._epoch(device_id) != lane.epoch:
+            lane.forgive()
+            self._unpark(device_id, lane)
+            return
+        lane.is_wanted = True
+        if lane.taken and not lane.was_lost:
+            self._hasten(device_id, lane)
+
+    def _epoch(self, device_id: str) -> int | None:
+        is_owner = self._flags.of(device_id) is Ownership.OWNER
+        return self._flags.flag(device_id).epoch if is_owner else None
+
+    def _hasten(self, device_id: str, lane: _Lane) -> None:
+        first, longest = REELECTED_PAUSE_S
+        pause_s = min(longest, first * 2.0 ** min(lane.taken - 1, 10))
+        left_s = lane.ended_s + pause_s - self._clock.monotonic()
+        if left_s <= 0:
+            self._over(device_id, lane)
+            return
+        if lane.timer is not None:
+            lane.timer.cancel()
+        lane.timer = self._clock.call_later(left_s, partial(self._over, device_id, lane))
 
     def _park_lost(self, device_id: str, lane: _Lane, reason: str) -> None:
         self._losses += 1
@@ -351,10 +410,13 @@ class UpstreamLanes:
 
     def _park_taken(self, device_id: str, lane: _Lane) -> None:
         self._take_overs += 1
-        pause_s = _pause(lane, TAKEN_PAUSE_S)
+        lane.taken += 1
+        pause_s, is_wanted = _pause(lane, TAKEN_PAUSE_S), lane.is_wanted
         log.warning("device.session_taken_over", device_id=device_id, retry_s=pause_s)
         self._flags.note_take_over(device_id)
         self._park(device_id, lane, pause_s, partial(self._over, device_id, lane))
+        if is_wanted:
+            self._elected(device_id, lane)
 
     def _after_doubt(self, device_id: str, lane: _Lane) -> None:
         lane.timer = None
@@ -368,7 +430,8 @@ class UpstreamLanes:
             lane.timer.cancel()
         lane.timer = self._clock.call_later(seconds, then)
         lane.is_parked = True
-        lane.was_lost = False
+        lane.epoch = self._epoch(device_id)
+        lane.was_lost = lane.is_wanted = False
         lane.is_ready = False
         lane.changed.set()
         self._tell(device_id)

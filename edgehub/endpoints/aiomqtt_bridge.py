@@ -14,16 +14,20 @@ What is reached into, and why:
 - `paho._loop_rc_handle`, `paho._sock_close`: the ways to end a connection at once, with and
   without telling aiomqtt.
 - `Client._client_connect`, `_on_connect`, `_on_disconnect`, `_disconnected`: see `_Client`.
+- `Client._wait_for`: see `CancellableClient`.
 - `Client._loop`: see `_Readers`.
 
-Invariant: when `connect` is left, by whatever way, the socket is closed and no callback comes.
+Invariants: when `connect` is left, by whatever way, the socket is closed and no callback comes; who
+is cancelled in here hears of that, and not of a link that ended in the same moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Self
+import math
+import select
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import aiomqtt
 from paho.mqtt.enums import MQTTErrorCode
@@ -37,10 +41,12 @@ from edgehub.endpoints.mqtt_inbound import MQTT_5, Incoming
 from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, Wanted, Welcome, open_socket, words
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from paho.mqtt.client import Client as PahoClient
     from paho.mqtt.client import MQTTMessage
+
+T = TypeVar("T")
 
 DISCONNECT_TIMEOUT_S: Final = 1.0
 SUBSCRIBE_TIMEOUT_S: Final = 10.0
@@ -81,31 +87,46 @@ class _Gate:
 
 
 class _Readers:
-    """The loop as aiomqtt sees it; remembers who reads the socket, so that reading can pause.
+    """The loop as aiomqtt sees it: reads the socket by way of an epoll, and can pause.
 
-    aiomqtt hands its reader to the loop and has no way to take it back.
+    uvloop forgets who reads a socket that the peer resets, and calls nobody; the link would pass
+    for up until acknowledgements are overdue. An epoll that holds the socket meets no error of its
+    own, it can be read then. aiomqtt hands its reader to the loop and has no way to take it back.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._reader: Callable[[], object] | None = None
+        self._epoll: select.epoll | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
     def add_reader(self, descriptor: int, callback: Callable[[], object]) -> None:
         """See the loop."""
+        self.remove_reader(descriptor)
         self._reader = callback
-        self._loop.add_reader(descriptor, callback)
+        self._epoll = select.epoll(1)
+        self._epoll.register(descriptor, select.EPOLLIN)
+        self._loop.add_reader(self._epoll.fileno(), callback)
+
+    def remove_reader(self, _descriptor: int) -> bool:
+        """See the loop."""
+        epoll, self._epoll = self._epoll, None
+        if epoll is None:
+            return False
+        self._loop.remove_reader(epoll.fileno())
+        epoll.close()
+        return True
 
     def pause(self, descriptor: int) -> None:
         """Read no more."""
-        self._loop.remove_reader(descriptor)
+        self.remove_reader(descriptor)
 
     def resume(self, descriptor: int) -> None:
         """Read again."""
         if self._reader is not None:
-            self._loop.add_reader(descriptor, self._reader)
+            self.add_reader(descriptor, self._reader)
 
 
 class Connection:
@@ -298,7 +319,24 @@ async def connect(
         channel.close()
 
 
-class _Client(aiomqtt.Client):
+class CancellableClient(aiomqtt.Client):
+    """aiomqtt's client, for those who are to end when they are cancelled."""
+
+    async def _wait_for(self, fut: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109 - aiomqtt's own form
+        """Wait as aiomqtt does, but for `asyncio.wait_for`: Python 3.11's forgets a cancel.
+
+        It does where what it waits for comes in the same turn of the loop; whoever was to end
+        would then go on for ever.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(None if seconds == math.inf else seconds):
+                return await fut
+        except TimeoutError:
+            raise aiomqtt.MqttError("Operation timed out") from None
+
+
+class _Client(CancellableClient):
     """aiomqtt's client on a socket that is connected already; used for one connection.
 
     Attributes:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     """Rows, topic and body of one PUBLISH."""
 
 _MEMO_MAX: Final = 8192
-_MEAN_SHARE: Final = 0.25
+_REMEMBERED_BYTES: Final = 65_536
+"""Of records; how far they compress is told by the last ones of about so many bytes."""
 
 
 class Payloads(Protocol):
@@ -126,8 +127,9 @@ class BatchedRows:
         "_bytes_max",
         "_compress",
         "_memo",
+        "_packet_bytes",
         "_packet_bytes_max",
-        "_record_bytes_per_packet_byte",
+        "_record_bytes",
         "_rows_max",
         "_rows_max_now",
         "_topics",
@@ -152,7 +154,7 @@ class BatchedRows:
         self._compress = compress
         self._packet_bytes_max = packet_bytes_max
         self._memo: dict[int, bytes] = {}
-        self._record_bytes_per_packet_byte = 1.0
+        self._record_bytes = self._packet_bytes = 1.0
 
     def wire_bytes(self, row: Row) -> int:
         """See `Payloads`; its share of a packet, as the last ones were."""
@@ -161,7 +163,7 @@ class BatchedRows:
             self._memo.clear()
         # Sending follows at once, and writing the record is the dearest part of it.
         self._memo[row.offset] = record
-        return max(1, round((len(record) + 1) / self._record_bytes_per_packet_byte))
+        return max(1, round((len(record) + 1) * self._packet_bytes / self._record_bytes))
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
         """See `Payloads`."""
@@ -210,8 +212,7 @@ class BatchedRows:
         limit = self._packet_bytes_max
         if limit is None or size <= limit:
             plain = sum([len(record) + 1 for record in records])
-            change = plain / size - self._record_bytes_per_packet_byte
-            self._record_bytes_per_packet_byte += change * _MEAN_SHARE
+            self._learn(plain, size)
             yield rows, topic, body
         elif len(rows) == 1:
             refuse(rows[0], too_large("packet", size, limit))
@@ -219,6 +220,14 @@ class BatchedRows:
             middle = len(rows) // 2
             for part in (slice(None, middle), slice(middle, None)):
                 yield from self._payloads(topic, rows[part], records[part], refuse)
+
+    def _learn(self, record_bytes: int, packet_bytes: int) -> None:
+        # By bytes, so that rows which were sent alone say little about those that were not.
+        self._record_bytes += record_bytes
+        self._packet_bytes += packet_bytes
+        if self._record_bytes > _REMEMBERED_BYTES:
+            self._record_bytes /= 2
+            self._packet_bytes /= 2
 
 
 class BatchTopic:

@@ -105,6 +105,10 @@ class Alarms:
         self._seen[topic.text] = (payload, now.wall_ms)
         self._keep(SEEN_KEY, topic.text, b"%d %b" % (now.wall_ms, payload))
 
+    def knows(self, topic: str, payload: bytes) -> bool:
+        """Say whether an alarm is live as it is, where no comparison will find that out."""
+        return self._until_ms is None and self._live.get(topic) == payload
+
     def handle_journal(self, topic: str, payload: bytes) -> None:
         """Take a copy from the journal; they only count while live alarms are gathered."""
         alarm = topic[len(JOURNAL) :]

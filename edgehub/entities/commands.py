@@ -137,10 +137,12 @@ class Commands:
             if known is not None and known.status not in _FINAL:
                 self._note(command_id, None)
             return
+        if known is not None and known.status in _FINAL:
+            # A broker that was set back has it again, or somebody is late.
+            self._outlet.publish(topic.text, b"", retain=True)
+            return
         command = read_object(payload)
         status = optional_text(command, "status") or ""
-        if known is not None and known.status in _FINAL:
-            return
         if known is None:
             known = Command(topic=topic.text, status="", until_ms=now.hub_ms + ACTIVE_MS)
             self._note(command_id, known)

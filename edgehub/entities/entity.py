@@ -63,6 +63,8 @@ class Entity:
         health: Topic id of the service whose health stands for it, None = the default one.
         auto: Registered by its first message.
         announced: Its create line is on its way or has arrived.
+        status: Health that the cloud was last told of a service, None = that of its creation, or
+            one too long to be kept.
         twin: Known twin values by key, in canonical JSON; also name and type.
         inline: Values of its last registration message, so that the same message again changes
             nothing although a twin message changed the value since.
@@ -78,6 +80,7 @@ class Entity:
         "inline",
         "parent",
         "source",
+        "status",
         "topic",
         "topic_id",
         "twin",
@@ -102,6 +105,7 @@ class Entity:
         self.health = health
         self.auto = auto
         self.announced = True
+        self.status: str | None = None
         self.twin: dict[str, bytes] = {}
         self.inline: dict[str, bytes] = {}
         self.topic = topic

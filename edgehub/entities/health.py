@@ -1,19 +1,63 @@
-"""Health of services: the status that a message says, however odd the message.
+"""Health of services: the status that a message says, however odd, and the line that tells it.
 
-Pure. Rules: docs/entities.md.
+Calls the registry, which keeps what the cloud was told last, and the outlet. Invariant: what comes
+again at a start is sent only if the cloud was told something else. Rules: docs/entities.md.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from edgehub.entities import smartrest
+from edgehub.entities.effects import OutputName
 from edgehub.entities.topics import default_name
+
+if TYPE_CHECKING:
+    from edgehub.entities.entity import Entity
+    from edgehub.entities.options import MapperOptions
+    from edgehub.entities.outlet import Outlet
+    from edgehub.entities.registry import Registry
+
+CREATE_SERVICE: Final = "102"
+"""Creates a service, and tells its health."""
 
 UNKNOWN: Final = "unknown"
 UP: Final = "up"
 _BRIDGE: Final = {b"1": UP, b"0": "down"}
+
+
+class ServiceHealth:
+    """Tells the cloud of the health of services."""
+
+    __slots__ = ("_options", "_outlet", "_registry", "redelivered")
+
+    def __init__(self, options: MapperOptions, outlet: Outlet, registry: Registry) -> None:
+        self._options = options
+        self._outlet = outlet
+        self._registry = registry
+        self.redelivered = False
+        """What comes now is what was there before the restart."""
+
+    def handle(self, entity: Entity, payload: bytes) -> bool:
+        """Take the health of a registered service.
+
+        Returns:
+            Whether it is that Mosquitto's bridge to the cloud came up.
+        """
+        status = read_status(entity.topic_id, payload)
+        if self.redelivered and status == entity.status:
+            return False
+        line = self.line(entity, status)
+        if self._outlet.row_below(OutputName.HEALTH, line, entity, self._registry.parent(entity)):
+            self._registry.set_status(entity, status)
+        return status == UP and is_own_bridge(entity.topic_id, self._options.cloud_prefix)
+
+    def line(self, entity: Entity, status: str) -> bytes:
+        """Write the line that tells the health of a service."""
+        type_ = entity.cloud_type(self._options.service_type)
+        return smartrest.line(CREATE_SERVICE, entity.external_id, type_, entity.name, status)
 
 
 def read_status(topic_id: str, payload: bytes) -> str:

@@ -12,7 +12,6 @@ tables. Rules: docs/entities.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.entities import smartrest
@@ -21,17 +20,18 @@ from edgehub.entities.availability import Heartbeats
 from edgehub.entities.capabilities import SOFTWARE_UPDATE, Capabilities
 from edgehub.entities.cloud_operations import CloudOperations
 from edgehub.entities.commands import Commands
-from edgehub.entities.documents import canonical, read_json
+from edgehub.entities.documents import read_json
 from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
 from edgehub.entities.events import Event
 from edgehub.entities.faults import MappingError
-from edgehub.entities.health import UP, is_own_bridge, read_status
+from edgehub.entities.health import UP, ServiceHealth, read_status
 from edgehub.entities.measurements import convert_measurement
 from edgehub.entities.outlet import Outlet
 from edgehub.entities.pending import Pending
-from edgehub.entities.registrar import CREATE_SERVICE, Registrar
+from edgehub.entities.registrar import Registrar
 from edgehub.entities.registry import Registry
+from edgehub.entities.statistics import MapperStatistics
 from edgehub.entities.topics import (
     AUTO_REGISTERING,
     STATE,
@@ -40,12 +40,12 @@ from edgehub.entities.topics import (
     TopicScheme,
     default_name,
 )
-from edgehub.entities.twins import cloud_key
+from edgehub.entities.twins import set_twin
 from edgehub.entities.units import UnitTable
 from edgehub.topic_filter import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
@@ -60,39 +60,11 @@ GET_OPERATIONS: Final = "500"
 SYNC: Final = "sync"
 CLEARED_MAX: Final = 1000
 """Topics that the hub has cleared itself, remembered until a broker hands that back."""
+DEBTS_MAX: Final = 1000
+"""Entities of the registration debt that are listed at once."""
+
 _ALWAYS_TAKEN: Final = frozenset({Channel.CAPABILITY, Channel.COMMAND, Channel.SIGNAL})
 _HELD: Final = TELEMETRY | STATE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapperStatistics:
-    """What the mapper did since its start, and what it holds.
-
-    Attributes:
-        handled_total: Messages taken.
-        ignored_total: Messages on topics that are not its own, or that say nothing to it.
-        errors_total: Errors told to clients.
-        outputs_total: Rows by output.
-        entities: Registered entities, the main device among them.
-        held: Messages held for unregistered entities.
-        held_bytes: Their bytes.
-        evicted_total: Held messages given up for want of room.
-        expired_total: Held messages given up because they waited too long.
-        dropped_total: Rows of the tables that belonged to nothing or could not be read.
-        advice: What an operator should change, by topic id.
-    """
-
-    handled_total: int
-    ignored_total: int
-    errors_total: int
-    outputs_total: dict[OutputName, int]
-    entities: int
-    held: int
-    held_bytes: int
-    evicted_total: int
-    expired_total: int
-    dropped_total: int
-    advice: dict[str, str]
 
 
 class Mapper:
@@ -101,11 +73,19 @@ class Mapper:
     Args:
         options: What can be set.
         stored: What the tables hold; read before the first message.
+        retained: Gives the local topics that a filter takes and that have a retained message.
     """
 
-    def __init__(self, options: MapperOptions, stored: EntityContents) -> None:
+    def __init__(
+        self,
+        options: MapperOptions,
+        stored: EntityContents,
+        *,
+        retained: Callable[[str], Iterable[str]] = lambda _topic_filter: (),
+    ) -> None:
         state = dict(stored.state)
         self._options = options
+        self._retained = retained
         self._scheme = TopicScheme(options.topic_root)
         self._outlet = Outlet(options)
         self._registry = Registry(options, self._outlet, stored)
@@ -120,6 +100,7 @@ class Mapper:
             options, self._outlet, self._registry, self._commands
         )
         self._heartbeats = Heartbeats(options, self._outlet, self._registry, state)
+        self._services = ServiceHealth(options, self._outlet, self._registry)
         self._registrar = Registrar(
             options,
             self._registry,
@@ -133,6 +114,7 @@ class Mapper:
         self._cleared: dict[str, None] = {}
         self._handled_total = 0
         self._ignored_total = 0
+        self._large_events_total = 0
         self._converters: dict[Channel, Converter] = {
             Channel.MEASUREMENT: self._measurement,
             Channel.MEASUREMENT_META: self._measurement_meta,
@@ -186,11 +168,13 @@ class Mapper:
         parsed = self._scheme.parse(topic)
         if parsed is not None and parsed.channel in {Channel.MEASUREMENT, Channel.EVENT}:
             return []
-        self._registrar.redelivered = True
+        if self._alarms.knows(topic, payload):
+            return []
+        self._registrar.redelivered = self._services.redelivered = True
         try:
             return self.handle(topic, payload, now, client=client)
         finally:
-            self._registrar.redelivered = False
+            self._registrar.redelivered = self._services.redelivered = False
 
     def tick(self, now: Instant) -> list[Effect]:
         """Do what is due: compare alarms, send heartbeats, end what waited too long."""
@@ -293,9 +277,14 @@ class Mapper:
         held = self._pending.bytes + self._alarms.kept_bytes + self._units.bytes
         return held + self._registry.kept_bytes
 
-    def debts(self) -> list[Debt]:
-        """List who sends without being registered, the largest debt first."""
-        return self._pending.debts()
+    def debts(self, limit: int = DEBTS_MAX) -> list[Debt]:
+        """List who sends without being registered, at most `limit`, the largest debt first."""
+        return self._pending.debts(limit)
+
+    @property
+    def debtors(self) -> int:
+        """Number of entities that send without being registered."""
+        return self._pending.debtors
 
     def statistics(self) -> MapperStatistics:
         """Give a snapshot."""
@@ -304,6 +293,7 @@ class Mapper:
             handled_total=self._handled_total,
             ignored_total=self._ignored_total + self._cloud_operations.ignored_total,
             errors_total=outlet.errors_total,
+            large_events_total=self._large_events_total,
             outputs_total={name: outlet.outputs_total[name] for name in OutputName},
             entities=len(self._registry),
             held=len(self._pending),
@@ -364,8 +354,9 @@ class Mapper:
             self._registrar.register(topic, payload, client, now)
             return
         gone = self._registrar.deregister(topic)
+        left = self._retained_of(gone)
         for entity in gone:
-            self._forget(entity, is_target=entity is gone[-1])
+            self._forget(entity, left[entity.topic_id], is_target=entity is gone[-1])
 
     def _handle_signal(self, topic: EntityTopic) -> None:
         name = default_name(topic.topic_id)
@@ -423,6 +414,7 @@ class Mapper:
             self._outlet.row(OutputName.EVENTS, cloud_topic, row, entity)
         else:
             # Too large for MQTT: a local client may post it over HTTP, as the original does.
+            self._large_events_total += 1
             http_topic = f"{cloud.http_events}/{entity.external_id}"
             self._outlet.publish(http_topic, event.document(), retain=False)
 
@@ -432,19 +424,12 @@ class Mapper:
         self._set_twin(entity, topic.name, read_json(payload) if payload else None)
 
     def _set_twin(self, entity: Entity, key: str, value: Any) -> None:
-        stored = None if value is None else canonical(value)
-        if self._registry.set_twin(entity, key, stored):
-            self._outlet.twin(entity, cloud_key(entity, key), value)
+        set_twin(self._outlet, self._registry, entity, key, value)
 
-    def _health(self, topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
+    def _health(self, _topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
         if entity.type is not EntityType.SERVICE:
             self._ignored_total += 1
-            return
-        status = read_status(topic.topic_id, payload)
-        type_ = entity.cloud_type(self._options.service_type)
-        line = smartrest.line(CREATE_SERVICE, entity.external_id, type_, entity.name, status)
-        self._outlet.row_below(OutputName.HEALTH, line, entity, self._registry.parent(entity))
-        if status == UP and is_own_bridge(topic.topic_id, self._options.cloud_prefix):
+        elif self._services.handle(entity, payload):
             self._ask_for_operations()
 
     def _capability(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
@@ -476,8 +461,21 @@ class Mapper:
             except MappingError as error:
                 self._outlet.error(text, str(error))
 
-    def _forget(self, entity: Entity, *, is_target: bool) -> None:
-        """Forget what belongs to an entity that is gone, and clear what is retained of it."""
+    def _retained_of(self, gone: list[Entity]) -> dict[str, list[str]]:
+        # All topics are looked at, so once for all entities.
+        above = self._scheme.topic(gone[0].topic_id) if len(gone) == 1 else self._scheme.root
+        found: dict[str, list[str]] = {entity.topic_id: [] for entity in gone}
+        for topic in self._retained(f"{above}/#") if gone else ():
+            topics = found.get(self._scheme.entity_below(topic))
+            if topics is not None:
+                topics.append(topic)
+        return found
+
+    def _forget(self, entity: Entity, left: list[str], *, is_target: bool) -> None:
+        """Forget what belongs to an entity that is gone, and clear what is retained of it.
+
+        What is left would bring it back at the next start, as pending or by itself.
+        """
         topic_id = entity.topic_id
         topics = [self._scheme.topic(topic_id, "twin", key) for key in entity.twin]
         topics += [
@@ -491,7 +489,7 @@ class Mapper:
         if entity.type is EntityType.SERVICE:
             topics.append(self._scheme.topic(topic_id, "status", "health"))
         self._heartbeats.forget(entity)
-        for topic in topics:
+        for topic in dict.fromkeys([*topics, *left]):
             self._outlet.publish(topic, b"", retain=True)
             self._cleared[topic] = None
         while len(self._cleared) > CLEARED_MAX:

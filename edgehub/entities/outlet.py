@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.entities.documents import write_json
 from edgehub.entities.effects import Change, Output, OutputName, Publish
 from edgehub.entities.entity import EntityType
+from edgehub.entities.faults import MappingError
 
 if TYPE_CHECKING:
     from edgehub.entities.effects import Effect
@@ -85,6 +86,18 @@ class Outlet:
         size = PACKET_OVERHEAD_BYTES + len(topic.encode("utf-8", "replace")) + len(payload)
         return size <= self._packet_bytes_max
 
+    def check_size(self, topic: str, payload: bytes, entity: Entity) -> None:
+        """Make sure that the cloud's broker takes a row.
+
+        Raises:
+            MappingError: It is too large.
+        """
+        if not self.fits(topic, payload):
+            raise MappingError(
+                f"a message of {len(payload)} bytes about {entity.external_id} is larger than the"
+                f" cloud takes, {self._packet_bytes_max} bytes with its topic; it is dropped"
+            )
+
     def row(self, output: OutputName, topic: str, payload: bytes, entity: Entity) -> bool:
         """Send a row about an entity that is registered; an error if it is too large.
 
@@ -156,12 +169,10 @@ class Outlet:
         creates: str | None,
         needs: tuple[str, ...],
     ) -> bool:
-        if not self.fits(topic, payload):
-            self.error(
-                topic,
-                f"a message of {len(payload)} bytes about {entity.external_id} is larger than the"
-                f" cloud takes, {self._packet_bytes_max} bytes with its topic; it is dropped",
-            )
+        try:
+            self.check_size(topic, payload, entity)
+        except MappingError as error:
+            self.error(topic, str(error))
             return False
         self.outputs_total[output] += 1
         self._effects.append(

@@ -9,11 +9,13 @@ has. Rules: docs/entities.md.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from edgehub.entities.effects import Instant
+from edgehub.entities.held import HELD_BYTES, Held, Shares
 from edgehub.entities.options import CacheScope
 from edgehub.entities.topics import TELEMETRY, Channel
 from edgehub.store.entity_tables import Table
@@ -25,34 +27,6 @@ if TYPE_CHECKING:
     from edgehub.entities.outlet import Outlet
     from edgehub.entities.topics import EntityTopic, TopicScheme
     from edgehub.store.entity_tables import PendingRow
-
-HELD_BYTES: Final = 128
-"""What a held message counts beside its topic and payload."""
-
-
-class Held:
-    """One held message.
-
-    Attributes:
-        seq: Place in the order of arrival.
-        topic: Its topic.
-        payload: Its payload.
-        client: Who sent it.
-        at: When it came.
-        size: Bytes that it counts.
-    """
-
-    __slots__ = ("at", "client", "payload", "seq", "size", "topic")
-
-    def __init__(
-        self, seq: int, topic: EntityTopic, payload: bytes, client: str, at: Instant
-    ) -> None:
-        self.seq = seq
-        self.topic = topic
-        self.payload = payload
-        self.client = client
-        self.at = at
-        self.size = HELD_BYTES + len(topic.text) + len(payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +53,10 @@ class Debt:
 
 
 class _Entry:
-    __slots__ = ("evicted", "parent", "registration", "reported", "state", "telemetry")
+    __slots__ = ("bytes", "evicted", "parent", "registration", "reported", "state", "telemetry")
 
     def __init__(self) -> None:
+        self.bytes = 0
         self.registration: Held | None = None
         self.parent: str | None = None
         self.state: dict[str, Held] = {}
@@ -92,24 +67,6 @@ class _Entry:
     def held(self) -> list[Held]:
         own = [] if self.registration is None else [self.registration]
         return [*own, *self.state.values(), *self.telemetry.values()]
-
-
-class _Share:
-    """What one client holds."""
-
-    __slots__ = ("bytes", "other", "telemetry")
-
-    def __init__(self) -> None:
-        self.telemetry: OrderedDict[int, Held] = OrderedDict()
-        self.other: OrderedDict[int, Held] = OrderedDict()
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.telemetry) + len(self.other)
-
-    def oldest(self) -> Held:
-        held = self.telemetry or self.other
-        return next(iter(held.values()))
 
 
 class Pending:
@@ -141,7 +98,7 @@ class Pending:
         self._outlet = outlet
         self._entries: dict[str, _Entry] = {}
         self._waiting: dict[str, dict[str, None]] = {}
-        self._shares: dict[str, _Share] = {}
+        self._shares = Shares()
         self._all: OrderedDict[int, Held] = OrderedDict()
         self._telemetry: OrderedDict[int, Held] = OrderedDict()
         self._loaded_alarms: dict[str, bytes] = {}
@@ -269,23 +226,15 @@ class Pending:
         """Give the hub time at which the oldest held message came, None = nothing is held."""
         return next(iter(self._all.values())).at.hub_ms if self._all else None
 
-    def debts(self) -> list[Debt]:
-        """List the registration debt, the largest first."""
-        debts = []
-        for topic_id, entry in self._entries.items():
-            held = entry.held()
-            debts.append(
-                Debt(
-                    topic_id=topic_id,
-                    waits_for=entry.parent,
-                    clients=tuple(sorted({message.client for message in held})),
-                    messages=len(held),
-                    bytes=sum([message.size for message in held]),
-                    oldest_ms=min([message.at.hub_ms for message in held]),
-                    evicted=entry.evicted,
-                )
-            )
-        return sorted(debts, key=lambda debt: debt.bytes, reverse=True)
+    @property
+    def debtors(self) -> int:
+        """Number of entities for which something is held."""
+        return len(self._entries)
+
+    def debts(self, limit: int) -> list[Debt]:
+        """List the registration debt, at most `limit` entities, the largest first."""
+        largest = heapq.nlargest(limit, self._entries.items(), key=lambda item: item[1].bytes)
+        return [_debt(topic_id, entry) for topic_id, entry in largest]
 
     def _hold_telemetry(
         self, topic: EntityTopic, payload: bytes, client: str, now: Instant
@@ -325,9 +274,9 @@ class Pending:
         while share is not None and len(share) and share.bytes + size > options.client_bytes_max:
             self._evict(share.oldest())
         while self._all and len(self._all) >= options.pending_messages_max:
-            self._evict(max(self._shares.values(), key=len).oldest())
+            self._evict(self._shares.most_messages().oldest())
         while self._all and self.bytes + size > options.pending_bytes_max:
-            self._evict(max(self._shares.values(), key=lambda share: share.bytes).oldest())
+            self._evict(self._shares.most_bytes().oldest())
         return True
 
     def _evict(self, held: Held) -> None:
@@ -347,39 +296,32 @@ class Pending:
         entry = self._entries.get(topic.topic_id)
         if entry is None:
             entry = self._entries[topic.topic_id] = _Entry()
-        share = self._shares.get(held.client)
-        if share is None:
-            share = self._shares[held.client] = _Share()
-        if topic.channel in TELEMETRY:
-            entry.telemetry[held.seq] = share.telemetry[held.seq] = held
-            self._telemetry[held.seq] = held
+        is_telemetry = topic.channel in TELEMETRY
+        if is_telemetry:
+            entry.telemetry[held.seq] = self._telemetry[held.seq] = held
+        elif topic.channel is Channel.REGISTRATION:
+            entry.registration = held
         else:
-            share.other[held.seq] = held
-            if topic.channel is Channel.REGISTRATION:
-                entry.registration = held
-            else:
-                entry.state[topic.text] = held
+            entry.state[topic.text] = held
+        self._shares.add(held, is_telemetry=is_telemetry)
         self._all[held.seq] = held
-        share.bytes += held.size
+        entry.bytes += held.size
         self.bytes += held.size
 
     def _drop(self, held: Held, *, keeps_place: bool = False) -> None:
         topic = held.topic
         entry = self._entries[topic.topic_id]
-        share = self._shares[held.client]
-        if topic.channel in TELEMETRY:
-            del entry.telemetry[held.seq], share.telemetry[held.seq], self._telemetry[held.seq]
+        is_telemetry = topic.channel in TELEMETRY
+        if is_telemetry:
+            del entry.telemetry[held.seq], self._telemetry[held.seq]
+        elif held is entry.registration:
+            self._leave_parent(topic.topic_id, entry, keeps_place=keeps_place)
         else:
-            del share.other[held.seq]
-            if held is entry.registration:
-                self._leave_parent(topic.topic_id, entry, keeps_place=keeps_place)
-            else:
-                del entry.state[topic.text]
+            del entry.state[topic.text]
+        self._shares.drop(held, is_telemetry=is_telemetry)
         del self._all[held.seq]
-        share.bytes -= held.size
+        entry.bytes -= held.size
         self.bytes -= held.size
-        if not len(share):
-            del self._shares[held.client]
         if entry.registration is None and not entry.state and not entry.telemetry:
             del self._entries[topic.topic_id]
         self._outlet.change(Table.PENDING, (held.seq,), None)
@@ -405,3 +347,16 @@ class Pending:
         self._next_seq = max(self._next_seq, row.seq + 1)
         if topic.channel is Channel.ALARM:
             self._loaded_alarms[topic.text] = row.payload
+
+
+def _debt(topic_id: str, entry: _Entry) -> Debt:
+    held = entry.held()
+    return Debt(
+        topic_id=topic_id,
+        waits_for=entry.parent,
+        clients=tuple(sorted({message.client for message in held})),
+        messages=len(held),
+        bytes=entry.bytes,
+        oldest_ms=min([message.at.hub_ms for message in held]),
+        evicted=entry.evicted,
+    )

@@ -21,8 +21,9 @@ from edgehub.entities.entity import (
     twin_values,
 )
 from edgehub.entities.faults import MappingError
+from edgehub.entities.health import CREATE_SERVICE, UP
 from edgehub.entities.topics import default_name
-from edgehub.entities.twins import cloud_key
+from edgehub.entities.twins import set_twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from edgehub.entities.topics import EntityTopic, TopicScheme
 
 CREATE_CHILD: Final = "101"
-CREATE_SERVICE: Final = "102"
 ADVICE_MAX: Final = 100
+WAITING_LEVELS_MAX: Final = 1000
+"""Parents above a registration, each waiting for the next; all are looked at for each message."""
+
 _ADVICE: Final = (
     "automatic registration and this one contradict each other; set auto_register = false where"
     " entities are nested or have ids of their own"
@@ -208,10 +211,13 @@ class Registrar:
 
     def _check_cycle(self, topic_id: str, parent: str) -> None:
         above: str | None = parent
-        while above is not None:
+        for _ in range(WAITING_LEVELS_MAX):
+            if above is None:
+                return
             if above == topic_id:
                 raise MappingError(f"`@parent` {parent} waits for {topic_id} itself")
             above = self._pending.waits_for(above)
+        raise MappingError(f"more than {WAITING_LEVELS_MAX} levels of parents are not registered")
 
     def _create_all(self, registration: Registration, now: Instant) -> None:
         """Create an entity, and depth first all that wait for it; one that fails stops no other."""
@@ -276,7 +282,8 @@ class Registrar:
         if entity.type is EntityType.CHILD:
             marker = "true" if self._options.child_device_marker else "false"
             return smartrest.line(CREATE_CHILD, entity.external_id, name, type_, marker)
-        return smartrest.line(CREATE_SERVICE, entity.external_id, type_, name, "up")
+        status = entity.status or UP
+        return smartrest.line(CREATE_SERVICE, entity.external_id, type_, name, status)
 
     def _announce_again(self, entity: Entity) -> None:
         parent = self._registry.parent(entity)
@@ -328,7 +335,7 @@ class Registrar:
         above = self._registry.get(parent)
         if above is None:
             raise MappingError(f"the new `@parent` {parent} is not registered")
-        if above in self._registry.with_descendants(entity):
+        if self._registry.is_below(above, entity):
             raise MappingError(f"the new `@parent` {parent} is below {entity.topic_id}")
         self._registry.move(entity, parent)
         self._registry.store(entity)
@@ -338,12 +345,12 @@ class Registrar:
     ) -> None:
         """Note a value of a registration, and tell the cloud unless `twin` is None."""
         try:
-            is_new = self._registry.set_twin(entity, key, value)
+            if twin is None:
+                self._registry.set_twin(entity, key, value)
+            else:
+                set_twin(self._outlet, self._registry, entity, key, twin[key])
         except MappingError as error:
-            self._outlet.error(self._scheme.topic(entity.topic_id), str(error))
-            return
-        if is_new and twin is not None:
-            self._outlet.twin(entity, cloud_key(entity, key), twin[key])
+            self._outlet.error(self._scheme.topic(entity.topic_id, "twin", key), str(error))
 
     def _advise(self, entity: Entity, text: str) -> None:
         self._keep_advice(entity, text)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ENTITY_BYTES: Final = 512
 """What an entity counts against the bound of memory beside its texts."""
 
+STATUS_CHARACTERS_MAX: Final = 100
+"""Longest health that is kept."""
+
 
 class Registry:
     """All registered entities."""
@@ -89,6 +92,13 @@ class Registry:
     def children(self, entity: Entity) -> list[str]:
         """Give the topic ids of what is right below an entity."""
         return list(self._children[entity.topic_id])
+
+    def is_below(self, entity: Entity, above: Entity) -> bool:
+        """Say whether an entity is another one, or somewhere below it."""
+        at: Entity | None = entity
+        while at is not None and at is not above:
+            at = None if at.parent is None else self._entities[at.parent]
+        return at is above
 
     def with_descendants(self, entity: Entity) -> list[Entity]:
         """List an entity and all below it, each before its own children."""
@@ -163,18 +173,15 @@ class Registry:
         entity.inline |= values
         self._bytes += _entity_bytes(entity)
 
-    def set_twin(self, entity: Entity, key: str, value: bytes | None) -> bool:
+    def set_twin(self, entity: Entity, key: str, value: bytes | None) -> None:
         """Note a twin value in canonical JSON, None = it is cleared.
-
-        Returns:
-            Whether that is a change.
 
         Raises:
             MappingError: There is no room for it.
         """
         known = entity.twin.get(key)
         if known == value:
-            return False
+            return
         grown = (0 if value is None else _twin_bytes((key, value))) - (
             0 if known is None else _twin_bytes((key, known))
         )
@@ -186,7 +193,13 @@ class Registry:
         else:
             entity.twin[key] = value
         self._outlet.change(Table.TWIN, (entity.topic_id, key), None if value is None else (value,))
-        return True
+
+    def set_status(self, entity: Entity, status: str) -> None:
+        """Note the health that the cloud is told of a service."""
+        kept = status if len(status) <= STATUS_CHARACTERS_MAX else None
+        if kept != entity.status:
+            entity.status = kept
+            self.store(entity)
 
     def store(self, entity: Entity) -> None:
         """Write an entity's row."""
@@ -197,6 +210,7 @@ class Registry:
             "health": entity.health,
             "auto": entity.auto,
             "announced": entity.announced,
+            "status": entity.status,
             "inline": {key: value.decode() for key, value in entity.inline.items()},
         }
         self._outlet.change(Table.ENTITY, (entity.topic_id,), (orjson.dumps(document),))
@@ -246,6 +260,7 @@ class Registry:
             self._insert(entity)
         entity.health = health
         entity.announced = announced
+        entity.status = document.get("status")
         entity.inline = inline
         self._bytes += sum(map(_twin_bytes, inline.items()))
         return entity

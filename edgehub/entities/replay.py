@@ -100,7 +100,7 @@ class _Run:
             self._handle(message.topic, message.payload, message.at_ms, message.client)
 
     def _start(self, stored: EntityContents, at_ms: int) -> None:
-        self._mapper = Mapper(self._replay.options, stored)
+        self._mapper = Mapper(self._replay.options, stored, retained=self._retained_topics)
         effects = self._mapper.start(_instant(at_ms))
         shown = len(self._shown)
         self._carry_out(effects)
@@ -149,6 +149,9 @@ class _Run:
                 self._keep(effect.topic, effect.payload)
             if any(matches(wanted, effect.topic) for wanted in self._replay.observe):
                 self._shown.append(_shown(effect.topic, effect.payload, retain=retain))
+
+    def _retained_topics(self, topic_filter: str) -> list[str]:
+        return [topic for topic in self._retained if matches(topic_filter, topic)]
 
     def _keep(self, topic: str, payload: bytes) -> None:
         if payload:

@@ -14,6 +14,7 @@ import orjson
 from edgehub.entities.capabilities import CLOUD_OPERATIONS
 from edgehub.entities.faults import MappingError
 from edgehub.entities.options import Availability, CacheScope, MapperOptions
+from edgehub.entities.topics import read_topic_id
 from edgehub.routes.hints import near_miss
 from edgehub.topic_filter import filter_fault
 
@@ -56,6 +57,19 @@ _CONFIG_KEYS: Final = frozenset(_PLAIN) | {
 _AVAILABILITY_KEYS: Final = frozenset({"enable", "interval_s"})
 _SOFTWARE_KEYS: Final = frozenset({"api", "with_types"})
 _MESSAGE_KEYS: Final = frozenset({"at_ms", "client", "payload", "retain", "topic"})
+_DAY_S: Final = 24 * 3600
+AT_MS_MAX: Final = 366 * _DAY_S * 1000
+_BOUNDS: Final[dict[str, tuple[int, int]]] = {
+    "alarm_sync_ms": (0, 600_000),
+    "interval_s": (0, 366 * _DAY_S),
+    "max_payload_size": (0, 2**28),
+    "pending_ttl_s": (1, 366 * _DAY_S),
+    "telemetry_cache_size": (0, 1_000_000),
+    "at_ms": (0, AT_MS_MAX),
+}
+"""Least and largest value by key."""
+
+_LEVELS: Final = frozenset({"topic_root", "c8y_prefix"})
 
 
 class ReplayFormError(MappingError):
@@ -128,15 +142,18 @@ def read_replay(form: Any) -> Replay:
 
 
 def _options(config: dict[str, Any]) -> MapperOptions:
-    values: dict[str, Any] = {"device_id": _member(config, "device_id", str, "edgehub")}
+    place = "config"
+    values: dict[str, Any] = {"device_id": _member(config, "device_id", str, "edgehub", place)}
     for key, (option, type_) in _PLAIN.items():
         if config.get(key) is not None:
-            values[option] = _member(config, key, type_, None)
+            values[option] = _member(config, key, type_, None, place)
     values.setdefault("alarm_sync_ms", 0)
+    if "main_topic_id" in values:
+        values["main_topic_id"] = read_topic_id(values["main_topic_id"])
     scope = config.get("telemetry_cache_scope", CacheScope.GLOBAL)
     if scope not in _SCOPES:
         raise ReplayFormError(f"`config.telemetry_cache_scope` must be {' or '.join(_SCOPES)}")
-    ttl_s = _member(config, "pending_ttl_s", int, 24 * 3600)
+    ttl_s = _member(config, "pending_ttl_s", int, _DAY_S, place)
     software = _section(config, "software_management")
     _check_keys(software, _SOFTWARE_KEYS, "config.software_management")
     return MapperOptions(
@@ -148,7 +165,7 @@ def _options(config: dict[str, Any]) -> MapperOptions:
         advanced_software_list=software.get("api", "legacy") == "advanced",
         software_types=bool(software.get("with_types", False)),
         disabled_operations=_disabled(config),
-        tenant_host=_host(_member(config, "c8y_url", str, "")),
+        tenant_host=_host(_member(config, "c8y_url", str, "", place)),
     )
 
 
@@ -165,7 +182,7 @@ def _availability(config: dict[str, Any]) -> Availability:
     _check_keys(section, _AVAILABILITY_KEYS, "config.availability")
     return Availability(
         enable=bool(section.get("enable", True)),
-        interval_s=_member(section, "interval_s", int, 3600),
+        interval_s=_member(section, "interval_s", int, 3600, "config.availability"),
     )
 
 
@@ -204,17 +221,14 @@ def _inputs(inputs: list[Any]) -> list[ReplayInput]:
             raise ReplayFormError(f"`input[{number}]` must be an object")
         place = f"input[{number}]"
         _check_keys(form, _MESSAGE_KEYS, place)
-        wanted_ms = _member(form, "at_ms", int, at_ms)
-        if wanted_ms < 0:
-            raise ReplayFormError(f"`{place}.at_ms` is {wanted_ms}; times count from the start, 0")
-        at_ms = max(at_ms, wanted_ms)
+        at_ms = max(at_ms, _member(form, "at_ms", int, at_ms, place))
         messages.append(
             ReplayInput(
-                topic=_member(form, "topic", str, None),
-                payload=_payload(form.get("payload", "")),
-                retain=_member(form, "retain", bool, False),
+                topic=_member(form, "topic", str, None, place),
+                payload=_payload(form.get("payload", ""), place),
+                retain=_member(form, "retain", bool, False, place),
                 at_ms=at_ms,
-                client=_member(form, "client", str, ""),
+                client=_member(form, "client", str, "", place),
             )
         )
     return messages
@@ -228,15 +242,37 @@ def _check_keys(form: dict[str, Any], known: Collection[str], place: str) -> Non
             raise ReplayFormError(f"`{place}` has no member `{key[:100]}`: {hint}")
 
 
-def _payload(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+def _payload(value: Any, place: str) -> bytes:
+    try:
+        return value.encode() if isinstance(value, str) else orjson.dumps(value)
+    except (UnicodeEncodeError, TypeError) as error:
+        raise ReplayFormError(f"`{place}.payload` cannot be sent: {error}") from None
 
 
-def _member(form: dict[str, Any], key: str, type_: type, default: Any) -> Any:
+def _member(form: dict[str, Any], key: str, type_: type, default: Any, place: str) -> Any:
     value = form.get(key, default)
     if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
-        raise ReplayFormError(f"`{key}` must be a {_WORDS[type_]}")
+        raise ReplayFormError(f"`{place}.{key}` must be {_WORDS[type_]}")
+    if isinstance(value, str):
+        _check_text(value, key, place)
+    elif key in _BOUNDS:
+        _check_number(value, key, place)
     return value
 
 
-_WORDS: Final = {str: "text", int: "whole number", bool: "true or false"}
+def _check_number(value: Any, key: str, place: str) -> None:
+    least, largest = _BOUNDS[key]
+    if not least <= value <= largest:
+        raise ReplayFormError(f"`{place}.{key}` is {value}; it must be {least} to {largest}")
+
+
+def _check_text(value: str, key: str, place: str) -> None:
+    if key in _LEVELS and (not value or any(character in value for character in "/+#")):
+        raise ReplayFormError(f"`{place}.{key}` must be one level of a topic, without / + #")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ReplayFormError(f"`{place}.{key}` cannot be sent: {error}") from None
+
+
+_WORDS: Final = {str: "a text", int: "a whole number", bool: "true or false"}

@@ -118,6 +118,11 @@ class TopicScheme:
         """Write a topic of an entity; without a channel, that of its registration."""
         return "/".join((self.root, topic_id, *channel))
 
+    def entity_below(self, topic: str) -> str:
+        """Give the topic id below which a topic is, whatever it is for; empty = below none."""
+        segments = topic.removeprefix(self._prefix).split("/")
+        return "/".join(segments[:SEGMENTS]) if len(segments) > SEGMENTS else ""
+
     def _parse(self, topic: str) -> EntityTopic | None:
         if not topic.startswith(self._prefix):
             return None

@@ -1,18 +1,46 @@
-"""Twin values: which fragment of the cloud's inventory a key becomes.
+"""Twin values: which fragment of the cloud's inventory a key becomes, and how a change is told.
 
-Pure. Rules: docs/entities.md.
+Calls the registry, which keeps them, and the outlet. Invariant: a value that the cloud cannot take
+is not kept either, so that it is told anew when it comes again. Rules: docs/entities.md.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.entities.documents import canonical, write_json
+from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
 
 if TYPE_CHECKING:
     from edgehub.entities.entity import Entity
+    from edgehub.entities.outlet import Outlet
+    from edgehub.entities.registry import Registry
 
 _RENAMED: Final = {"firmware": "c8y_Firmware", "agent": "c8y_Agent"}
+
+
+def set_twin(outlet: Outlet, registry: Registry, entity: Entity, key: str, value: Any) -> None:
+    """Note a twin value, and tell the cloud if that is a change.
+
+    Args:
+        outlet: The way out.
+        registry: Keeps it.
+        entity: Whose it is.
+        key: Its local key.
+        value: A JSON value, None = it is cleared.
+
+    Raises:
+        MappingError: It is larger than the cloud takes, or there is no room for it.
+    """
+    stored = None if value is None else canonical(value)
+    if entity.twin.get(key) == stored:
+        return
+    topic = f"{outlet.cloud.inventory}/{entity.external_id}"
+    row = write_json({cloud_key(entity, key): value})
+    outlet.check_size(topic, row, entity)
+    registry.set_twin(entity, key, stored)
+    outlet.row(OutputName.TWIN, topic, row, entity)
 
 
 def cloud_key(entity: Entity, key: str) -> str:

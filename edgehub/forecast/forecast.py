@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.forecast.room import Demand, exceeded
 from edgehub.message import QueueId, queue_id
 from edgehub.routes.difference import compare, route_lines
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from edgehub.forecast.rates import Rate
+    from edgehub.forecast.room import Room
     from edgehub.message import EndpointId
     from edgehub.routes.difference import ManifestDifference, RouteLine
     from edgehub.routes.spec import Manifest
@@ -37,14 +39,14 @@ class Present:
         queues: All stored queues.
         rates: Measured rates by queue; empty = not measured yet.
         served: Endpoints that somebody serves.
-        free_bytes: Free space where the database lies.
+        room: What may wait.
     """
 
     manifest: Manifest
     queues: Sequence[QueueStatistics]
     rates: Mapping[QueueId, Rate]
     served: Collection[EndpointId]
-    free_bytes: int
+    room: Room
 
 
 def manifest_document(manifest: Manifest) -> dict[str, Any]:
@@ -86,8 +88,11 @@ class _Feeds:
         after: Iterable[RouteLine],
         difference: ManifestDifference,
     ) -> None:
+        before, after = list(before), list(after)
         self.before = _by_queue(before)
         self.after = _by_queue(after)
+        self.fallback_before = _by_fallback_queue(before)
+        self.fallback_after = _by_fallback_queue(after)
         self.line_after = {line.name: line for lines in self.after.values() for line in lines}
         taking_other = [route.name for route in difference.changed if not route.takes_the_same]
         self.unmeasured = [*(line.name for line in difference.added), *taking_other]
@@ -117,6 +122,15 @@ def _by_queue(lines: Iterable[RouteLine]) -> dict[QueueId, list[RouteLine]]:
     queues: dict[QueueId, list[RouteLine]] = {}
     for line in lines:
         queues.setdefault(_queue_of(line), []).append(line)
+    return queues
+
+
+def _by_fallback_queue(lines: Iterable[RouteLine]) -> dict[QueueId, list[RouteLine]]:
+    """Group by the queue to which rows go that are too old for their own; see recency."""
+    queues: dict[QueueId, list[RouteLine]] = {}
+    for line in lines:
+        if line.fallback_priority not in (None, line.priority):
+            queues.setdefault(queue_id(line.endpoint_id, line.fallback_priority), []).append(line)
     return queues
 
 
@@ -181,9 +195,8 @@ def _snapshots(feeds: _Feeds, present: Present) -> list[dict[str, Any]]:
     """List the rows that keep priority and time to live of a route that changes or goes."""
     found: list[dict[str, Any]] = []
     for queue in present.queues:
-        routes = [
-            line.name for line in feeds.before.get(queue.id, ()) if line.name in feeds.touched
-        ]
+        lines = (*feeds.before.get(queue.id, ()), *feeds.fallback_before.get(queue.id, ()))
+        routes = [name for name in dict.fromkeys(map(_name, lines)) if name in feeds.touched]
         if queue.depth and routes:
             found.append(
                 {"queue": queue.id, "rows": queue.depth, "bytes": queue.bytes, "routes": routes}
@@ -194,24 +207,29 @@ def _snapshots(feeds: _Feeds, present: Present) -> list[dict[str, Any]]:
 def _queue_documents(feeds: _Feeds, present: Present) -> list[dict[str, Any]]:
     stored = {queue.id: queue for queue in present.queues}
     waiting = [name for name, queue in stored.items() if queue.depth]
-    names = sorted({*waiting, *feeds.before, *feeds.after})
+    fallbacks = (*feeds.fallback_before, *feeds.fallback_after)
+    names = sorted({*waiting, *feeds.before, *feeds.after, *fallbacks})
     return [_queue_document(name, stored.get(name), feeds, present) for name in names]
 
 
 def _queue_document(
     name: QueueId, queue: QueueStatistics | None, feeds: _Feeds, present: Present
 ) -> dict[str, Any]:
-    after = feeds.after.get(name, [])
-    if after:
-        fate = KEPT if name in feeds.before or queue is not None else NEW
+    after, aged = feeds.after.get(name, []), feeds.fallback_after.get(name, [])
+    if after or aged:
+        was = name in feeds.before or name in feeds.fallback_before or queue is not None
+        fate = KEPT if was else NEW
     else:
         gone = queue is not None and queue.endpoint_id not in present.served
         fate = ORPHANED if gone else DRAINS
     sources = [source for source in feeds.before if _flows_into(feeds, source, name)]
     measured = [present.rates[source] for source in sources if source in present.rates]
     unmeasured = [line.name for line in after if line.name in feeds.unmeasured]
-    ttl_ms = _longest(after)
+    ttl_ms = _longest([*after, *aged])
     rate = sum(each.bytes_s for each in measured) if measured else None
+    rows_s = sum(each.rows_s for each in measured) if measured else None
+    need = _need(rate, ttl_ms) if after else 0
+    demand = Demand(queue=name, bytes=need, rows=_need(rows_s, ttl_ms) if after else 0)
     return {
         "id": name,
         "fate": fate,
@@ -219,10 +237,12 @@ def _queue_document(
         "bytes": queue.bytes if queue else 0,
         "routes_before": [line.name for line in feeds.before.get(name, ())],
         "routes_after": [line.name for line in after],
+        "older_rows_of": [line.name for line in aged],
         "rate_bytes_s": rate,
         "rate_is": _rate_word(feeds, sources, measured=bool(measured), unmeasured=unmeasured),
         "ttl_s": _seconds(ttl_ms),
-        "need_bytes": _need(rate, ttl_ms) if after else 0,
+        "need_bytes": need,
+        "exceeds": exceeded(present.room, demand, stored_bytes=0),
     }
 
 
@@ -243,8 +263,11 @@ def _rate_word(
 def _disk(feeds: _Feeds, present: Present) -> dict[str, Any]:
     """Say what has to fit if nothing can leave for a whole time to live."""
     stored = sum(queue.bytes for queue in present.queues)
-    draining = sum(queue.bytes for queue in present.queues if queue.id not in feeds.after)
-    need, endless = float(draining), False
+    # What is too old for its own queue is a part of what its route takes in.
+    filled = feeds.after.keys() | feeds.fallback_after.keys()
+    draining = [queue for queue in present.queues if queue.id not in filled]
+    size, rows = float(sum(q.bytes for q in draining)), float(sum(q.depth for q in draining))
+    endless = False
     for source, rate in present.rates.items():
         lines = feeds.flows(source)
         if not lines or not rate.bytes_s:
@@ -253,19 +276,24 @@ def _disk(feeds: _Feeds, present: Present) -> dict[str, Any]:
         if ttl_ms is None:
             endless = True
         else:
-            need += rate.bytes_s * ttl_ms / 1000
+            size += rate.bytes_s * ttl_ms / 1000
+            rows += rate.rows_s * ttl_ms / 1000
     # Where nothing has come in, nothing is known of what will.
     measured = any(rate.bytes_s for rate in present.rates.values())
-    need_bytes = round(need) if measured and not endless else None
-    room = present.free_bytes + stored
-    fits = None if not measured else not endless and need <= room
+    is_known = measured and not endless
+    demand = Demand(queue=None, bytes=size if is_known else None, rows=rows if is_known else None)
+    over = exceeded(present.room, demand, stored_bytes=stored)
+    room = present.room
     return {
         "measured_s": max((rate.measured_s for rate in present.rates.values()), default=None),
-        "need_bytes": need_bytes,
+        "need_bytes": round(size) if is_known else None,
         "endless": endless,
         "stored_bytes": stored,
-        "free_bytes": present.free_bytes,
-        "fits": fits,
+        "free_bytes": room.free_bytes,
+        "floor_bytes": room.floor_bytes,
+        "cap_bytes": room.hub_bytes,
+        "exceeds": over,
+        "fits": None if not measured else not endless and not over,
         "unmeasured_routes": list(feeds.unmeasured),
     }
 
@@ -277,8 +305,12 @@ def _longest(lines: Collection[RouteLine]) -> int | None:
     return max(finite) if finite and len(finite) == len(values) else None
 
 
-def _need(rate_bytes_s: float | None, ttl_ms: int | None) -> int | None:
-    return None if rate_bytes_s is None or ttl_ms is None else round(rate_bytes_s * ttl_ms / 1000)
+def _need(rate_s: float | None, ttl_ms: int | None) -> int | None:
+    return None if rate_s is None or ttl_ms is None else round(rate_s * ttl_ms / 1000)
+
+
+def _name(line: RouteLine) -> str:
+    return line.name
 
 
 def _seconds(ttl_ms: int | None) -> int | None:

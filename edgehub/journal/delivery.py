@@ -1,8 +1,10 @@
 """Carries whole segments to where reports read them: a folder, or a URL that fsspec knows.
 
 Owns nothing; runs in the command line's process, so that no slow target holds up the hub. Plain
-blocking code. Invariants: a file appears under its name whole or not at all; what is there already
-is left as it is, so a repeated export changes nothing.
+blocking code. Invariants: a file appears under its name whole or not at all, also where two exports
+run at once; a whole segment that is there already is never replaced, so a repeated export changes
+nothing, and another hub of the same name loses nothing; one segment that cannot go holds up none of
+the others.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import uuid
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MANIFEST_VERSION: Final = 1
+_FILE_URL: Final = "file://"
 
 
 class ExportError(EdgeHubError):
@@ -50,6 +55,11 @@ class Delivered:
     first_commit: int
     last_commit: int
 
+    @property
+    def date(self) -> str:
+        """Date of its lines, `unknown` = it is not known."""
+        return self.path.split("/", 1)[0].removeprefix("date=")
+
 
 def open_target(target: str) -> Target:
     """Give the target of this name, a folder's path or a URL.
@@ -59,6 +69,13 @@ def open_target(target: str) -> Target:
     """
     if "://" not in target:
         return FolderTarget(Path(target))
+    if target.startswith(_FILE_URL):
+        # Not by fsspec, which waits for no disk: after a power cut segments would be missing that
+        # the hub believes to be there.
+        path = Path(target.removeprefix(_FILE_URL))
+        if not path.is_absolute():
+            raise ExportError(f"{target}: want an absolute path, as in file:///mnt/reports")
+        return FolderTarget(path)
     try:
         import fsspec  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, for URLs only
     except ImportError as error:
@@ -71,33 +88,98 @@ def open_target(target: str) -> Target:
     return UrlTarget(system, root, url=target)
 
 
-def deliver(folder: Path, hub_id: str, paths: Sequence[str], target: Target) -> dict[str, Any]:
+def is_inside(target: Target, folder: Path) -> bool:
+    """Tell whether a target is a folder, or lies in it."""
+    return isinstance(target, FolderTarget) and target.root.resolve().is_relative_to(
+        folder.resolve()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What became of a plan.
+
+    Attributes:
+        manifest: Of the export, with its own `path` beside what stands in the file; None = nothing
+            could go.
+        done: Segments of the plan that need not go again: those that arrived, and those that the
+            hub has deleted meanwhile.
+        problems: Of each of the others, what is wrong with it and what to do.
+    """
+
+    manifest: dict[str, Any] | None
+    done: list[str]
+    problems: dict[str, str]
+
+
+def deliver(folder: Path, hub_id: str, paths: Sequence[str], target: Target) -> Delivery:
     """Take segments to a target, then write the manifest of this export.
 
     Args:
         folder: The hub's folder of segments.
         hub_id: The hub.
-        paths: Segments relative to it, oldest first, at least one.
+        paths: Segments relative to it, oldest first.
         target: Where to.
 
-    Returns:
-        The manifest, with its own `path` beside what stands in the file.
-
     Raises:
-        ExportError: A file cannot be written, or a segment is damaged.
-        OSError: A segment cannot be read.
+        ExportError: The target takes no files.
     """
     segments: list[Delivered] = []
+    done: list[str] = []
+    problems: dict[str, str] = {}
     for path in paths:
+        try:
+            segment = _carried(folder, path, target)
+        except _SegmentError as error:
+            problems[path] = str(error)
+            continue
+        done.append(path)
+        if segment is not None:
+            segments.append(segment)
+    manifest = _written_manifest(hub_id, segments, target) if segments else None
+    return Delivery(manifest=manifest, done=done, problems=problems)
+
+
+class _SegmentError(Exception):
+    """One segment cannot go, the target is well."""
+
+
+def _carried(folder: Path, path: str, target: Target) -> Delivered | None:
+    """Take one segment there; None = the hub has deleted it since the plan was made."""
+    try:
         content = (folder / path).read_bytes()
-        segments.append(_described(path, content))
-        if target.read(path) != content:
-            target.write(path, content)
-    dates = sorted({path.split("/", 1)[0].removeprefix("date=") for path in paths})
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _SegmentError(f"{folder / path} cannot be read: {error.strerror or error}") from error
+    segment = _described(path, content)
+    there = target.read(path)
+    if there == content:
+        return segment
+    if there is not None and _is_whole(there):
+        msg = (
+            f"{path} is there with other lines: does another hub call itself by this name, or was"
+            " this one restored from a backup? Export it to a place of its own, or move that file"
+            " away"
+        )
+        raise _SegmentError(msg)
+    target.write(path, content)
+    return segment
+
+
+def _is_whole(content: bytes) -> bool:
+    """Tell whether somebody's segment would be lost with it."""
+    try:
+        return bool(gzip.decompress(content))
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def _written_manifest(hub_id: str, segments: Sequence[Delivered], target: Target) -> dict[str, Any]:
     manifest = {
         "v": MANIFEST_VERSION,
         "hub": hub_id,
-        "dates": dates,
+        "dates": sorted({segment.date for segment in segments}),
         "segments": [asdict(segment) for segment in segments],
     }
     content = orjson.dumps(manifest, option=orjson.OPT_APPEND_NEWLINE)
@@ -118,17 +200,21 @@ def deliver(folder: Path, hub_id: str, paths: Sequence[str], target: Target) -> 
 
 
 class FolderTarget:
-    """A folder."""
+    """A folder.
 
-    __slots__ = ("_root",)
+    Attributes:
+        root: The folder.
+    """
+
+    __slots__ = ("root",)
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def read(self, path: str) -> bytes | None:
         """See `Target`."""
         try:
-            return (self._root / path).read_bytes()
+            return (self.root / path).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -136,21 +222,29 @@ class FolderTarget:
 
     def write(self, path: str, content: bytes) -> None:
         """See `Target`."""
-        file = self._root / path
-        partial = file.with_name(f".{file.name}.part")
+        file = self.root / path
+        partial = file.with_name(_partial(file.name))
         try:
             make_folder(file.parent)
-            with partial.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            partial.rename(file)
+            try:
+                with partial.open("xb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                partial.replace(file)
+            finally:
+                # Ours after a failure, those of exports that were killed, and that of one that runs
+                # beside this one: it finds what it wanted to write.
+                for old in file.parent.glob(f".{file.name}.*.part"):
+                    old.unlink(missing_ok=True)
             sync_folder(file.parent)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self.read(path) == content:
+                return
             raise self._failed(path, error) from error
 
     def _failed(self, path: str, error: OSError) -> ExportError:
-        return ExportError(f"{self._root / path}: {error.strerror or error}")
+        return ExportError(f"{self.root / path}: {error.strerror or error}")
 
 
 class UrlTarget:
@@ -176,7 +270,7 @@ class UrlTarget:
     def write(self, path: str, content: bytes) -> None:
         """See `Target`."""
         folder, _, name = f"{self._root}/{path}".rpartition("/")
-        partial = f"{folder}/.{name}.part"
+        partial = f"{folder}/{_partial(name)}"
         try:
             self._system.makedirs(folder, exist_ok=True)
             self._system.pipe_file(partial, content)
@@ -188,14 +282,18 @@ class UrlTarget:
         return ExportError(f"{self._url.rstrip('/')}/{path}: {str(error) or type(error).__name__}")
 
 
+def _partial(name: str) -> str:
+    """Name a file that grows: nobody else's, and by the format no segment."""
+    return f".{name}.{uuid.uuid4().hex[:12]}.part"
+
+
 def _described(path: str, content: bytes) -> Delivered:
     try:
         lines = gzip.decompress(content).splitlines()
         last = orjson.loads(lines[-1])["commit"]
         first = orjson.loads(lines[0])["commit"]
-    except (OSError, EOFError, ValueError, LookupError) as error:
-        msg = f"{path} is damaged: {error} (move it away; the others can be exported then)"
-        raise ExportError(msg) from error
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
+        raise _SegmentError(f"{path} is damaged: {error} (move it out of the journal)") from error
     return Delivered(
         path=path,
         bytes=len(content),

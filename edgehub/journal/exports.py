@@ -60,8 +60,15 @@ class ExportBook:
         self._save(targets)
         return plan
 
-    def done(self, target: str, closed: Iterable[str]) -> None:
-        """Note that the plan of `target` has been carried out.
+    def done(
+        self, target: str, closed: Iterable[str], segments: Iterable[str] | None = None
+    ) -> None:
+        """Note what of the plan of `target` has been carried out; the rest comes again.
+
+        Args:
+            target: Folder or URL.
+            closed: Paths of the whole segments there are, oldest first.
+            segments: Those that need not go again; None = the whole plan.
 
         Raises:
             OSError: It cannot be noted; the same plan comes again.
@@ -70,9 +77,14 @@ class ExportBook:
         entry = targets.get(target)
         if entry is None:
             return
-        done = {*entry["exported"], *entry["plan"]}
+        arrived = set(entry["plan"])
+        if segments is not None:
+            arrived &= set(segments)
+        done = {*entry["exported"], *arrived}
         exported = [path for path in closed if path in done]
-        entry |= {"plan": [], "exported": exported, "reached": True}
+        reached = bool(arrived) or bool(entry.get("reached"))
+        # What could not go waits behind nothing: the next plan is made anew.
+        entry |= {"plan": [], "exported": exported, "reached": reached}
         self._save(targets)
 
     def exported(self) -> set[str]:
@@ -86,7 +98,7 @@ class ExportBook:
     def _load(self) -> dict[str, dict[str, Any]]:
         if self._targets is None:
             try:
-                self._targets = dict(orjson.loads(self._file.read_bytes()))
+                self._targets = _read(orjson.loads(self._file.read_bytes()))
             except (FileNotFoundError, ValueError):
                 self._targets = {}  # at worst segments go a second time, with the same bytes
         return self._targets
@@ -96,3 +108,22 @@ class ExportBook:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._file, orjson.dumps(targets, option=orjson.OPT_INDENT_2))
         self._targets = targets
+
+
+def _read(document: Any) -> dict[str, dict[str, Any]]:
+    """Give what `_save` wrote; whoever changed it by hand may have left anything.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if isinstance(document, dict) and all(map(_is_entry, document.values())):
+        return document
+    msg = "no account of exports"
+    raise ValueError(msg)
+
+
+def _is_entry(entry: Any) -> bool:
+    lists = [entry.get("plan"), entry.get("exported")] if isinstance(entry, dict) else [None]
+    return all(
+        isinstance(paths, list) and all(isinstance(path, str) for path in paths) for paths in lists
+    )

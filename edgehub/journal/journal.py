@@ -29,6 +29,7 @@ from edgehub.journal.pace import LOOK_S, Pace
 from edgehub.journal.retention import drop_segments
 from edgehub.journal.statistics import JournalStatistics
 from edgehub.journal.trace import Trace, trace
+from edgehub.journal.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,6 +109,7 @@ class Journal:
         self._fresh = False
         """Account and segments are those of the stored position."""
         self._turns = asyncio.Lock()
+        self._worker = Worker()
         self._failing: str | None = None
         self._closed: dict[str, int] = {}
         self._exported: set[str] = set()
@@ -143,12 +145,15 @@ class Journal:
                 self._failing = None
             retry_s = 0.0
 
-    async def write_out(self, *, close: bool = False, seconds_max: float = math.inf) -> None:
+    async def write_out(self, *, close: bool = False, seconds_max: float = math.inf) -> bool:
         """Write the lines of all events that are committed.
 
         Args:
             close: Close the growing segment too.
             seconds_max: Begin no further step after so long.
+
+        Returns:
+            Whether all are written.
 
         Raises:
             OSError: The folder takes no lines.
@@ -157,10 +162,12 @@ class Journal:
         until_s = self._clock.monotonic() + seconds_max
         with self._pace.hurried():
             async with self._turns:
-                while await self._step(paced=False) and self._clock.monotonic() < until_s:
-                    pass
+                while more := await self._step(paced=False):
+                    if self._clock.monotonic() >= until_s:
+                        break
                 if close:
                     await self._close(self._growing)
+        return not more
 
     async def plan_export(self, target: str) -> list[str]:
         """Give the segments that are to go to a target, which is a folder or URL.
@@ -173,22 +180,22 @@ class Journal:
         """
         async with self._turns:
             await self._ready()
-            return await asyncio.to_thread(self._book.plan, target, list(self._closed))
+            return await self._worker.do(self._book.plan, target, list(self._closed))
 
-    async def export_done(self, target: str) -> None:
-        """Note that what `plan_export` gave has arrived.
+    async def export_done(self, target: str, segments: Sequence[str] | None = None) -> None:
+        """Note what of `plan_export` has arrived, or all of it.
 
         Raises:
             OSError: It cannot be noted.
         """
         async with self._turns:
-            await asyncio.to_thread(self._book.done, target, list(self._closed))
-            self._exported = await asyncio.to_thread(self._book.exported)
+            await self._worker.do(self._book.done, target, list(self._closed), segments)
+            self._exported = await self._worker.do(self._book.exported)
 
     async def targets(self) -> list[str]:
         """List where segments have been exported to."""
         async with self._turns:
-            return await asyncio.to_thread(self._book.targets)
+            return await self._worker.do(self._book.targets)
 
     async def trace(
         self, message_id: str, passed: Sequence[Passed], *, seconds_max: float
@@ -217,7 +224,7 @@ class Journal:
                 seconds_max=seconds_max,
                 monotonic=self._clock.monotonic,
             )
-            return await asyncio.to_thread(job)
+            return await self._worker.do(job)
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
         """Say what a row that still waits has waited for; see `Waits.split`."""
@@ -259,9 +266,10 @@ class Journal:
             await self._close(self._growing)
         if self._is_given_up():
             await self._give_up()
-        if hour != self._tidied_hour:
-            self._tidied_hour = hour
-            await self._tidy()
+        hub_hour = source.hub_now_ms() // HOUR_MS
+        if hub_hour != self._tidied_hour:
+            self._tidied_hour = hub_hour
+            await self._tidy(by_age=True)
         return self._pace.is_due()
 
     async def _step(self, *, paced: bool) -> bool:
@@ -317,12 +325,12 @@ class Journal:
             return
         if not held.retelling:
             is_known = self._ledger.day is not None
-            self._ledger = Ledger.load(self._origin, await asyncio.to_thread(held.account))
+            self._ledger = Ledger.load(self._origin, await self._worker.do(held.account))
             if not is_known:
                 self._ledger.forget_day()
             held.retelling = True
         number = held.entries[-1].lines.last_commit
-        blobs, told = await asyncio.to_thread(held.read)
+        blobs, told = await self._worker.do(held.read)
         writes = Writes()
         for commit, blob in blobs:
             events = _read(commit, blob)
@@ -331,7 +339,7 @@ class Journal:
                 await self._add(writes, pieces, paced=paced)
         held.told(told)
         await self._write(writes, number, paced=paced)
-        await asyncio.to_thread(held.clean)
+        await self._worker.do(held.clean)
         if not held.entries:
             log.info("journal.times_corrected", commit=number)
 
@@ -352,7 +360,7 @@ class Journal:
     async def _write(self, writes: Writes, number: int, *, paced: bool) -> None:
         """Append what a step has made, and then store the position."""
         started = self._clock.monotonic()
-        await asyncio.to_thread(self._append, writes)
+        await self._worker.do(self._append, writes)
         await self._pace.pause((self._clock.monotonic() - started) / APPEND_SHARE, paced=paced)
         await self._source.forget(number, self._dump(), self._ledger.hub_ms)
         self._fresh = True
@@ -372,10 +380,10 @@ class Journal:
         """Let the oldest held lines be as they are; a date that comes begins with what waits."""
         self._fresh = False
         segment = self._held.entries[0].lines.path
-        await asyncio.to_thread(self._held.give_up)
+        await self._worker.do(self._held.give_up)
         self._ledger.forget_day()
         await self._source.forget(self._ledger.commit, self._dump(), self._ledger.hub_ms)
-        await asyncio.to_thread(self._held.clean)
+        await self._worker.do(self._held.clean)
         self._fresh = True
         log.warning("journal.date_unknown", segment=segment)
         await self._tidy()
@@ -406,7 +414,7 @@ class Journal:
             return
         self._fresh = False
         for segment in list(segments):
-            await asyncio.to_thread(self._segments.close, segment)
+            await self._worker.do(self._segments.close, segment)
             self._growing.remove(segment)
         self._fresh = True
         await self._tidy()
@@ -415,6 +423,8 @@ class Journal:
         """Go back to the stored position after a start or a failure."""
         if self._fresh:
             return
+        # Whoever was cut off may have left a commit on its way, which decides on the position.
+        await self._source.settled()
         state = self._source.state
         growing: list[list[Any]] = []
         held: list[list[Any]] = []
@@ -424,9 +434,9 @@ class Journal:
         else:
             _, account, growing, held, retelling = orjson.loads(zlib.decompress(state))
             self._ledger = Ledger.load(self._origin, account)
-        if await asyncio.to_thread(self._held.resume, held, retelling=retelling):
+        if await self._worker.do(partial(self._held.resume, held, retelling=retelling)):
             self._ledger.forget_day()
-        self._growing = await asyncio.to_thread(self._segments.resume, growing)
+        self._growing = await self._worker.do(self._segments.resume, growing)
         self._fresh = True
         # Those that were to be closed when the position was stored; one with other lines behind it.
         await self._close(self._growing[:-1])
@@ -439,17 +449,18 @@ class Journal:
         document = (STATE_FORM, account, growing, held, self._held.retelling)
         return zlib.compress(orjson.dumps(document), 1)
 
-    async def _tidy(self) -> None:
+    async def _tidy(self, *, by_age: bool = False) -> None:
         source = self._source
+        is_known = by_age and source.clock_trusted
         job = partial(
             drop_segments,
             self._segments,
             self._book,
             self._bounds,
-            today=source.utc_now_ms() // DAY_MS if source.clock_trusted else None,
+            today=source.utc_now_ms() // DAY_MS if is_known else None,
             held_bytes=self._held.size,
         )
-        found = await asyncio.to_thread(job)
+        found = await self._worker.do(job)
         self._closed, self._exported = found.kept, found.exported
         if found.not_exported:
             self._dropped += found.not_exported

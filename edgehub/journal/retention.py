@@ -1,8 +1,9 @@
 """How long whole segments stay: bounds of age and space, exported ones go first.
 
 Those without a known date go by space alone. Plain blocking code, called on a worker thread.
-Invariant: the folder holds at most its bound, plus what grows; whatever is deleted without having
-been exported is counted.
+Invariants: the folder holds at most its bound, plus what grows; whatever is deleted without having
+been exported is counted; a clock that jumps years ahead, as one did that counts weeks in ten bits,
+costs a date for each look and not all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Tidied:
 def drop_segments(
     segments: Segments, book: ExportBook, bounds: Bounds, *, today: int | None, held_bytes: int = 0
 ) -> Tidied:
-    """Delete what is beyond the bounds.
+    """Delete what is beyond the bounds; by age one date, the oldest, at a time.
 
     Args:
         segments: The folder.
@@ -64,12 +65,13 @@ def drop_segments(
     """
     exported = book.exported()
     closed = segments.closed()
-    oldest = "" if today is None else day_text(today - bounds.keep_days)
+    kept_from = "" if today is None else day_text(today - bounds.keep_days)
+    aged = min([segment.date for segment in closed if segment.date < kept_from], default=None)
     over = sum([segment.bytes for segment in closed]) + held_bytes - bounds.bytes_max
     gone: set[str] = set()
     lost = lost_bytes = 0
     for segment in sorted(closed, key=lambda segment: segment.path not in exported):
-        if segment.date >= oldest and over <= 0:
+        if segment.date != aged and over <= 0:
             continue
         segments.remove(segment.path)
         over -= segment.bytes

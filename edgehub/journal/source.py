@@ -43,6 +43,9 @@ class EventSource(Protocol):
     async def forget(self, number: int, state: bytes, told_ms: int) -> None:
         """Delete the blobs up to `number` and store `state`, in one transaction."""
 
+    async def settled(self) -> None:
+        """Wait until what `forget` began is decided, though its caller may have been cancelled."""
+
     def tell_refused(self) -> None:
         """Bring about a commit, if messages were refused since the last one."""
 

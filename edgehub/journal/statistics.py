@@ -34,3 +34,15 @@ class JournalStatistics:
     dropped_not_exported: int
     corrections: int
     failing: str | None
+
+    def warnings(self) -> list[str]:
+        """List what a person should look at."""
+        found = []
+        if self.failing is not None:
+            found.append(f"journal: its lines cannot be written: {self.failing}")
+        if self.dropped_not_exported:
+            found.append(
+                f"journal: {self.dropped_not_exported} segments went by age or space before any"
+                " export"
+            )
+        return found

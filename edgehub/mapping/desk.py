@@ -13,7 +13,12 @@ import orjson
 
 from edgehub.entities.account import debt_document, entity_document, twin_document
 from edgehub.entities.documents import write_json
-from edgehub.entities.faults import EntityArgumentError, NoRoomError, UnknownEntityError
+from edgehub.entities.faults import (
+    EntityArgumentError,
+    MappingError,
+    NoRoomError,
+    UnknownEntityError,
+)
 from edgehub.entities.topics import read_topic_id
 from edgehub.heads.mqtt.local.ticket import Ticket
 
@@ -82,14 +87,14 @@ class Desk:
             type_: Only `device`, `child-device` or `service`.
 
         Raises:
-            UnknownEntityError: `root` is not registered.
+            UnknownEntityError: `root` or `parent` is not registered.
         """
         registry = self._mapper.registry
         entities = registry.all()
         if root is not None:
             entities = registry.with_descendants(self._entity(root))
         if parent is not None:
-            parent = read_topic_id(parent)
+            parent = self._entity(parent).topic_id
         return [
             entity_document(entity)
             for entity in entities
@@ -111,7 +116,8 @@ class Desk:
 
         Returns:
             `outcome`: `registered`, `updated`, `unchanged`, or `pending` where the parent is
-            missing; and the entity where there is one.
+            missing; the entity where there is one, and `advice` where automatic registration
+            stands against what was asked for.
 
         Raises:
             MappingError: It is refused; the text says why.
@@ -132,7 +138,9 @@ class Desk:
             return {"outcome": "pending", "@topic-id": topic_id, "waits_for": waits_for}
         after = self.show(topic_id)
         outcome = "registered" if before is None else "updated"
-        return {"outcome": "unchanged" if before == after else outcome, "entity": after}
+        answer = {"outcome": "unchanged" if before == after else outcome, "entity": after}
+        advice = self._mapper.statistics().advice.get(topic_id)
+        return answer if advice is None else {**answer, "advice": advice}
 
     async def change(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Change `@parent` or `@health` of an entity; see `register`.
@@ -158,7 +166,7 @@ class Desk:
             UnknownEntityError: It is not registered, and nothing of it waits.
             MappingError: It is the gateway.
         """
-        topic_id = read_topic_id(topic_id)
+        topic_id = _topic_id(topic_id)
         entity = self._mapper.registry.get(topic_id)
         if entity is None and self._mapper.waits_for(topic_id) is None:
             raise _unknown(topic_id)
@@ -174,28 +182,27 @@ class Desk:
         """Describe the registration debt: who sends without being registered, most bytes first."""
         statistics = self._mapper.statistics()
         now_ms = self._now().hub_ms
-        debts = self._mapper.debts()
         return {
             "messages": statistics.held,
             "bytes": statistics.held_bytes,
             "evicted_total": statistics.evicted_total,
             "expired_total": statistics.expired_total,
-            "entities_total": len(debts),
+            "entities_total": self._mapper.debtors,
             "entities": [
                 debt_document(debt, now_ms=now_ms, utc_ms=self._store.utc_ms)
-                for debt in debts[:limit]
+                for debt in self._mapper.debts(limit)
             ],
         }
 
     def warnings(self) -> list[str]:
         """List what a person should look at."""
-        debt = self.pending(1)
         oldest = self._mapper.oldest_held_ms()
         age_s = 0 if oldest is None else (self._now().hub_ms - oldest) // 1000
         if age_s < DEBT_WARNING_S:
             return []
+        messages = self._mapper.statistics().held
         warning = (
-            f"{debt['messages']} messages of {debt['entities_total']} unregistered entities wait,"
+            f"{messages} messages of {self._mapper.debtors} unregistered entities wait,"
             f" for up to {age_s // 3600} h (edgehub entity pending)"
         )
         return [warning]
@@ -234,14 +241,14 @@ class Desk:
         return self.pending()
 
     def _entity(self, topic_id: str) -> Entity:
-        topic_id = read_topic_id(topic_id)
+        topic_id = _topic_id(topic_id)
         entity = self._mapper.registry.get(topic_id)
         if entity is None:
             raise _unknown(topic_id)
         return entity
 
     def _usable(self, topic_id: str) -> str:
-        topic_id = read_topic_id(topic_id)
+        topic_id = _topic_id(topic_id)
         if not self._carrier.can_publish(self._mapper.topic(topic_id)):
             raise EntityArgumentError(f"{topic_id[:100]!a} cannot stand in a topic")
         return topic_id
@@ -267,6 +274,13 @@ class Desk:
         refusal = await done
         if refusal is not None:
             raise NoRoomError(f"it could not be stored: {refusal.value}")
+
+
+def _topic_id(text: str) -> str:
+    try:
+        return read_topic_id(text)
+    except MappingError as error:
+        raise EntityArgumentError(str(error)) from error
 
 
 def _unknown(topic_id: str) -> UnknownEntityError:

@@ -103,7 +103,7 @@ class Mapping:
         refused = await self._resume_announcements()
         if self._options is None:
             return
-        self._mapper = mapper = Mapper(self._options, contents)
+        self._mapper = mapper = Mapper(self._options, contents, retained=self._retained_topics)
         self.desk = Desk(
             mapper,
             self._carrier,
@@ -286,6 +286,9 @@ class Mapping:
                 # The rows of an entity that is registered are still to come, and must not leave.
                 if not self._is_known(each.subject):
                     self._write(known.forgotten(each.offset))
+
+    def _retained_topics(self, topic_filter: str) -> list[str]:
+        return [message.topic for message in self._space.retained(topic_filter)]
 
     async def _hand_in_retained(self, mapper: Mapper) -> None:
         topics: set[str] = set()

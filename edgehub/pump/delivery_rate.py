@@ -27,10 +27,12 @@ class Flight:
         ahead_bytes: What was in flight before it.
         confirmed_bytes: What of it has been confirmed; the pump counts.
         probes: Sent while the empty round trip was measured.
+        apart_s: Seconds until the next batch left, 0 = none has.
     """
 
     __slots__ = (
         "ahead_bytes",
+        "apart_s",
         "app_limited",
         "confirmed_bytes",
         "delivered",
@@ -49,6 +51,7 @@ class Flight:
         self.ahead_bytes = ahead_bytes
         self.confirmed_bytes = 0
         self.probes = False
+        self.apart_s = 0.0
         self.delivered = 0
         self.delivered_at = 0.0
         self.first_sent_at = 0.0

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 CLOSES_MAX: Final = 3
 STABLE_S: Final = 30.0
 """A connection with nothing to send proves as much by lasting so long."""
+HURRIED_CLOSES_MAX: Final = 2 * CLOSES_MAX
+"""So many closes tell something of a row, and are worth another try soon."""
+HURRIED_ROWS_MAX: Final = 4
+"""Rows kept out from which on the peer itself is to blame, and has its back-off."""
 KEPT_OUT_MAX: Final = 64
 """Rows kept out of connections at once; a peer that refuses more than that refuses everything."""
 REASON: Final = "connection closed"
@@ -82,6 +86,7 @@ class Poison:
 
     __slots__ = (
         "_endpoint_id",
+        "_hurries",
         "_idle_since",
         "_kept_out",
         "_narrow_rows",
@@ -96,6 +101,7 @@ class Poison:
         self.counts: CloseCounts = MemoryCounts()
         self._window = window
         self._narrow_rows = 0
+        self._hurries = False
         self._idle_since: float | None = None
         self._sent: set[int] = set()
         self._kept_out: dict[int, tuple[Row, Lane]] = {}
@@ -128,6 +134,7 @@ class Poison:
         alone += len(ended) == 1
         self.counts.note(row.offset, (closes, alone, cleared))
         self.suspects.add(row.offset)
+        self._hurries = closes <= HURRIED_CLOSES_MAX and len(self._kept_out) < HURRIED_ROWS_MAX
         if closes >= CLOSES_MAX and not self._narrow_rows:
             self._narrow(len(ended))
         if alone < CLOSES_MAX or len(self._kept_out) >= KEPT_OUT_MAX:
@@ -136,6 +143,15 @@ class Poison:
         if cleared:
             self._end_all()
         return row.offset
+
+    def hurries(self) -> bool:
+        """Tell, once, whether the close just taken is worth another try soon.
+
+        The peer is there; with the back-off of a link that is away, two rows in a row that it
+        refuses would keep all others from it for minutes.
+        """
+        hurries, self._hurries = self._hurries, False
+        return hurries
 
     def left(self, rows: int) -> None:
         """Note that so many rows have left."""

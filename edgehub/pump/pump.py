@@ -46,6 +46,9 @@ LOOK_AGAIN_MIN_S: Final = 0.002
 FRESH_ROW_RETRY_S: Final = 5.0
 """A row better than any waiting cuts a link back-off to this."""
 
+CULPRIT_RETRY_S: Final = 2.0
+"""Likewise the search for a row over which the peer closes."""
+
 # A queue that says it has rows and then gives none (all expired while being read) is asked again
 # after this time, so that a disagreement can neither hang the pump nor spin it.
 EMPTY_READ_RETRY_S: Final = 0.1
@@ -104,7 +107,7 @@ class Pump:
         self._watch = Watch(listener, endpoint.id)
         self._settled = asyncio.Event()
         self._link_up = False
-        self._down_reason = ""
+        self._down_reason = self._told_parked = ""
         self._best_waiting: float = math.inf
         self._draining = False
 
@@ -172,7 +175,8 @@ class Pump:
         self._lanes.follow(ancestors)
 
     def retry_now(self) -> None:
-        """Try at once, on a reload or an operator's word."""
+        """Try at once, on a reload or an operator's word, and tell anew what is wrong."""
+        self._told_parked = ""
         self._refusals.link_up()
         self.endpoint.retry_now()
         self._wake.now()
@@ -185,18 +189,21 @@ class Pump:
         self._window.reset(rows_max)
         self._lanes.learn()
         self._link_up = True
-        self._down_reason = ""
+        self._down_reason = self._told_parked = ""
         self._wake.now()
 
     def link_down(self, reason: str, *, parked: bool) -> None:
         """See `EndpointListener`."""
         self._take_results()
+        if self._poison.hurries():
+            self.endpoint.retry_within(CULPRIT_RETRY_S)
         self._link_up = False
+        if parked and reason != self._told_parked:
+            self._told_parked = reason
+            log.error("pump.endpoint_parked", endpoint_id=self.endpoint.id, reason=reason)
         self._down_reason = reason
         self._best_waiting = self._lanes.best_ready()
         self._look()
-        if parked:
-            log.error("pump.endpoint_parked", endpoint_id=self.endpoint.id, reason=reason)
         self._wake.now()
 
     def lane(self, queue_id: QueueId) -> Lane | None:

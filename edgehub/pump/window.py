@@ -77,8 +77,12 @@ PIECE_IN_WINDOW: Final = 0.33
 LONG_WAY_SHARE: Final = 0.25
 """Of the head-of-line allowance; a way longer than that has to hold a payload by itself."""
 
+WAYS: Final = 2
+"""Of what the empty link holds, what a payload may add to the window."""
+
 _SHORT_SHARE: Final = 0.25
 _DAMPING: Final = 0.5
+_BUNCH_HELD_SHARE: Final = 0.5
 _MEAN_SHARE: Final = 0.25
 _INSTANT_S: Final = 1e-6
 _NONE: Final = (0, 0)
@@ -101,9 +105,12 @@ class SendWindow:
         "_bytes_max",
         "_cap",
         "_flights",
+        "_flights_confirmed",
         "_full_rate",
         "_full_rounds",
         "_head_of_line_s",
+        "_is_held",
+        "_last_flight",
         "_low_rounds",
         "_pace",
         "_payload_bytes",
@@ -111,6 +118,7 @@ class SendWindow:
         "_rate",
         "_round",
         "_round_ahead_bytes",
+        "_round_bunched_s",
         "_round_ends_at",
         "_round_held_s",
         "_round_row_bytes",
@@ -179,13 +187,16 @@ class SendWindow:
         self._rate = DeliveryRate()
         self._rtt = EmptyRoundTrip()
         self._pace = Budget()
-        self._flights = 0
+        self._flights = self._flights_confirmed = 0
+        self._last_flight: Flight | None = None
+        self._is_held = False
         self._bytes = 0.0
         self._turned_at = 0.0
         self._round = 0
         self._round_ends_at = 0
         self._round_rtt_s = self._round_held_s = math.inf
         self._round_ahead_bytes = 0
+        self._round_bunched_s = 0.0
         self._round_row_bytes = 1.0
         self._searching = True
         self._short_rounds = 0
@@ -263,6 +274,9 @@ class SendWindow:
         unit_bytes = self._unit_bytes(rows, size)
         flight = Flight(self._flights, now, row_bytes=unit_bytes, ahead_bytes=self.in_flight_bytes)
         flight.probes = self._rtt.is_probed
+        if self._last_flight is not None:
+            self._last_flight.apart_s = now - self._last_flight.sent_at
+        self._last_flight = flight
         self._rate.mark(flight, was_idle=self.in_flight_rows == 0)
         self.in_flight_rows += rows
         self.in_flight_bytes += size
@@ -273,10 +287,12 @@ class SendWindow:
 
     def _unit_bytes(self, rows: int, size: int) -> float:
         # Rows that share a payload are confirmed at its end. On a short way that counts as a wait
-        # like any other; on a long one the window has to hold it beside all that is on the way.
-        if self._piece_share and (self._rtt.seconds or 0.0) > self._head_of_line_s:
-            return max(size / rows, size * PAYLOAD_SHARE)
-        return size / rows
+        # like any other; on a longer one the window has to hold it beside all that is on the way,
+        # there and back, or the link would rest for so long behind each.
+        if not self._piece_share or self._rtt.seconds is None:
+            return size / rows
+        on_way = self._rtt.seconds * self._rate.bytes_s - self._rtt.row_bytes
+        return max(size / rows, min(size * PAYLOAD_SHARE, WAYS * on_way))
 
     def lost(self, rows: int, size: int) -> None:
         """Take rows out of flight that were not delivered."""
@@ -301,11 +317,14 @@ class SendWindow:
         self.lost(rows, size)
         rtt_s = max(now - latest.sent_at, _INSTANT_S)
         self._rtt.take(now, rtt_s, latest, flights=self._flights)
+        bunched_s = self._held_in_bunch_s(rtt_s, size, latest)
+        rtt_s -= bunched_s
         held_s = rtt_s - latest.row_bytes / max(self._rate.bytes_s, 1.0)
         if held_s < self._round_held_s:
             # The last one of a bunch of confirmations, and so the one that was held up least.
             self._round_held_s = held_s
             self._round_rtt_s = rtt_s
+            self._round_bunched_s = bunched_s
             self._round_row_bytes = latest.row_bytes
             self._round_ahead_bytes = latest.ahead_bytes + latest.confirmed_bytes
         self._rate.take(
@@ -318,6 +337,21 @@ class SendWindow:
         )
         if latest.delivered >= self._round_ends_at:
             self._end_round()
+
+    def _held_in_bunch_s(self, rtt_s: float, size: int, latest: Flight) -> float:
+        """Say for how long a confirmation was held that is the last one of a bunch.
+
+        The bunch left at some moment between the arrivals of this batch and of the next one: on the
+        mean, in the middle. Single rows are too close together for that to matter; payloads are so
+        far apart that it would pass for a queue, and the link would rest for as long.
+        """
+        flights = latest.number - self._flights_confirmed
+        self._flights_confirmed = max(self._flights_confirmed, latest.number)
+        if flights <= 1 or not self._piece_share:
+            return 0.0
+        self._is_held = True
+        apart_s = max(latest.apart_s, size / flights / max(self._rate.bytes_s, 1.0))
+        return min(rtt_s, apart_s) * _BUNCH_HELD_SHARE
 
     def _end_round(self) -> None:
         if self._round == 0:
@@ -355,7 +389,8 @@ class SendWindow:
         # What was in flight when this message left is what made it wait.
         ahead = self._round_ahead_bytes
         wanted = ahead * min(1.0, empty_s / self._round_rtt_s) + rate * target_s
-        is_short = queue_s < target_s * _SHORT_SHARE
+        # Growing fast takes a wait that was short for certain.
+        is_short = queue_s + self._round_bunched_s < target_s * _SHORT_SHARE
         self._short_rounds = min(GROWTH_ROUNDS, self._short_rounds + 1) if is_short else 0
         if is_short:
             # One round without a wait proves little, several in a row that the link has got faster.
@@ -366,6 +401,9 @@ class SendWindow:
         # A second payload keeps a long way busy while the first one is on it.
         way_s = self._rtt.seconds - self._rtt.row_bytes / max(rate, 1.0)
         payloads = 2 if way_s > self._head_of_line_s * LONG_WAY_SHARE else 1
+        # A third one is what waits at a peer that holds confirmations back.
+        payloads += payloads > 1 and self._is_held
+        self._is_held = False
         wanted = max(wanted, self._payload_bytes * payloads)
         if wanted >= self._bytes:
             self._bytes = min(wanted, self._bytes_max)

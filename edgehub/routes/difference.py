@@ -32,6 +32,7 @@ class RouteLine:
     endpoint_id: EndpointId
     priority: Priority
     ttl_ms: int | None
+    fallback_priority: Priority | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ def _line(manifest: Manifest, spec: RouteSpec) -> RouteLine:
         endpoint_id=spec.route.sink.endpoint_id,
         priority=spec.priority,
         ttl_ms=manifest.ttl_ms(spec),
+        fallback_priority=None if spec.recency is None else spec.recency.fallback_priority,
     )
 
 

@@ -75,6 +75,20 @@ class RouteVerdict:
     line: int | None = None
     column: int | None = None
 
+    def document(self) -> dict[str, Any]:
+        """Describe it, as JSON can hold it."""
+        return {
+            "route": self.route,
+            "endpoint": self.endpoint_id,
+            "priority": self.priority,
+            "ttl_s": None if self.ttl_ms is None else self.ttl_ms // 1000,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "winner": self.winner,
+            "line": self.line,
+            "column": self.column,
+        }
+
 
 def explain(table: RouteTable, message: Message) -> list[RouteVerdict]:
     """Give a verdict per route, in the order of the manifest."""

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.errors import ManifestError
 from edgehub.routes.document import Members, read_document, read_file
 from edgehub.routes.members import Reader
+from edgehub.routes.named import unknown_endpoints
 from edgehub.routes.route_entry import read_route
 from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    from edgehub.message import EndpointId
 
 __all__ = [
     "DEFAULT_MANIFEST",
@@ -49,22 +53,30 @@ _STORE: Final = "storeAndForwardConfiguration"
 _STORE_HINT: Final = 'add "storeAndForwardConfiguration": {"timeToLiveSecs": 7200}'
 
 
-def load_manifest(file: Path) -> Manifest:
+def load_manifest(file: Path, *, endpoints: Collection[EndpointId] | None = None) -> Manifest:
     """Read a manifest from its file; blocks on the disk.
+
+    Args:
+        file: The file.
+        endpoints: See `parse_manifest`.
 
     Raises:
         ManifestError: With all faults, those of the file itself included.
     """
-    return parse_manifest(read_file(file), file=str(file))
+    return parse_manifest(read_file(file), file=str(file), endpoints=endpoints)
 
 
-def parse_manifest(document: object, *, file: str) -> Manifest:
+def parse_manifest(
+    document: object, *, file: str, endpoints: Collection[EndpointId] | None = None
+) -> Manifest:
     """Read a manifest.
 
     Args:
         document: JSON text, or what a JSON reader made of it: the desired properties of the hub,
             bare or inside `$edgeHub` or a whole deployment. Only text shows names that occur twice.
         file: Where it came from, for messages.
+        endpoints: Named endpoints that exist, so that a manifest with faults is told of those that
+            do not as well; None = not known. One without faults is compared by who compiles it.
 
     Returns:
         A manifest without faults.
@@ -86,7 +98,8 @@ def parse_manifest(document: object, *, file: str) -> Manifest:
     global_ttl_ms = _global_ttl_ms(read, known)
     routes = _routes(read, known, minor)
     if read.faults:
-        raise ManifestError(file, read.faults)
+        unknown = [] if endpoints is None else unknown_endpoints(routes, endpoints)
+        raise ManifestError(file, [*read.faults, *unknown])
     return Manifest(
         file=file,
         schema_version=version,

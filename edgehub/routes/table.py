@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from edgehub.errors import ManifestError, ManifestFault
+from edgehub.errors import ManifestError
 from edgehub.message import NEVER_MS, EndpointId, RouteResult
 from edgehub.routes.chunks import Chunks, Condition
 from edgehub.routes.explain import RouteVerdict, explain
-from edgehub.routes.hints import near_miss
+from edgehub.routes.named import unknown_endpoints
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.text import upper
 from edgehub.routes.source import MQTT_PREFIX, MqttSource, PathSource
@@ -122,11 +122,7 @@ class RouteTable:
         Raises:
             ManifestError: If routes name endpoints that do not exist; all of them are reported.
         """
-        faults = [
-            unknown_endpoint(spec, endpoints)
-            for spec in manifest.routes
-            if spec.route.sink.named and spec.route.sink.endpoint_id not in endpoints
-        ]
+        faults = unknown_endpoints(manifest.routes, endpoints)
         if faults:
             raise ManifestError(manifest.file, faults)
         return cls(manifest, hub_id)
@@ -338,19 +334,3 @@ def _effective(spec: RouteSpec) -> Recency | None:
     if spec.recency is not None and spec.recency.fallback_priority == spec.priority:
         return None
     return spec.recency
-
-
-def unknown_endpoint(spec: RouteSpec, endpoints: Collection[EndpointId]) -> ManifestFault:
-    """Say that the endpoint of a route is not in the settings, and what may have been meant."""
-    sink = spec.route.sink
-    close = near_miss(sink.endpoint_id, endpoints)
-    known = ", ".join(sorted(endpoints))
-    hint = f'did you mean "{close}"?' if close else f"known are: {known}" if known else ""
-    return ManifestFault(
-        path=spec.path,
-        route=spec.name,
-        line=sink.line,
-        column=sink.column,
-        message=f'there is no endpoint "{sink.endpoint_id}" in the settings',
-        hint=hint or "add it to the settings",
-    )

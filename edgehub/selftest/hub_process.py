@@ -90,7 +90,15 @@ class HubProcess:
         assert self._process is not None
         self.serving.clear()
         self._process.kill()
-        await self._process.wait()
+        cancelled: asyncio.CancelledError | None = None
+        while self._process.returncode is None:
+            try:
+                await self._process.wait()
+            except asyncio.CancelledError as error:
+                # Until it is gone it may write into the folder, which is about to be removed.
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     async def stop(self) -> None:
         """Ask for the orderly stop and wait for it.
@@ -119,11 +127,16 @@ class HubProcess:
     async def _owned(self) -> asyncio.subprocess.Process:
         # Who cuts the start short must not leave a process that nobody knows.
         spawning = self._group.create_task(self._spawn(), name="spawn")
-        try:
-            self._process = await asyncio.shield(spawning)
-        except asyncio.CancelledError:
-            self._process = await spawning
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not spawning.done():
+            try:
+                await asyncio.shield(spawning)
+            except asyncio.CancelledError as error:
+                # Also the second cancel of somebody impatient.
+                cancelled = error
+        self._process = spawning.result()
+        if cancelled is not None:
+            raise cancelled
         return self._process
 
     async def _spawn(self) -> asyncio.subprocess.Process:

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from edgehub.devices.server_tls import read_server_tls
+from edgehub.devices.server_tls import read_server_tls, renew_server_tls
 from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.lifecycle import Phase
 
 if TYPE_CHECKING:
     import socket
-    import ssl
     from collections.abc import Callable, Mapping
 
     from fastapi import APIRouter
 
     from edgehub.clock import Clock
     from edgehub.control.server import Command
+    from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.tokens import Tokens
     from edgehub.settings import WebSettings
     from edgehub.sync.routing_table import RoutingTable
@@ -79,7 +79,7 @@ class Serving:
         self._clock = clock
         self._shown = shown
         self._sockets: list[socket.socket] = []
-        self._tls: ssl.SSLContext | None = None
+        self._tls: ServerContext | None = None
         self._gate: Gate | None = None
         self._server: WebServer | None = None
 
@@ -163,14 +163,11 @@ class Serving:
         web = self._settings
         if web.port is None or web.certificate_file is None or web.key_file is None:
             return
-        read = await asyncio.to_thread(
-            read_server_tls, "web", web.certificate_file, web.key_file, None
-        )
+        files = (web.certificate_file, web.key_file)
         if self._tls is None:
-            self._tls = read.context
+            self._tls = (await asyncio.to_thread(read_server_tls, "web", *files, None)).context
         else:
-            # Whole and right, as has just been seen.
-            await asyncio.to_thread(self._tls.load_cert_chain, web.certificate_file, web.key_file)
+            await asyncio.to_thread(renew_server_tls, self._tls, "web", *files)
 
     def document(self) -> dict[str, Any]:
         """Describe it for the status."""
@@ -181,6 +178,7 @@ class Serving:
             "tokens": len(self._tokens) if self._tokens.are_required else None,
             "connections": 0 if server is None else len(server.connections),
             "accepted_total": 0 if server is None else server.accepted_total,
+            "handshakes_refused_total": 0 if self._tls is None else self._tls.refused_total,
             "answers": {}
             if gate is None
             else {str(status): count for status, count in sorted(gate.answers.items())},

@@ -7,6 +7,7 @@ what is wrong with it, how to mend it.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -28,16 +29,51 @@ _NO_SECTION: Final = frozenset(
 )
 
 
+_KEY_ITSELF: Final = "[key]"
+"""What pydantic puts behind the name of a key that is wrong itself."""
+_WHOLE: Final = "must be a whole number"
+_NUMBER: Final = "must be a number"
+_SWITCH: Final = "must be true or false"
+_TEXT: Final = "must be a text in quotes"
+_LIST: Final = "must be a list, in [ ]"
+_REASONS: Final = {
+    "bool_parsing": _SWITCH,
+    "bool_type": _SWITCH,
+    "finite_number": "must be a finite number",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_parsing_size": _WHOLE,
+    "int_type": _WHOLE,
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": _LIST,
+    "literal_error": "must be {expected}",
+    "path_type": _TEXT,
+    "string_pattern_mismatch": "must have the form {pattern}",
+    "string_too_long": "must be at most {max_length} characters long",
+    "string_too_short": "must be at least {min_length} characters long",
+    "string_type": _TEXT,
+    "tuple_type": _LIST,
+}
+"""What the validator's kinds of faults are for people; of others its own text is taken."""
+
+
 class SettingsError(ConfigError):
     """One or more settings are wrong.
 
     Attributes:
         faults: Every fault found, each with its key, reason and hint.
+        paths: Where the validator found something, from the top; empty = not said.
     """
 
-    def __init__(self, faults: list[ConfigError]) -> None:
+    def __init__(self, faults: list[ConfigError], paths: Sequence[tuple[str, ...]] = ()) -> None:
         super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
         self.faults = faults
+        self.paths = tuple(paths)
 
     def __str__(self) -> str:
         return "\n".join(str(fault) for fault in self.faults)
@@ -80,7 +116,7 @@ def _is_in(document: Mapping[str, Any], path: list[str]) -> bool:
 
 def fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
     """Say one report of the validator in the user's words."""
-    path = _written_path(detail["loc"])
+    path = written_path(detail["loc"])
     kind = detail["type"]
     context = detail.get("ctx", {})
     key, hint = origins.written(path), ""
@@ -95,9 +131,12 @@ def fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
         reason = f"{context['tag']!r} is not a kind of endpoint"
         hint = f"known here: {context['expected_tags']}"
     elif kind in _NO_SECTION:
-        reason, hint = "a section belongs here", f"write [{'.'.join(path)}] with its keys below"
+        reason, hint = "a section belongs here", _section_hint(origins, path)
+    elif kind == "value_error":
+        deeper, reason = _deeper(detail["loc"], str(context["error"]))
+        key = origins.written([*path, *deeper]) if deeper else key
     else:
-        reason = detail["msg"].removeprefix("Value error, ")
+        reason, hint = _in_words(detail), _near_value(detail)
     given = detail.get("input")
     if kind not in ("extra_forbidden", "union_tag_invalid") and isinstance(
         given, str | int | float | bool
@@ -106,14 +145,46 @@ def fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
     return ConfigError(key, reason, hint)
 
 
+def _section_hint(origins: Origins, path: list[str]) -> str:
+    variable = origins.variable(path)
+    if variable is not None and not _is_in(origins.flags, path):
+        return f"write a JSON object, or set its keys one by one: {variable}__<KEY>"
+    return f"write [{'.'.join(path)}] with its keys below"
+
+
+def _deeper(location: tuple[int | str, ...], text: str) -> tuple[list[str], str]:
+    """Take the name of a key off a text that was said of its whole section."""
+    named, separator, reason = text.partition(": ")
+    parts = named.split(".")
+    if separator and parts[0] in _names_at(Settings, location):
+        return parts, reason
+    return [], text
+
+
+def _in_words(detail: ErrorDetails) -> str:
+    words = _REASONS.get(detail["type"])
+    return detail["msg"] if words is None else words.format(**detail.get("ctx", {}))
+
+
+def _near_value(detail: ErrorDetails) -> str:
+    given = detail.get("input")
+    if detail["type"] != "literal_error" or not isinstance(given, str):
+        return ""
+    # The validator gives them quoted and in a row; none of ours holds a quote.
+    known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
 def _kinds() -> str:
     names = [get_args(model.model_fields["type"].annotation)[0] for model in ENDPOINT_TYPES]
     return " or ".join(names)
 
 
-def _written_path(location: tuple[int | str, ...]) -> list[str]:
+def written_path(location: tuple[int | str, ...]) -> list[str]:
+    """Give the place of a report of the validator as the file has it."""
     # pydantic adds the chosen member of a union to the path; the file does not have it.
-    path = [str(part) for part in location]
+    path = [str(part) for part in location if part != _KEY_ITSELF]
     union_at = {"upstream": 1, "endpoints": 2}.get(path[0], len(path)) if path else 0
     return path[:union_at] + path[union_at + 1 :]
 

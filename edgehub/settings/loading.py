@@ -20,7 +20,7 @@ from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
 from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
-from edgehub.settings.faults import Origins, SettingsError, fault_of, near
+from edgehub.settings.faults import Origins, SettingsError, fault_of, near, written_path
 from edgehub.settings.model import Settings
 from edgehub.settings.values import CREDENTIAL
 
@@ -85,7 +85,8 @@ def check_settings(
     except ValidationError as invalid:
         origins = Origins(file=file, document=document, flags=given, variable=environment_variable)
         faults = [fault_of(origins, detail) for detail in invalid.errors()]
-        raise SettingsError([*faults, *unknown]) from invalid
+        paths = [tuple(written_path(detail["loc"])) for detail in invalid.errors()]
+        raise SettingsError([*faults, *unknown], paths) from invalid
     except PydanticSettingsError as invalid:
         raise SettingsError([_environment_fault(invalid), *unknown]) from invalid
     if unknown:

@@ -8,9 +8,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+)
+
+if TYPE_CHECKING:
+    from pydantic import ValidatorFunctionWrapHandler
 
 CREDENTIAL: Final = "credential:"
 """Begins the name of a file that the service manager hands over."""
@@ -24,6 +34,15 @@ def _no_bool(value: Any) -> Any:
         msg = "a number belongs here"
         raise ValueError(msg)  # noqa: TRY004 - pydantic reports ValueError, not TypeError
     return value
+
+
+def _bytes_or_share(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    # Of a value that may be this or that, pydantic says twice what is wrong, under its own names.
+    try:
+        return check(value)
+    except ValidationError as error:
+        msg = 'must be a number of bytes, 0 or more, or a share of the volume such as "75%"'
+        raise ValueError(msg) from error
 
 
 def _not_empty(value: Any) -> Any:
@@ -51,10 +70,11 @@ def _credential(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Real = Annotated[float, BeforeValidator(_no_bool)]
 Text = Annotated[str, BeforeValidator(_not_empty)]
-BytesOrShare = (
+BytesOrShare = Annotated[
     Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-    | Annotated[str, Field(pattern=r"^([1-9][0-9]?|100)%$")]
-)
+    | Annotated[str, Field(pattern=r"^([1-9][0-9]?|100)%$")],
+    WrapValidator(_bytes_or_share),
+]
 """Bytes, or a share of the volume's size."""
 OptionalText = Annotated[str | None, BeforeValidator(_not_empty)]
 PathName = Annotated[Path, BeforeValidator(_not_empty)]

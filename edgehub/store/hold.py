@@ -31,13 +31,16 @@ class Hold:
         is_new: It did not exist, or was empty.
         was_closed: The last hub closed it in order.
         log_missing: The last hub left without a close, and its write-ahead log is not there.
+        file_missing: It is new, though a hub has held it before.
         damage: Damage that the last hub met, empty = none.
-        high_water: No offset above it had been handed out when the file was closed, 0 = not known.
+        high_water: No offset above it had been handed out when the file was closed, or when the
+            last hub that left without a close began; 0 = not known.
     """
 
     __slots__ = (
         "_descriptor",
         "damage",
+        "file_missing",
         "high_water",
         "is_new",
         "log_missing",
@@ -52,6 +55,7 @@ class Hold:
         word = self._read()
         self.damage = str(word.get("damage", ""))
         self.was_closed = word.get("state") == "closed"
+        self.file_missing = self.is_new and "state" in word
         log_path = path.with_name(f"{path.name}-wal")
         # A hub that met damage closes the file all the same.
         left_open = word.get("state") == "open" and not self.damage
@@ -85,21 +89,26 @@ class Hold:
             raise StartupError(f"{path} cannot be opened: {exc.strerror}") from exc
         return hold
 
-    def opened(self) -> None:
-        """Leave word that a hub is at work."""
+    def opened(self, high_water: int) -> None:
+        """Leave word that a hub is at work, which hands out offsets above `high_water`.
+
+        So the next hub skips others, should this one end before it has stored a mark of its own.
+        """
+        self.high_water = high_water
         if not self.damage:
-            self._write({"state": "open"})
+            self._write({"state": "open", "high_water": high_water})
 
     def damaged(self, reason: str) -> None:
         """Leave word that the file must be looked through before anybody relies on it."""
         if not self.damage:
             self.damage = reason
-            self._write({"state": "open", "damage": reason[:1000]})
+            word = {"state": "open", "high_water": self.high_water, "damage": reason[:1000]}
+            self._write(word)
 
     def mended(self) -> None:
         """Take back `damaged`."""
         self.damage = ""
-        self.opened()
+        self.opened(self.high_water)
 
     def closed(self, high_water: int) -> None:
         """Leave word that the file was closed in order."""

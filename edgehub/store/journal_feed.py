@@ -7,6 +7,7 @@ one transaction.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from edgehub.row_events import PUMP_OFFLINE
@@ -28,7 +29,15 @@ class JournalFeed:
         message_prefix: What ids of messages begin with, up to the offset.
     """
 
-    __slots__ = ("_database", "_events", "_offline", "_writer", "message_prefix", "store_id")
+    __slots__ = (
+        "_committing",
+        "_database",
+        "_events",
+        "_offline",
+        "_writer",
+        "message_prefix",
+        "store_id",
+    )
 
     def __init__(
         self, events: EventLog, writer: Writer, database: Database, *, store_id: str
@@ -37,6 +46,7 @@ class JournalFeed:
         self._writer = writer
         self._database = database
         self._offline: dict[EndpointId, bool] = {}
+        self._committing: asyncio.Future[int] | None = None
         self.store_id = hex_store_id(store_id)
         self.message_prefix = f"{store_id}-"
 
@@ -158,8 +168,21 @@ class JournalFeed:
         Raises:
             StoreError: The store is closed.
         """
-        size: int = await self._writer.transact(self._events.forget(number, state))
-        self._events.forgotten(size, state, told_ms)
+        committing = self._writer.transact(self._events.forget(number, state))
+
+        def note(done: asyncio.Future[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._events.forgotten(done.result(), state, told_ms)
+
+        # Whoever is cancelled meanwhile cannot take it back: what the file has, memory has.
+        committing.add_done_callback(note)
+        self._committing = committing
+        await asyncio.shield(committing)
+
+    async def settled(self) -> None:
+        """Wait until what `forget` began is decided, though its caller may have been cancelled."""
+        if self._committing is not None and not self._committing.done():
+            await asyncio.wait([self._committing])
 
     def _bring_about(self) -> None:
         self._events.urgent = True

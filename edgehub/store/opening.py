@@ -16,7 +16,7 @@ import structlog
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.store.damage import finish_replacement, replace_damaged
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
-from edgehub.store.recovery import Recovered, recover
+from edgehub.store.recovery import Missing, Recovered, recover
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
@@ -43,20 +43,26 @@ async def open_file(
     await asyncio.to_thread(finish_replacement, hold.path)
     # Read now: what is met on the way changes it.
     reason, was_closed, log_missing = hold.damage, hold.was_closed, hold.log_missing
-    if log_missing and not hold.is_new:
+    missing = None
+    if hold.file_missing:
+        missing = Missing.FILE
+        log.error("store.file_missing", path=str(hold.path))
+    elif log_missing and not hold.is_new:
+        missing = Missing.LOG
         log.error("store.log_missing", path=f"{hold.path}-wal")
     database, recovered, is_replaced = await _open_or_replace(hold, database_type, clock, reason)
     try:
-        await asyncio.to_thread(hold.opened)
         high_water = max(recovered.high_water, hold.high_water)
-        if is_replaced or not (was_closed or hold.is_new):
+        began = hold.is_new and not hold.file_missing
+        if is_replaced or not (was_closed or began):
             high_water += OFFSETS_SKIPPED
+        await asyncio.to_thread(hold.opened, high_water)
         damage = await _damage_shown(hold, database, recovered.damage, is_new=is_replaced)
     except BaseException:
         # Its thread would keep the process alive.
         await database.close()
         raise
-    return database, replace(recovered, high_water=high_water, damage=damage)
+    return database, replace(recovered, high_water=high_water, damage=damage, missing=missing)
 
 
 async def _damage_shown(

@@ -1,7 +1,7 @@
 """The reading side of one queue: what comes out next, and what is held back.
 
 Owns the read position, the cache of rows ahead of it, rows that came back and rows that are held.
-Order of reading: rows that came back (they were read before, so they are lower), then the cache,
+Order of reading: by offset over rows that came back, rows that are to be recalled and the cache,
 then the file from the read position on, then, where groups linger, rows of the open group.
 Invariant: every row of the file that is neither in flight, nor left, nor held, nor expired is in
 exactly one of these places.
@@ -9,7 +9,6 @@ exactly one of these places.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.message import NEVER_MS
 from edgehub.store.database import StoreBusyError
 from edgehub.store.encoding import decode_row
+from edgehub.store.held_rows import HeldRows
 from edgehub.store.row_reading import read_offsets, read_ranges
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ ROW_MEMORY_BYTES: Final = 700
 """What a row costs in memory beside its size: row, message, dictionaries, texts."""
 READ_ROWS_MIN: Final = 256
 RECALL_ROWS: Final = 256
-HELD_ROWS_MAX: Final = 1_000_000
 UNSTORED_ROWS_MAX: Final = 1_000_000
 READ_PAUSE_S: Final = 1.0
 
@@ -90,9 +90,7 @@ class Reader:
         "_cache",
         "_checkpointer",
         "_decode",
-        "_held_count",
-        "_held_rows",
-        "_held_senders",
+        "_held",
         "_leaving",
         "_mixed_until",
         "_number",
@@ -100,7 +98,6 @@ class Reader:
         "_position",
         "_reading",
         "_reading_file",
-        "_recall",
         "_returned",
         "_returned_sorted",
         "_rewinds",
@@ -135,11 +132,8 @@ class Reader:
         self._cache: deque[Row] = deque()
         self._returned: deque[Row] = deque()
         self._returned_sorted = True
-        self._recall = array("q")
         self._unripe: list[Row] = []
-        self._held_senders: dict[str, array[int]] = {}
-        self._held_rows: dict[int, bool] = {}
-        self._held_count = 0
+        self._held = HeldRows()
         self._reading = False
         self._paused = False
         self._reading_file = False
@@ -153,7 +147,7 @@ class Reader:
         """Tell whether a row may be had; never False while one can."""
         if self._paused:
             return False
-        if self._returned or self._recall:
+        if self._returned or self._held.recall:
             return True
         if self._full():
             return False
@@ -207,15 +201,7 @@ class Reader:
         size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
         self._source.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
         self._cache = kept
-        self._recall = array("q", [offset for offset in self._recall if offset < lowest])
-        for sender, skipped in self._held_senders.items():
-            below = array("q", [offset for offset in skipped if offset < lowest])
-            self._held_count -= len(skipped) - len(below)
-            self._held_senders[sender] = below
-        for offset, was_skipped in self._held_rows.items():
-            if was_skipped and offset >= lowest:
-                self._held_rows[offset] = False
-                self._held_count -= 1
+        self._held.go_back(lowest)
         self._leave_to_file()
 
     def pass_stale(self) -> None:
@@ -237,15 +223,7 @@ class Reader:
             self._cache = deque(kept)
         if self._returned:
             self._returned = deque([row for row in self._returned if row.offset not in gone])
-        if self._recall:
-            self._recall = array("q", [offset for offset in self._recall if offset not in gone])
-        for sender, skipped in self._held_senders.items():
-            kept_back = array("q", [offset for offset in skipped if offset not in gone])
-            self._held_count -= len(skipped) - len(kept_back)
-            self._held_senders[sender] = kept_back
-        for offset in gone.intersection(self._held_rows):
-            self._held_count -= self._held_rows[offset]
-            self._held_rows[offset] = False
+        self._held.displace(gone)
 
     def forget_displaced(self, offsets: Iterable[int]) -> None:
         """Take note that displaced rows are not in the file any more; others may be among them."""
@@ -256,7 +234,7 @@ class Reader:
         """Let a displaced row that is still in the file be read again."""
         self._leaving.discard(offset)
         if offset < self._position:
-            self._remember([offset])
+            self._held.remember([offset])
 
     def _leave_to_file(self) -> None:
         """Drop rows that came back and that the file will give again."""
@@ -292,64 +270,64 @@ class Reader:
 
     def hold_sender(self, sender: str) -> None:
         """Skip the rows of `sender` from now on."""
-        self._held_senders.setdefault(sender, array("q"))
+        self._held.hold_sender(sender)
 
     def release_sender(self, sender: str) -> None:
         """Let the rows of `sender` come again, the skipped ones first."""
-        skipped = self._held_senders.pop(sender, None)
-        if skipped:
-            self._held_count -= len(skipped)
-            self._remember(skipped)
+        self._held.release_sender(sender)
 
     def holds(self, row: Row) -> bool:
         """Tell whether a row is skipped now, for its own sake or its sender's."""
-        return row.offset in self._held_rows or row.message.sender in self._held_senders
+        return self._held.holds(row)
 
     def hold_row(self, offset: int) -> None:
         """Skip one row from now on."""
-        self._held_rows.setdefault(offset, False)
+        self._held.hold_row(offset)
 
     def release_row(self, offset: int) -> None:
         """Let one row come again."""
-        if self._held_rows.pop(offset, False):
-            self._held_count -= 1
-            self._remember([offset])
-
-    def _remember(self, offsets: Iterable[int]) -> None:
-        self._recall = array("q", sorted([*self._recall, *offsets]))
+        self._held.release_row(offset)
 
     def _full(self) -> bool:
         # Both bounds are of memory: offsets of skipped rows, and of rows that have left while the
         # disk takes no deletes.
-        return self._held_count >= HELD_ROWS_MAX or self._checkpointer.unstored >= UNSTORED_ROWS_MAX
+        return self._held.is_full or self._checkpointer.unstored >= UNSTORED_ROWS_MAX
 
     def _fill(self, batch: _Batch) -> bool:
         """Move rows from memory into the batch; returns True when it is full."""
         if not self._returned_sorted:
             self._returned = deque(sorted(self._returned, key=lambda row: row.offset))
             self._returned_sorted = True
-        recall = self._recall
-        if self._returned and self._move(self._returned, batch, recall[0] if recall else None)[0]:
-            return True
-        if recall or self._full():
-            return False
-        if self._cache:
-            full, rows, size = self._move(self._cache, batch, None)
-            self._source.cache.bytes -= size + rows * ROW_MEMORY_BYTES
+        # Rows that moved in may be ahead in the cache and lower than what came back meanwhile.
+        while self._returned or self._held.recall or self._cache:
+            returned = self._returned[0].offset if self._returned else NEVER_MS
+            ahead = self._cache[0].offset if self._cache else NEVER_MS
+            recalled = self._held.recall[0] if self._held.recall else NEVER_MS
+            if recalled < min(returned, ahead):
+                return False
+            if returned <= ahead:
+                full, _, _ = self._move(self._returned, batch, min(recalled, ahead))
+            elif self._full():
+                return False
+            else:
+                full, rows, size = self._move(self._cache, batch, min(recalled, returned))
+                self._source.cache.bytes -= size + rows * ROW_MEMORY_BYTES
             if full:
                 return True
+        if self._full():
+            return False
         if self._early_rows():
             return self._move_early(batch)
         return False
 
-    def _move(self, source: deque[Row], batch: _Batch, below: int | None) -> tuple[bool, int, int]:
-        """Move rows until the batch is full.
+    def _move(self, source: deque[Row], batch: _Batch, last: int) -> tuple[bool, int, int]:
+        """Move rows up to offset `last`, until the batch is full.
 
         Returns:
             Whether the batch is full; number and bytes of the rows that left `source`.
         """
         now_ms = self._source.hub_time.now_ms()
-        holding = bool(self._held_senders or self._held_rows)
+        holding = bool(self._held)
         room = batch.rows_max - len(batch.rows)
         left = batch.bytes_left
         first = not batch.rows
@@ -358,7 +336,7 @@ class Reader:
         full = stale = False
         while source:
             row = source[0]
-            if below is not None and row.offset > below:
+            if row.offset > last:
                 break
             # Expired and stale rows are only passed by: others delete, move and count them.
             if row.fresh_until_ms <= now_ms:
@@ -381,23 +359,13 @@ class Reader:
         return full, rows, size
 
     def _hold_back(self, row: Row) -> bool:
-        offset = row.offset
-        if offset in self._held_rows:
-            if offset > self._checkpointer.proposed:
-                self._unripe.append(row)
-            else:
-                self._held_rows[offset] = True
-                self._held_count += 1
-            return True
-        skipped = self._held_senders.get(row.message.sender)
-        if skipped is None:
+        if not self._held.holds(row):
             return False
-        if offset > self._checkpointer.proposed:
+        if row.offset > self._checkpointer.proposed:
             # Not in the file yet, so it could not be read back: looked at again once it is.
             self._unripe.append(row)
         else:
-            skipped.append(offset)
-            self._held_count += 1
+            self._held.skip(row)
         return True
 
     def _early_rows(self) -> int:
@@ -425,7 +393,7 @@ class Reader:
     async def _refill(self, rows_max: int) -> bool:
         """Bring rows from the file into memory; returns False when there are none to be had."""
         try:
-            if self._recall:
+            if self._held.recall:
                 await self._read_recalled()
                 return True
             if self._full() or self._position > self._checkpointer.proposed:
@@ -443,7 +411,7 @@ class Reader:
         self._wake()
 
     async def _read_recalled(self) -> None:
-        chunk = list(self._recall[:RECALL_ROWS])
+        chunk = list(self._held.recall[:RECALL_ROWS])
         rewinds = self._rewinds
         leaving = set(self._leaving)
         job = partial(read_offsets, self._number, chunk, self._decode)
@@ -453,8 +421,7 @@ class Reader:
         # What was released meanwhile may have joined; a row that is not in the file any more has
         # expired while it was held.
         last = chunk[-1] if complete else rows[-1].offset
-        done = {offset for offset in chunk if offset <= last}
-        self._recall = array("q", [offset for offset in self._recall if offset not in done])
+        self._held.recalled({offset for offset in chunk if offset <= last})
         leaving |= self._leaving
         if leaving:
             rows = [row for row in rows if row.offset not in leaving]

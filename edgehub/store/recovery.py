@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import secrets
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -36,6 +37,13 @@ COUNTED_ROWS_MAX: Final = 10_000
 """Queues up to this depth are counted at start; longer ones are judged by their ends."""
 
 
+class Missing(StrEnum):
+    """What of the database was not there at the start, though a hub had left it."""
+
+    FILE = "file"  # all of it, or it was empty
+    LOG = "log"  # the last commits, after an end without a close
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """What the file holds.
@@ -44,6 +52,7 @@ class Recovered:
         boots: All that are stored, oldest first; none = the file is new.
         high_water: Highest offset that was ever handed out.
         untold_losses: What damage has cost and no commit has told of yet, None = nothing.
+        missing: See there; None = nothing.
     """
 
     store_id: str
@@ -60,6 +69,7 @@ class Recovered:
     ageing: Ageing | None
     damage: Damage | None
     suspects: list[tuple[int, int, int, int]]
+    missing: Missing | None = None
 
 
 def recover(connection: sqlite3.Connection) -> Recovered:

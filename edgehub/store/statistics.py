@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from edgehub.message import EndpointId, Priority, QueueId
     from edgehub.store.boots import ClockStatistics
     from edgehub.store.damage import Damage
+    from edgehub.store.recovery import Missing
 
 
 class QueueState(StrEnum):
@@ -118,6 +119,7 @@ class StoreStatistics:
         wal_bytes_total: Bytes written to the WAL, up to its last checkpoint.
         row_bytes_total: Sum of the sizes of committed rows.
         damage: What damage of the file has cost, None = nothing, or it was looked at.
+        missing: `file` or `log`: that was not there at the start, though a hub had left it.
         clock: What is known of the time of day.
         limits: The caps that are reached.
     """
@@ -143,5 +145,6 @@ class StoreStatistics:
     wal_bytes_total: int
     row_bytes_total: int
     damage: Damage | None
+    missing: Missing | None
     clock: ClockStatistics
     limits: list[LimitStatistics]

@@ -370,6 +370,7 @@ class Store:
             wal_bytes_total=writer.wal.bytes_total,
             row_bytes_total=writer.row_bytes_total,
             damage=self._recovered.damage,
+            missing=self._recovered.missing,
             clock=self._shared.boot.statistics(ageing=self._upkeep.timekeeper.pending is not None),
             limits=writer.limits.statistics(),
         )

@@ -14,24 +14,29 @@ import structlog
 
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.follower import differing_rows
-from edgehub.sync.storage import DEFAULTS, Digest
+from edgehub.sync.storage import DEFAULTS
 from edgehub.sync.views import DriftReport, cut
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from edgehub.clock import Clock
     from edgehub.routes.live import LiveRoutes
     from edgehub.routes.tenant import RouteKey
     from edgehub.sync.follower import Follower
     from edgehub.sync.reconciler import Reconciler
+    from edgehub.sync.restoration import Restoration
     from edgehub.sync.storage import TableStorage
 
 JITTER: Final = 0.1
-SUMMED_AT_ONCE: Final = 200
+LOOKED_AT_ONCE: Final = 200
 PAUSE_S: Final = 0.001
-"""Between two pieces of a large table: the thread that stores messages gets the interpreter too."""
+"""Between some pieces of a large table: the thread that stores messages gets the interpreter too,
+and a process that sleeps now and then is woken at once on a busy machine."""
+
+PIECES: Final = 3
+"""After so many pieces; after the others messages get their turn, and no more."""
 
 CATCH_UP_S: Final = 2.0
 """What is on its way may take so long to arrive before it is called drift."""
@@ -47,6 +52,7 @@ class Comparison:
     Args:
         storage: The truth.
         reconciler: What this hub knows, and who repairs it.
+        restoration: Puts back what the storage has lost.
         follower: Up to where it has heard.
         live: What runs.
         clock: For waits and times.
@@ -58,6 +64,7 @@ class Comparison:
         self,
         storage: TableStorage,
         reconciler: Reconciler,
+        restoration: Restoration,
         follower: Follower,
         live: LiveRoutes,
         *,
@@ -71,6 +78,9 @@ class Comparison:
         self.repaired_total = 0
         self._storage = storage
         self._reconciler = reconciler
+        self._restoration = restoration
+        self._restored_told = 0
+        self._pieces = 0
         self._follower = follower
         self._live = live
         self._clock = clock
@@ -100,8 +110,11 @@ class Comparison:
         """
         async with self._comparing:
             start = self._clock.monotonic()
+            if repair:
+                await self._put_back()
             suspects = await self._differing_rows()
-            suspects |= await self._differing_routes(self._keys())
+            for keys in self._keys():
+                suspects |= await self._differing_routes(keys)
             if suspects:
                 suspects = await self._settled(suspects)
             report = await self._judge(suspects, start, repair=repair)
@@ -120,34 +133,40 @@ class Comparison:
             )
         return report
 
+    async def _put_back(self) -> None:
+        """Put back a table that is gone, so that no route is taken for one too many."""
+        now = await self._storage.position()
+        if not now.epoch and now.lacks(self._reconciler.applied):
+            await self._restoration.put_back(now)
+
     async def _differing_rows(self) -> set[RouteKey]:
         """Give the keys whose row here is not the one in the storage."""
         known = self._reconciler.rows
-        if await self._own_sum() == await self._storage.digest():
+        if await self._storage.digest() == self._reconciler.digest:
             return set()
-        _, differing = await differing_rows(self._storage, known)
+        _, differing = await differing_rows(self._storage, known, self._pause)
         return differing
 
-    async def _own_sum(self) -> Digest:
-        rows = list(self._reconciler.rows.values())
-        total = Digest()
-        for start in range(0, len(rows), SUMMED_AT_ONCE):
-            if start:
-                await self._clock.sleep(PAUSE_S)
-            total += Digest.of((str(r.key), r.raw) for r in rows[start : start + SUMMED_AT_ONCE])
-        return total
+    async def _pause(self) -> None:
+        self._pieces += 1
+        if self._pieces % PIECES == 0:
+            await self._clock.sleep(PAUSE_S)
+        else:
+            await asyncio.sleep(0)
 
-    def _keys(self) -> list[RouteKey]:
-        reconciler = self._reconciler
-        return list(self._live.ids() | reconciler.rows | reconciler.file_routes)
+    def _keys(self) -> Iterator[list[RouteKey]]:
+        """Give all keys that something is known of; to join the lists would hold others up."""
+        yield list(self._live.ids())
+        yield list(self._reconciler.rows)
+        yield list(self._reconciler.file_routes)
 
     async def _differing_routes(self, keys: Sequence[RouteKey]) -> set[RouteKey]:
         """Give those keys under which something else runs than their row says."""
         reconciler, wrong = self._reconciler, set()
-        for start in range(0, len(keys), SUMMED_AT_ONCE):
+        for start in range(0, len(keys), LOOKED_AT_ONCE):
             if start:
-                await self._clock.sleep(PAUSE_S)
-            for key in keys[start : start + SUMMED_AT_ONCE]:
+                await self._pause()
+            for key in keys[start : start + LOOKED_AT_ONCE]:
                 if self._live.hash_of(key) != reconciler.wanted(key):
                     wrong.add(key)
         return wrong - reconciler.failures.keys()
@@ -161,7 +180,7 @@ class Comparison:
             if applied.epoch == position.epoch and applied.revision >= position.revision:
                 break
             await self._clock.sleep(POLL_S)
-        keys = sorted(suspects)
+        keys = list(suspects)
         rows = dict(zip(keys, await self._storage.read(keys), strict=True))
         known = self._reconciler.rows
         differing = {
@@ -186,6 +205,9 @@ class Comparison:
             kind = missing if had is None else extra if has is None else changed
             kind.append(key.name)
         moved = [k for k in suspects | failed if before.get(k) != after.get(k)] if repair else []
+        restored = self._restoration.rows_total - self._restored_told
+        if repair:
+            self._restored_told += restored
         return DriftReport(
             at_ms=self._clock.wall_ms(),
             revision=self._follower.position.revision,
@@ -196,10 +218,11 @@ class Comparison:
             failed=cut([key.name for key in failed]),
             total=len(missing) + len(extra) + len(changed),
             repaired=len(moved),
+            restored=restored,
             duration_ms=round((self._clock.monotonic() - start) * 1000),
         )
 
     async def _wanted_by_storage(self, keys: Iterable[RouteKey]) -> dict[RouteKey, str]:
-        ordered = sorted(keys)
+        ordered = list(keys)
         rows = zip(ordered, await self._storage.read(ordered), strict=True)
         return {key: row.raw for key, row in rows if row is not None}

@@ -13,7 +13,7 @@ import structlog
 
 from edgehub.state_file import StateError
 from edgehub.sync.sqlite import parse_row
-from edgehub.sync.storage import Position, StoredRow
+from edgehub.sync.storage import Begun, Position, StoredRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -76,8 +76,9 @@ class DiskCopy:
         if of.get("table") != self._table:
             return None
         rows = (parse_row(key, raw, text) for key, raw, text in found)
+        begun = Begun(epoch=0, revision=0, first=0, root=int(of["root"]))
         position = Position(
-            epoch=int(of["epoch"]), server=of["server"], revision=int(of["revision"])
+            epoch=int(of["epoch"]), server=of["server"], revision=int(of["revision"]), begun=begun
         )
         return position, {row.key: row for row in rows}
 
@@ -122,6 +123,7 @@ class DiskCopy:
                     ("epoch", str(position.epoch)),
                     ("server", position.server),
                     ("revision", str(position.revision)),
+                    ("root", str(position.root)),
                 ),
             )
 

@@ -14,6 +14,7 @@ __all__ = [
     "RouteNotFoundError",
     "StorageUnavailableError",
     "TableError",
+    "TableLostError",
     "UnknownTenantError",
 ]
 
@@ -119,3 +120,10 @@ class StorageUnavailableError(TableError):
         super().__init__(f"the storage of the routing table is away: {reason}{doubt}")
         self.reason = reason
         self.unsure = unsure
+
+
+class TableLostError(StorageUnavailableError):
+    """The storage has lost the table that this hub knows; it will be put back."""
+
+    def __init__(self) -> None:
+        super().__init__("it has lost its data, which the hubs put back")

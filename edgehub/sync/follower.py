@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,21 +19,24 @@ from edgehub.sync.storage import Position, Row
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.routes.tenant import RouteKey
     from edgehub.sync.reconciler import Reconciler
+    from edgehub.sync.restoration import Restoration
     from edgehub.sync.storage import LogEntry, TableStorage, WriteResult
 
 RETRY_S: Final = (0.1, 2.0)
 """First and longest wait before a storage that was away is asked again."""
 
 SECOND_LOOK_S: Final = 1.0
-"""A table that was begun anew and is empty is believed when it still is after so long."""
+"""A table that was lost, or is another one and empty, is believed to be so after so long: it may be
+about to be brought back."""
 
 PEEK_S: Final = 0.001
 SESSIONS_MAX: Final = 10_000
+SOUGHT_AT_ONCE: Final = 200
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +47,7 @@ class Follower:
     Args:
         storage: What is followed.
         reconciler: Told which rows to look at.
+        restoration: Puts back what the storage has lost.
         instance: Names this hub in the log.
         clock: For waits.
         rng: Jitter of the waits.
@@ -53,6 +58,7 @@ class Follower:
         self,
         storage: TableStorage,
         reconciler: Reconciler,
+        restoration: Restoration,
         *,
         instance: str,
         clock: Clock,
@@ -70,12 +76,14 @@ class Follower:
         self.losses_total = 0
         self._storage = storage
         self._reconciler = reconciler
+        self._restoration = restoration
         self._instance = instance
         self._clock = clock
         self._rng = rng
         self._check_s = check_s
         self._cursor = Position()
         self._own: dict[str, None] = {}
+        self._reloaded = asyncio.Event()
 
     def wrote(self, session: str, result: WriteResult) -> None:
         """Hear that what a write of this hub changed is being looked at already."""
@@ -89,6 +97,12 @@ class Follower:
             self.position = replace(own, epoch=result.epoch, revision=result.revision)
             self._reconciler.seen(self.position)
 
+    async def caught_up(self, epoch: int) -> None:
+        """Wait until this hub follows the table of an epoch, or a later one."""
+        while self.position.epoch < epoch:
+            self._reloaded.clear()
+            await self._reloaded.wait()
+
     async def load(self) -> None:
         """Read the whole table.
 
@@ -101,9 +115,13 @@ class Follower:
         """Follow until cancelled."""
         wait_s, longest_s = RETRY_S
         while True:
+            began = self._clock.monotonic()
             try:
                 await self._step()
             except StorageUnavailableError as error:
+                if self._clock.monotonic() - began > wait_s:
+                    # It was there meanwhile; a network that cuts often is no server that is away.
+                    wait_s = RETRY_S[0]
                 if self.away_since is None:
                     self.away_since = self._clock.monotonic()
                     self.losses_total += 1
@@ -153,7 +171,8 @@ class Follower:
                 log.warning("sync.notice_malformed", epoch=entry.epoch, revision=entry.revision)
             elif entry.instance == self._instance and entry.session in self._own:
                 del self._own[entry.session]
-            else:
+            elif entry.epoch in {0, position.epoch}:
+                # What another table says of a row counts only once this one is known to have gone.
                 keys.append(entry.key)
             if entry.epoch == position.epoch and entry.revision == position.revision + 1:
                 position = replace(position, revision=entry.revision)
@@ -170,12 +189,9 @@ class Follower:
     async def _reload(self, now: Position) -> None:
         """Read all rows, and have those looked at that are not as they were."""
         known = self._reconciler.rows
-        if now.rows == 0 and now.epoch != self.position.epoch and known:
-            log.warning("sync.table_empty", epoch=now.epoch, known=len(known))
-            await self._clock.sleep(SECOND_LOOK_S)
-            now = await self._storage.position()
+        now = await self._whole(now)
         self.reloads_total += 1
-        found, changed = await differing_rows(self._storage, known)
+        found, changed = await differing_rows(self._storage, known, partial(asyncio.sleep, 0))
         if self.position.epoch:
             log.info(
                 "sync.table_read",
@@ -184,34 +200,59 @@ class Follower:
                 rows=found,
                 changed=len(changed),
             )
+        self._restoration.heard(self.position, now)
         self._reconciler.look(changed)
         self.position = now
         if now.epoch:
             self._cursor = now
         self._reconciler.seen(now)
+        self._reloaded.set()
         await asyncio.sleep(0)
+
+    async def _whole(self, now: Position) -> Position:
+        """See that the table has what it had, and give where it stands then."""
+        reconciler = self._reconciler
+        if now.epoch and not self.reloads_total:
+            # A copy from the disk may be old; it counts only where there is no table at all.
+            reconciler.let_go()
+        lost = now.lacks(reconciler.applied)
+        if lost or (not now.rows and now.epoch != self.position.epoch and reconciler.rows):
+            event = "sync.table_lost" if lost else "sync.table_empty"
+            log.warning(event, epoch=now.epoch, known=len(reconciler.rows))
+            await self._clock.sleep(SECOND_LOOK_S)
+            now = await self._storage.position()
+        while now.lacks(reconciler.applied):
+            await self._restoration.put_back(now)
+            now = await self._storage.position()
+        return now
 
 
 async def differing_rows(
-    storage: TableStorage, known: Mapping[RouteKey, Row]
+    storage: TableStorage, known: Mapping[RouteKey, Row], pause: Callable[[], Awaitable[None]]
 ) -> tuple[int, set[RouteKey]]:
-    """Read all rows; give about how many they are, and the keys whose row is not the known one.
+    """Read all rows; give their number, and the keys whose row is not the known one.
+
+    Args:
+        storage: Where they are read.
+        known: What they should be.
+        pause: Awaited after each page, which takes a millisecond.
 
     Raises:
         StorageUnavailableError: They cannot be read.
     """
-    gone, before = set(known), len(known)
-    come: set[RouteKey] = set()
+    before = list(known)
+    # As text: thousands of tuples would be work for the garbage collector in the middle of it.
+    found: set[str] = set()
     differing: set[RouteKey] = set()
     async for page in storage.scan():
         for row in page:
+            found.add(str(row.key))
             present = known.get(row.key)
             if present is None or present.raw != row.raw:
                 differing.add(row.key)
-            if row.key in gone:
-                gone.remove(row.key)
-            elif present is None:
-                come.add(row.key)
-        # A page takes a millisecond; messages go on in between.
-        await asyncio.sleep(0)
-    return before - len(gone) + len(come), differing | gone
+        await pause()
+    for start in range(0, len(before), SOUGHT_AT_ONCE):
+        sought = before[start : start + SOUGHT_AT_ONCE]
+        differing.update(key for key in sought if str(key) not in found)
+        await pause()
+    return len(found), differing

@@ -8,7 +8,6 @@ person applies it, and only to the revision that the person has seen.
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,12 @@ from edgehub.routes.content import InvalidRouteError, content_hash, content_of
 from edgehub.routes.live import BuildError
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
-from edgehub.sync.faults import ConflictError, QuotaError, StorageUnavailableError
-from edgehub.sync.storage import DEFAULTS, Change, StoredRow
+from edgehub.sync.faults import ConflictError
+from edgehub.sync.storage import DEFAULTS, IMPORT, Change, StoredRow
 
 if TYPE_CHECKING:
-    from edgehub.clock import Clock
+    from collections.abc import Collection
+
     from edgehub.routes.content import RouteContent
     from edgehub.routes.live import RouteHost
     from edgehub.routes.spec import Manifest
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from edgehub.sync.storage import TableStorage
 
 SHARED_NAME = "shared routing table"
-RETRY_S = 1.0
-"""Wait before an import is tried again."""
 
 log = structlog.get_logger(__name__)
 
@@ -101,20 +99,8 @@ class SharedManifest:
 
     def follow(self, manifest: Manifest) -> None:
         """Take the manifest that the settings name now."""
-        self._manifest = manifest
+        self.manifest = manifest
         self._own = {change.key: change.hash for change in self._puts(manifest)}
-
-    async def import_late(self, clock: Clock) -> None:
-        """Put the manifest into a table that never was, and wait until its routes run."""
-        while True:
-            try:
-                await self.import_once()
-            except (StorageUnavailableError, QuotaError) as error:
-                log.debug("sync.import_failed", reason=str(error))
-                await clock.sleep(RETRY_S)
-            else:
-                await self._reconciler.settled(self._own)
-                return
 
     async def import_once(self) -> None:
         """Put the manifest into a table that never was.
@@ -126,12 +112,17 @@ class SharedManifest:
         if position.epoch or position.rows:
             return
         try:
-            puts, session = self._puts(self._manifest), uuid.uuid4().hex
-            await self._storage.write(puts, session=session, expected=0)
+            puts = self._puts(self.manifest)
+            await self._storage.write(puts, session=IMPORT, expected=0)
         except ConflictError:
             # Another hub was quicker; what it imported holds for all.
             return
-        log.info("sync.manifest_imported", file=self._manifest.file)
+        log.info("sync.manifest_imported", file=self.manifest.file)
+
+    @property
+    def own_keys(self) -> Collection[RouteKey]:
+        """Give the keys of its rows."""
+        return self._own.keys()
 
     def differs(self) -> bool:
         """Tell whether the file says something else than the table's routes of a manifest."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.routes.tenant import RouteKey
 from edgehub.sync.faults import RouteNotFoundError
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from edgehub.sync.reconciler import Reconciler
 
 LIST_MAX: Final = 1_000
-VIEWED_AT_ONCE: Final = 100
+VIEWED_AT_ONCE: Final = 50
+"""Routes that are described, some 10 microseconds each, before others get their turn."""
 
 
 class Lookup:
@@ -34,40 +34,29 @@ class Lookup:
     def __init__(self, reconciler: Reconciler, live: LiveRoutes) -> None:
         self._reconciler = reconciler
         self._live = live
-        self._sorted: dict[Tenant, list[str]] = {}
-        self._sorted_at = -1
         self.file = ""
         """Manifest that routes of this hub come from."""
 
     async def page(self, tenant: Tenant, after: str | None, limit: int, revision: int) -> RoutePage:
         """Give some routes of a tenant, sorted by id."""
         limit = max(1, min(limit, LIST_MAX))
-        ids = self._ids(tenant)
-        start = 0 if after is None else bisect_right(ids, after)
-        shown = ids[start : start + limit]
+        shown, more = self._reconciler.index.page(tenant, after, limit)
         views: list[RouteView] = []
+        documents: list[dict[str, Any]] = []
         for place, each in enumerate(shown, 1):
             # One that goes meanwhile is left out.
             with contextlib.suppress(RouteNotFoundError):
-                views.append(self.view(RouteKey(tenant, each)))
+                view = self.view(RouteKey(tenant, each))
+                views.append(view)
+                documents.append(view.document())
             if place % VIEWED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return RoutePage(
             routes=tuple(views),
-            next=shown[-1] if len(ids) > start + limit else None,
+            documents=tuple(documents),
+            next=shown[-1] if more else None,
             revision=revision,
         )
-
-    def _ids(self, tenant: Tenant) -> list[str]:
-        """Give the ids of a tenant in their order, sorted anew only after one came or went."""
-        reconciler = self._reconciler
-        if self._sorted_at != reconciler.keys_changed:
-            self._sorted_at = reconciler.keys_changed
-            self._sorted.clear()
-        if tenant not in self._sorted:
-            keys = reconciler.rows.keys() | reconciler.file_routes.keys()
-            self._sorted[tenant] = sorted(key.id for key in keys if key.tenant == tenant)
-        return self._sorted[tenant]
 
     def view(self, key: RouteKey) -> RouteView:
         """Give one route.

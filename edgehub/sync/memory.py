@@ -11,15 +11,28 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from edgehub.sync.faults import TableLostError
 from edgehub.sync.plan import check_table, plan_write
-from edgehub.sync.storage import Digest, LogEntry, Position, Row, StoredRow, WriteResult
+from edgehub.sync.storage import (
+    DEFAULTS,
+    IMPORT,
+    RESTORE,
+    Begun,
+    Change,
+    Digest,
+    LogEntry,
+    Position,
+    Row,
+    StoredRow,
+    WriteResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from edgehub.clock import Clock
     from edgehub.routes.tenant import RouteKey, Tenant
-    from edgehub.sync.storage import Change, Report
+    from edgehub.sync.storage import Report
 
 PAGE: Final = 100
 LOG_MAX: Final = 10_000
@@ -41,6 +54,7 @@ class MemoryTable:
         self.reports: dict[str, tuple[Report, float, float]] = {}
         self.epoch = 0
         self.revision = 0
+        self.begun: Begun | None = None
         self._woken: list[asyncio.Future[None]] = []
 
     def count(self, tenant: Tenant) -> int:
@@ -80,11 +94,15 @@ class MemoryStorage:
     def __init__(self, table: MemoryTable, *, instance: str) -> None:
         self._table = table
         self._instance = instance
+        self._epoch_seen = 0
 
     async def position(self) -> Position:
         """See `TableStorage`."""
         table = self._table
-        return Position(epoch=table.epoch, revision=table.revision, rows=len(table.rows))
+        self.knows(table.epoch)
+        return Position(
+            epoch=table.epoch, revision=table.revision, rows=len(table.rows), begun=table.begun
+        )
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
         """See `TableStorage`."""
@@ -107,6 +125,8 @@ class MemoryStorage:
     ) -> WriteResult:
         """See `TableStorage`."""
         table = self._table
+        if not table.epoch and self._epoch_seen:
+            raise TableLostError
         check_table(expected, table.revision)
         present = {c.key: table.rows[c.key] for c in changes if c.key in table.rows}
         counts = {c.key.tenant: table.count(c.key.tenant) for c in changes}
@@ -115,6 +135,8 @@ class MemoryStorage:
         table.revision, stored = plan_write(changes, present, counts, revision=start, now_ms=now_ms)
         if table.revision != start and not table.epoch:
             table.epoch = max(now_ms, 1)
+            table.begun = Begun(epoch=0, revision=0, first=1, root=table.epoch)
+        self.knows(table.epoch)
         revision = start
         for change, outcome in zip(changes, stored, strict=True):
             if not outcome.changed:
@@ -135,6 +157,58 @@ class MemoryStorage:
                 del table.log[: LOG_MAX // 2]
             table.wake()
         return WriteResult(epoch=table.epoch, revision=revision, stored=tuple(stored))
+
+    async def restore(
+        self,
+        rows: Sequence[StoredRow],
+        gone: Sequence[RouteKey],
+        *,
+        at: Position,
+        version: Position,
+    ) -> bool:
+        """See `TableStorage`."""
+        table = self._table
+        if (table.epoch, table.revision) != (at.epoch, at.revision):
+            return False
+        now_ms = table.clock.wall_ms()
+        revision = max(table.revision, version.revision) + 1
+        for key in gone:
+            self._put(Change(key=key, delete=True), None)
+        for row in rows:
+            assert row.text is not None
+            revision += 1
+            change = Change(key=row.key, hash=row.hash, text=row.text)
+            self._put(change, replace(row, revision=revision, modified_ms=now_ms))
+        table.revision = revision + 1
+        table.epoch = table.epoch or max(now_ms, version.epoch + 1)
+        first = table.revision if table.begun is None else table.begun.first
+        table.begun = Begun(
+            epoch=version.epoch, revision=version.revision, first=first, root=version.root
+        )
+        table.log.append(
+            LogEntry(
+                epoch=table.epoch,
+                revision=table.revision,
+                key=DEFAULTS,
+                instance=self._instance,
+                session=RESTORE,
+            )
+        )
+        table.wake()
+        return True
+
+    async def asked_since(self, begun: Position) -> set[RouteKey] | None:
+        """See `TableStorage`."""
+        assert begun.begun is not None
+        entries = [entry for entry in self._table.log if entry.epoch == begun.epoch]
+        if not entries or entries[0].revision != begun.begun.first:
+            return None
+        ours = {IMPORT, RESTORE}
+        return {e.key for e in entries if e.key is not None and e.session not in ours}
+
+    def knows(self, epoch: int) -> None:
+        """See `TableStorage`."""
+        self._epoch_seen = max(self._epoch_seen, epoch)
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
         """See `TableStorage`."""

@@ -49,6 +49,7 @@ class Presence:
         clock: For waits.
         beat_s: Time between two reports when nothing happens.
         stale: Why the table of this hub may be old; empty = it is not.
+        unheard: Whether reports may have been lost a moment ago, and not all been made anew.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Presence:
         clock: Clock,
         beat_s: float,
         stale: Callable[[], str],
+        unheard: Callable[[], bool],
     ) -> None:
         self._storage = storage
         self._reconciler = reconciler
@@ -69,6 +71,7 @@ class Presence:
         self._clock = clock
         self._beat_s = beat_s
         self._stale = stale
+        self._unheard = unheard
         self._due = asyncio.Event()
         self.twin = ""
         """Another running hub with this one's id, as a copied disk makes it; empty = none."""
@@ -161,7 +164,7 @@ class Presence:
             if reports is None:
                 outcome = replace(outcome, result="timeout")
             left_s = deadline - self._clock.monotonic()
-            if outcome.result != "timeout" or left_s <= 0:
+            if (outcome.result != "timeout" and not self._unheard()) or left_s <= 0:
                 return outcome
             await self._clock.sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, longest_s)

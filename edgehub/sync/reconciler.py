@@ -18,8 +18,10 @@ import structlog
 
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.routes.content import InvalidRouteError, content_hash, read_stored
-from edgehub.sync.faults import StorageUnavailableError
-from edgehub.sync.storage import DEFAULTS, BrokenRow, Position, Row, StoredRow
+from edgehub.routes.tenant import DEFAULT_TENANT
+from edgehub.sync.faults import StorageUnavailableError, TableLostError
+from edgehub.sync.index import KeyIndex
+from edgehub.sync.storage import DEFAULTS, BrokenRow, Digest, Position, Row, StoredRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +37,7 @@ PARSED_AT_ONCE: Final = 20
 """Routes whose text is parsed, half a millisecond each, before others get their turn."""
 
 READ_AT_ONCE: Final = 2_000
+SORTED_MAX: Final = 1_000
 RETRY_S: Final = (1.0, 60.0)
 """First and longest wait before a route that could not be built is tried again."""
 
@@ -81,13 +84,16 @@ class Reconciler:
         self.failures: dict[RouteKey, Failure] = {}
         self.file_routes: dict[RouteKey, RouteContent] = {}
         """Routes of this hub's manifest, which are kept in its file and not in the storage."""
-        self.keys_changed = 0
-        """Times that a key came or went among `rows` and `file_routes`."""
+        self.digest = Digest()
+        """The sum over `rows`, kept as they change; to take it anew would hold up messages."""
+        self.index = KeyIndex()
+        """The ids of `rows` and `file_routes`."""
         self.taken_total = 0
         """Times that rows were applied."""
         self.applied = Position()
         """Everything up to here has been looked at."""
         self.on_applied: list[Callable[[frozenset[RouteKey]], None]] = []
+        """Told after each step which rows are others than before it."""
         self._storage = storage
         self._live = live
         self._clock = clock
@@ -97,6 +103,7 @@ class Reconciler:
         self._defaults_text: str | None = None
         self._dirty: set[RouteKey] = set()
         self._looking: set[RouteKey] = set()
+        self._changed: set[RouteKey] = set()
         self._seen = Position()
         self._work = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
@@ -121,6 +128,10 @@ class Reconciler:
         """Hear that all keys changed up to here have been handed to `look`."""
         self._seen = position
         self._work.set()
+
+    def let_go(self) -> None:
+        """Take the storage for the truth, whatever this hub holds of an earlier table."""
+        self.applied = self._seen = Position()
 
     async def settled(self, keys: Iterable[RouteKey] = ()) -> None:
         """Wait until these rows, and all that were handed to `look` before, have been looked at."""
@@ -147,7 +158,8 @@ class Reconciler:
     def text(self, row: StoredRow) -> str | None:
         """Give the canonical text of a row's content, None = it is not known."""
         if row.key == DEFAULTS:
-            return self._defaults_text
+            text = self._defaults_text or ""
+            return text if content_hash(text, DEFAULT_TENANT) == row.hash else None
         content = self._contents.get(row.hash)
         return None if content is None else content.text
 
@@ -184,11 +196,14 @@ class Reconciler:
         self._looking = keys
         waiters, self._waiters = self._waiters, []
         seen = self._seen
-        waiting = sorted(keys)
+        # In their order where that costs nothing; thousands are sorted while messages wait.
+        waiting = sorted(keys) if len(keys) <= SORTED_MAX else list(keys)
         try:
             for start in range(0, len(waiting), READ_AT_ONCE):
                 page = waiting[start : start + READ_AT_ONCE]
-                await self.take(dict(zip(page, await self._storage.read(page), strict=True)))
+                rows = dict(zip(page, await self._storage.read(page), strict=True))
+                await self._check_gone(rows)
+                await self.take(rows)
                 keys.difference_update(page)
         except StorageUnavailableError:
             self._dirty |= keys
@@ -198,9 +213,21 @@ class Reconciler:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        changed, self._changed = frozenset(self._changed), set()
         for told in self.on_applied:
-            told(frozenset(waiting))
+            told(changed)
         return True
+
+    async def _check_gone(self, rows: Mapping[RouteKey, Row | None]) -> None:
+        """Believe that known rows are gone, or older, only if the table is not another one.
+
+        Raises:
+            StorageUnavailableError: It is, and what it lacks will be put back.
+        """
+        if any(_is_older(row, self.rows.get(key)) for key, row in rows.items()):
+            now = await self._storage.position()
+            if now.lacks(self.applied):
+                raise TableLostError
 
     async def step_or_raise(self) -> None:
         """Look at what is to be looked at.
@@ -249,8 +276,11 @@ class Reconciler:
             gone = self.file_routes.keys() - routes.keys() - self.rows.keys()
             wanted: dict[RouteKey, RouteContent | None] = {**routes, **dict.fromkeys(gone)}
             faults = await self._live.change(wanted, head=manifest)
+            for key in self.file_routes.keys() - self.rows.keys():
+                self.index.discard(key)
+            for key in routes:
+                self.index.add(key)
             self.file_routes = dict(routes)
-            self.keys_changed += 1
             self.head = manifest
             for key, reason in faults.items():
                 log.error("sync.route_failed", route=key.name, reason=reason)
@@ -263,11 +293,17 @@ class Reconciler:
             await self._live.change(dict.fromkeys(self._live.ids()))
 
     def _note(self, key: RouteKey, row: Row | None) -> None:
-        self.keys_changed += (row is None) == (key in self.rows)
-        if row is None:
-            self.rows.pop(key, None)
-        else:
+        before = self.rows.pop(key, None)
+        if (before and before.raw) != (row and row.raw):
+            self._changed.add(key)
+        if before is not None:
+            self.digest -= Digest.of([(str(key), before.raw)])
+        if row is not None:
             self.rows[key] = replace(row, text=None) if isinstance(row, StoredRow) else row
+            self.digest += Digest.of([(str(key), row.raw)])
+            self.index.add(key)
+        elif key not in self.file_routes:
+            self.index.discard(key)
 
     def _read(self, row: Row | None) -> RouteContent | None:
         """Give the content of a row that was read."""
@@ -335,6 +371,12 @@ class Reconciler:
         if len(self._contents) > 2 * len(self.rows) + PARSED_AT_ONCE:
             used = {row.hash for row in self.rows.values() if isinstance(row, StoredRow)}
             self._contents = {h: each for h, each in self._contents.items() if h in used}
+
+
+def _is_older(row: Row | None, known: Row | None) -> bool:
+    if row is None or not isinstance(known, StoredRow):
+        return row is None and known is not None
+    return isinstance(row, StoredRow) and row.revision < known.revision
 
 
 def _fault(reason: str) -> ManifestFault:

@@ -1,18 +1,22 @@
 """The table that several hubs share, in Redis.
 
 Owns the keys below one prefix and their meaning: `rows` (key -> row), `contents` (hash -> canonical
-text), `references` (hash -> rows that have it), `counts` (tenant -> rows), `meta` (epoch and
-revision), `log` (a stream with ids `epoch-revision`), `reports` and `deadlines` (what hubs say of
-themselves). All lie in one slot of a cluster. Only scripts write, so that nobody sees half a
-change, and times come from the server, so that no decision compares clocks of two machines.
+text), `references` (hash -> rows that have it), `counts` (tenant -> rows), `meta` (epoch, revision
+and what the table was begun with), `log` (a stream with ids `epoch-revision`), `reports` and
+`deadlines` (what hubs say of themselves). All lie in one slot of a cluster. Only scripts write, so
+that nobody sees half a change, and times come from the server, so that no decision compares clocks
+of two machines.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
 from edgehub.redis_link.script import Script
@@ -23,10 +27,14 @@ from edgehub.sync.faults import (
     RouteNotFoundError,
     StorageUnavailableError,
     TableError,
+    TableLostError,
 )
 from edgehub.sync.plan import table_moved
 from edgehub.sync.sqlite import parse_row
 from edgehub.sync.storage import (
+    IMPORT,
+    RESTORE,
+    Begun,
     Digest,
     LogEntry,
     Position,
@@ -52,15 +60,20 @@ PAGE: Final = 100
 SUMMED: Final = 500
 """Rows that the server adds up at once, likewise."""
 
+ENTRIES: Final = 1_000
+"""Of the log in one answer."""
+
 _WRITE: Final = Script.of("edgehub.sync", "write.lua")
 _READ: Final = Script.of("edgehub.sync", "read.lua")
 _DIGEST: Final = Script.of("edgehub.sync", "digest.lua")
+_RESTORE: Final = Script.of("edgehub.sync", "restore.lua")
 _REPORT: Final = Script.of("edgehub.sync", "report.lua")
 _REPORTS: Final = Script.of("edgehub.sync", "reports.lua")
 _RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _NUMBER: Final = re.compile(rb"[0-9]{1,15}")
 """As many digits as a number of Lua holds exactly."""
 
+_BEGUN: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15})")
 _ENTRY_ID: Final = re.compile(rb"(\d+)-(\d+)")
 
 
@@ -103,20 +116,21 @@ class RedisStorage:
             self._link.calls(
                 [
                     ("INFO", "server"),
-                    ("HMGET", self._meta, "epoch", "revision"),
+                    ("HMGET", self._meta, "epoch", "revision", "begun"),
                     ("HLEN", self._rows),
                 ]
             )
         )
-        info, (epoch, revision), rows = answers
+        info, (epoch, revision, begun), rows = answers
         run_id = _RUN_ID.search(info)
         position = Position(
             epoch=_number(epoch),
             server="" if run_id is None else run_id[1].decode(),
             revision=_number(revision),
             rows=rows,
+            begun=_begun(begun),
         )
-        self._epoch_seen = max(self._epoch_seen, position.epoch)
+        self.knows(position.epoch)
         return position
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
@@ -175,7 +189,7 @@ class RedisStorage:
         if word != b"OK":
             raise _refusal(word, rest, changes, expected)
         epoch, revision, *fields = rest
-        self._epoch_seen = max(self._epoch_seen, int(epoch))
+        self.knows(int(epoch))
         return WriteResult(
             epoch=int(epoch),
             revision=int(revision),
@@ -185,11 +199,62 @@ class RedisStorage:
             ),
         )
 
+    async def restore(
+        self,
+        rows: Sequence[StoredRow],
+        gone: Sequence[RouteKey],
+        *,
+        at: Position,
+        version: Position,
+    ) -> bool:
+        """See `TableStorage`."""
+        document: list[tuple[str | int, ...]] = [
+            (str(key), str(key.tenant), "", "", "", "", "") for key in gone
+        ]
+        for count, row in enumerate(rows, 1):
+            assert row.text is not None
+            named = (str(row.key), str(row.key.tenant), row.hash, row.text)
+            document.append((*named, str(int(row.enabled)), row.origin, str(row.created_ms)))
+            if count % PAGE == 0:
+                await asyncio.sleep(0)
+        # One argument: thousands of them would be packed one by one while messages wait.
+        packed = await asyncio.to_thread(orjson.dumps, document)
+        arguments: list[str | bytes | int] = [
+            *(self._instance, RESTORE, at.epoch, at.revision, version.epoch, version.revision),
+            *(version.root, packed),
+        ]
+        return bool(await _asked(self._link.run(_RESTORE, self._written, arguments)))
+
+    async def asked_since(self, begun: Position) -> set[RouteKey] | None:
+        """See `TableStorage`; the log tells, if it was not cut."""
+        keys: set[RouteKey] = set()
+        assert begun.begun is not None
+        revision = begun.begun.first
+        while True:
+            answer = await _asked(
+                self._link.call(
+                    *("XRANGE", self._log, f"{begun.epoch}-{revision}", "+", "COUNT", ENTRIES),
+                )
+            )
+            entries = [log_entry(entry_id, fields) for entry_id, fields in answer]
+            if revision == begun.begun.first and (not entries or entries[0].revision != revision):
+                return None
+            for entry in entries:
+                if entry.key is not None and entry.session not in {IMPORT, RESTORE}:
+                    keys.add(entry.key)
+            if len(entries) < ENTRIES:
+                return keys
+            revision = entries[-1].revision + 1
+
+    def knows(self, epoch: int) -> None:
+        """See `TableStorage`."""
+        self._epoch_seen = max(self._epoch_seen, epoch)
+
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
         """See `TableStorage`."""
         answer = await _asked(
             self._reader.call(
-                *("XREAD", "COUNT", 1000, "BLOCK", max(1, round(wait_s * 1000))),
+                *("XREAD", "COUNT", ENTRIES, "BLOCK", max(1, round(wait_s * 1000))),
                 *("STREAMS", self._log, f"{after.epoch}-{after.revision}"),
                 block_s=wait_s,
             )
@@ -265,6 +330,8 @@ def _refusal(
     word: bytes, rest: Sequence[int], changes: Sequence[Change], expected: int | None
 ) -> TableError:
     """Say why the script refused a write."""
+    if word == b"LOST":
+        return TableLostError()
     if word == b"CONFLICT":
         assert expected is not None
         return table_moved(expected, rest[0])
@@ -300,6 +367,14 @@ def _report(text: bytes, now_ms: int) -> Report | None:
     whole = all(isinstance(each, int) for each in numbers)
     whole = whole and all(isinstance(each, str) for each in texts)
     return report if whole and isinstance(report.failed, dict) else None
+
+
+def _begun(value: bytes | None) -> Begun | None:
+    found = None if value is None else _BEGUN.fullmatch(value)
+    if found is None:
+        return None
+    epoch, revision, first, root = (int(each) for each in found.groups())
+    return Begun(epoch=epoch, revision=revision, first=first, root=root)
 
 
 def _number(value: bytes | None) -> int:

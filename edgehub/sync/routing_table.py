@@ -16,15 +16,14 @@ import structlog
 from edgehub.routes.live import LiveRoutes
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.comparison import Comparison
-from edgehub.sync.faults import (
-    ConflictError,
-    StorageUnavailableError,
-)
+from edgehub.sync.faults import ConflictError
 from edgehub.sync.follower import Follower
 from edgehub.sync.from_manifest import SharedManifest, contents_of, shared_head, taken_ids
 from edgehub.sync.lookup import LIST_MAX, Lookup
 from edgehub.sync.presence import Presence
 from edgehub.sync.reconciler import Reconciler
+from edgehub.sync.restoration import Restoration
+from edgehub.sync.stand_in import StandIn
 from edgehub.sync.storage import DEFAULTS, StoredRow
 from edgehub.sync.views import (
     InstanceView,
@@ -85,29 +84,34 @@ class RoutingTable(Writes):
         head = shared_head(manifest) if options.shared else manifest
         self.live = LiveRoutes(host, head, hub_id=options.hub_id)
         reconciler = Reconciler(storage, self.live, clock, head)
+        restoration = Restoration(storage, reconciler, clock)
         follower = Follower(
             storage,
             reconciler,
+            restoration,
             instance=options.instance,
             clock=clock,
             rng=rng,
             # Nobody else writes into a hub's own table.
             check_s=options.check_s if options.shared else options.compare_s,
         )
+        beat_s = min(max(BEAT_S[0], options.check_s / 2), BEAT_S[1])
         presence = Presence(
             storage,
             reconciler,
             instance=options.instance,
             hub_id=options.hub_id,
             clock=clock,
-            beat_s=min(max(BEAT_S[0], options.check_s / 2), BEAT_S[1]),
+            beat_s=beat_s,
             stale=lambda: self.stale_reason,
+            unheard=lambda: restoration.has_begun(1.5 * beat_s),
         )
         super().__init__(
             storage,
             host,
             options,
             reconciler=reconciler,
+            restoration=restoration,
             follower=follower,
             presence=presence,
             lookup=Lookup(reconciler, self.live),
@@ -117,6 +121,7 @@ class RoutingTable(Writes):
         self._comparison = Comparison(
             storage,
             reconciler,
+            restoration,
             follower,
             self.live,
             clock=clock,
@@ -124,17 +129,16 @@ class RoutingTable(Writes):
             every_s=options.compare_s,
         )
         self._shared = SharedManifest(storage, reconciler, host, options, manifest)
-        self._copy: DiskCopy | None = None
-        self._stand_in = "it has not been read yet"
-        self._current = asyncio.Event()
+        shared = self._shared if options.shared else None
+        self._stand_in = StandIn(storage, reconciler, follower, restoration, shared, clock)
         self._reconciler.on_applied.append(self._applied)
 
     # Life.
 
     def copy_to(self, make: Callable[[Reconciler], DiskCopy]) -> None:
         """Keep a copy of a shared table on the disk."""
-        self._copy = make(self._reconciler)
-        self._reconciler.on_applied.append(self._copy.changed)
+        self._stand_in.copy = make(self._reconciler)
+        self._reconciler.on_applied.append(self._stand_in.copy.changed)
 
     async def open(self) -> None:
         """Load the table and run its routes.
@@ -143,17 +147,9 @@ class RoutingTable(Writes):
             ManifestError: Routes of the manifest have ids that the hub's own table has as well.
             StorageUnavailableError: The hub's own table cannot be read.
         """
-        try:
-            if self._options.shared:
-                await self._shared.import_once()
-            await self._follower.load()
-            await self._reconciler.step_or_raise()
-            self._stand_in = ""
+        await self._stand_in.open()
+        if not self._stand_in.reason:
             await self._presence.join()
-        except StorageUnavailableError as error:
-            if not self._options.shared:
-                raise
-            await self._start_without(error)
         if not self._options.shared:
             await self.follow_file(self._manifest)
 
@@ -166,17 +162,17 @@ class RoutingTable(Writes):
                 ("comparison", self._comparison.run),
                 ("presence", self._presence.run),
                 ("retries", self._retry),
-                ("stand-in", self._end_stand_in),
+                ("stand-in", self._stand_in.run),
             ):
                 group.create_task(work(), name=f"table[{name}]")
-            if self._copy is not None:
-                group.create_task(self._copy.run(), name="table[copy]")
+            if self._stand_in.copy is not None:
+                group.create_task(self._stand_in.copy.run(), name="table[copy]")
 
     async def close(self) -> None:
         """Stop and let go of all routes, after `run` has ended; the storage is not touched."""
         await self._reconciler.stop_all()
-        if self._copy is not None:
-            await self._copy.write()
+        if self._stand_in.copy is not None:
+            await self._stand_in.copy.write()
         await self._presence.leave()
         await self._storage.close()
 
@@ -364,8 +360,8 @@ class RoutingTable(Writes):
     @property
     def stale_reason(self) -> str:
         """Say why the table may be old; empty = it is not."""
-        if self._stand_in:
-            return self._stand_in
+        if self._stand_in.reason:
+            return self._stand_in.reason
         away_since = self._follower.away_since
         if away_since is None:
             return ""
@@ -389,7 +385,9 @@ class RoutingTable(Writes):
             names = sorted(key.name for key in self._reconciler.failures)
             shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004 - a line
             found.append(f"{len(names)} routes cannot run here: {shown}")
-        if self._options.shared and not self._reconciler.rows:
+        if self._restoration.warning:
+            found.append(self._restoration.warning)
+        if self._options.shared and not self._reconciler.rows.keys() - {DEFAULTS}:
             hint = "`edgehub manifest apply` or `route add` fills it"
             found.append(f"the shared routing table is empty, every message is dropped; {hint}")
         if self._presence.twin:
@@ -430,6 +428,7 @@ class RoutingTable(Writes):
             reloads_total=follower.reloads_total,
             gaps_total=follower.gaps_total,
             losses_total=follower.losses_total,
+            restored_total=self._restoration.restored_total,
             notices_total=follower.notices_total,
             notices_malformed_total=follower.malformed_total,
             routes_started_total=live.started_total,
@@ -461,40 +460,14 @@ class RoutingTable(Writes):
         )
 
     def _manifest_differs(self) -> bool:
-        return self._options.shared and not self._stand_in and self._shared.differs()
+        return self._options.shared and not self._stand_in.reason and self._shared.differs()
 
     def _applied(self, keys: frozenset[RouteKey]) -> None:
         del keys
-        if self._stand_in and self._follower.reloads_total:
-            self._current.set()
+        self._stand_in.applied()
         self._presence.tell()
-
-    async def _end_stand_in(self) -> None:
-        """Let go of what stood in for the table, once the table is there."""
-        if not self._stand_in:
-            return
-        await self._current.wait()
-        if self._options.shared:
-            await self._shared.import_late(self._clock)
-            await self._reconciler.take_file(self._reconciler.head, {})
-        log.info("sync.table_current", was=self._stand_in)
-        self._stand_in = ""
 
     async def _retry(self) -> None:
         while True:
             await self._clock.sleep(RETRY_LOOK_S)
             self._reconciler.retry_failed(at_once=False)
-
-    async def _start_without(self, error: StorageUnavailableError) -> None:
-        """Run what was last seen of the table, or the manifest where nothing was."""
-        copy = None if self._copy is None else await self._copy.load()
-        if copy is None:
-            # A hub that routes nothing would lose what it is sent.
-            self._stand_in = f"the storage is away ({error.reason}); the manifest stands in"
-            await self._reconciler.take_file(self._manifest, contents_of(self._manifest))
-        else:
-            position, rows = copy
-            self._stand_in = f"the storage is away ({error.reason}); a copy stands in"
-            await self._reconciler.take(rows)
-            self._follower.position = position
-        log.warning("sync.started_without_storage", reason=error.reason, stand_in=self._stand_in)

@@ -26,6 +26,6 @@ CREATE TABLE IF NOT EXISTS route_copy (
 ) STRICT, WITHOUT ROWID
 
 CREATE TABLE IF NOT EXISTS route_copy_of (
-  name TEXT NOT NULL PRIMARY KEY, -- table (its URL and prefix), epoch, server, revision
+  name TEXT NOT NULL PRIMARY KEY, -- table (its URL and prefix), epoch, server, revision, root
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 
+IMPORT: Final = "import"
+RESTORE: Final = "restore"
+"""Sessions of writes that no person asked for."""
+
 DEFAULTS: Final = RouteKey(Tenant("$", "$"), "defaults")
 """Key of a row that is no route: what holds for all routes of a shared table.
 
@@ -24,6 +28,23 @@ No tenant can be called so, and a manifest may name its routes as it likes.
 """
 
 _FIELDS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a table was begun with.
+
+    Attributes:
+        epoch: Of the table before it that a hub put back; 0 = there was none.
+        revision: Likewise.
+        first: Revision of the first entry of its log.
+        root: Epoch of the table that was begun from nothing and put back ever since.
+    """
+
+    epoch: int
+    revision: int
+    first: int
+    root: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +56,14 @@ class Position:
         server: Names the process that answers; empty = there is but one.
         revision: Of the latest change.
         rows: Their number.
+        begun: What it was begun with, None = not known.
     """
 
     epoch: int = 0
     server: str = ""
     revision: int = 0
     rows: int = 0
+    begun: Begun | None = None
 
     def continues(self, earlier: Position) -> bool:
         """Tell whether this is the same table, at most further on."""
@@ -49,6 +72,30 @@ class Position:
             and self.server == earlier.server
             and self.revision >= earlier.revision
         )
+
+    @property
+    def root(self) -> int:
+        """Give the epoch of the table from which this one comes, itself if it comes from none."""
+        return self.epoch if self.begun is None else self.begun.root
+
+    def lacks(self, held: Position) -> bool:
+        """Tell whether this table has lost what a hub holds.
+
+        It has if it is as if it never was, and if it was begun anew since without that version or a
+        later one: by the manifest of a hub that knew nothing, or from an older copy. Of two tables
+        begun from nothing the earlier one counts, since the later one came by such an accident. A
+        table that was emptied in its epoch, or that a person brought back from a backup, has lost
+        nothing.
+        """
+        if not held.epoch:
+            return False
+        if not self.epoch:
+            return not self.rows
+        if self.begun is None or self.epoch <= held.epoch:
+            return False
+        if self.root != held.root:
+            return self.root > held.root
+        return (self.begun.epoch, self.begun.revision) < (held.epoch, held.revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +307,9 @@ class Digest:
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.count + other.count, self.high + other.high, self.low + other.low)
 
+    def __sub__(self, other: Digest) -> Digest:
+        return Digest(self.count - other.count, self.high - other.high, self.low - other.low)
+
 
 class TableStorage(Protocol):
     """What keeps the rows; every method may raise `StorageUnavailableError`."""
@@ -292,7 +342,34 @@ class TableStorage(Protocol):
 
         Raises:
             PreconditionError, ConflictError, RouteNotFoundError, QuotaError: Refused.
+            TableLostError: The storage lost a table that this hub knows.
         """
+
+    async def restore(
+        self,
+        rows: Sequence[StoredRow],
+        gone: Sequence[RouteKey],
+        *,
+        at: Position,
+        version: Position,
+    ) -> bool:
+        """Put back what the table has lost, in one step and above all revisions that there were.
+
+        Args:
+            rows: What is to be there again, with contents.
+            gone: What is not to be there.
+            at: Where the table must stand; else nothing happens.
+            version: What is put back.
+
+        Returns:
+            Whether it was done; False = the table has moved on.
+        """
+
+    async def asked_since(self, begun: Position) -> set[RouteKey] | None:
+        """Give the keys that people changed since the table was begun; None = nobody knows."""
+
+    def knows(self, epoch: int) -> None:
+        """Hear of a table that this hub knows, so that no write begins another one unseen."""
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
         """Wait for entries of the log behind a position, at most `wait_s`."""

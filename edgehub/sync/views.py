@@ -87,18 +87,20 @@ class RoutePage:
 
     Attributes:
         routes: The routes.
+        documents: Their documents, described piece by piece.
         next: Id behind which the next page begins, None = that is all.
         revision: Of the table, as this hub knows it.
     """
 
     routes: tuple[RouteView, ...]
+    documents: tuple[dict[str, Any], ...]
     next: str | None
     revision: int
 
     def document(self) -> dict[str, Any]:
         """Describe it."""
         return {
-            "routes": [route.document() for route in self.routes],
+            "routes": list(self.documents),
             "next": self.next,
             "revision": self.revision,
         }
@@ -255,6 +257,8 @@ class DriftReport:
         failed: Routes that cannot be built; they were tried again.
         total: Number of the first three.
         repaired: Ids whose live route was changed by this.
+        restored: Rows that this hub has put back into the storage since the comparison before,
+            because it had lost them.
         duration_ms: It took so long.
     """
 
@@ -267,6 +271,7 @@ class DriftReport:
     failed: tuple[str, ...]
     total: int
     repaired: int
+    restored: int
     duration_ms: int
 
     def document(self) -> dict[str, Any]:
@@ -298,6 +303,7 @@ class TableStatistics:
         reloads_total: The table was read whole.
         gaps_total: A notice had been missed.
         losses_total: The storage went away.
+        restored_total: It had lost the table, which this hub put back.
         notices_total: Entries of the log that were heard.
         notices_malformed_total: Those that made no sense.
         routes_started_total: Live routes.
@@ -325,6 +331,7 @@ class TableStatistics:
     reloads_total: int
     gaps_total: int
     losses_total: int
+    restored_total: int
     notices_total: int
     notices_malformed_total: int
     routes_started_total: int

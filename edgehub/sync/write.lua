@@ -2,7 +2,8 @@
 --
 -- KEYS: rows, contents, references, counts, meta, log
 -- ARGV: instance, session, log entries to keep, expected revision of the table or "",
---       an epoch that the next one must exceed, then nine for each change:
+--       latest epoch that the hub knows, which the next one must exceed; 0 = it knows of no table;
+--       then nine for each change:
 --       key, tenant, "put" | "keep" | "delete", expected revision or "", hash, text,
 --       enabled "1" | "0" | "", origin, quota
 --
@@ -18,7 +19,11 @@ local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local known = redis.call("HMGET", meta, "epoch", "revision")
 local epoch, revision = tonumber(known[1] or ""), tonumber(known[2] or "")
-if epoch == nil or revision == nil then
+local begins, blank = epoch == nil or revision == nil, redis.call("EXISTS", rows) == 0
+if begins then
+  if blank and tonumber(ARGV[5]) > 0 then
+    return { "LOST" }
+  end
   epoch, revision = math.max(now, tonumber(ARGV[5]) + 1), 0
 end
 
@@ -103,6 +108,7 @@ for _, change in ipairs(changes) do
       local top = redis.call("XREVRANGE", log, "+", "-", "COUNT", 1)
       local above = top[1] and tonumber(string.match(top[1][1], "^(%d+)-")) or 0
       epoch, revision, number = math.max(now, above + 1, tonumber(ARGV[5]) + 1), 0, 1
+      begins = true
       answer = note(number, change)
     end
     if type(answer) == "table" and answer.err then
@@ -149,5 +155,11 @@ for tenant, difference in pairs(added) do
 end
 if number ~= revision then
   redis.call("HSET", meta, "epoch", whole(epoch), "revision", whole(number))
+  if begins and blank then
+    redis.call("HSET", meta, "begun", "0 0 1 " .. whole(epoch))
+  elseif begins then
+    -- Its rows are older than it is.
+    redis.call("HDEL", meta, "begun")
+  end
 end
 return answers

@@ -18,7 +18,12 @@ from edgehub.errors import ManifestFault
 from edgehub.routes.content import InvalidRouteError, read_body
 from edgehub.routes.live import BuildError
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
-from edgehub.sync.faults import OwnedByManifestError, RouteNotFoundError, UnknownTenantError
+from edgehub.sync.faults import (
+    OwnedByManifestError,
+    RouteNotFoundError,
+    TableLostError,
+    UnknownTenantError,
+)
 from edgehub.sync.storage import Change, StoredRow
 from edgehub.sync.views import Written
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from edgehub.sync.options import TableOptions
     from edgehub.sync.presence import Presence
     from edgehub.sync.reconciler import Reconciler
+    from edgehub.sync.restoration import Restoration
     from edgehub.sync.storage import TableStorage, WriteResult
 
 ROUTE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")
@@ -46,6 +52,7 @@ class Writes:
         host: Says whether a route could run here.
         options: See `TableOptions`.
         reconciler: Runs what was stored.
+        restoration: Puts back what the storage has lost.
         follower: Told of own writes.
         presence: Knows what the other hubs have applied.
         lookup: Gives the answers.
@@ -58,6 +65,7 @@ class Writes:
         options: TableOptions,
         *,
         reconciler: Reconciler,
+        restoration: Restoration,
         follower: Follower,
         presence: Presence,
         lookup: Lookup,
@@ -66,6 +74,7 @@ class Writes:
         self._host = host
         self._options = options
         self._reconciler = reconciler
+        self._restoration = restoration
         self._follower = follower
         self._presence = presence
         self._lookup = lookup
@@ -249,15 +258,28 @@ class Writes:
     ) -> WriteResult:
         session = uuid.uuid4().hex
         try:
-            result = await self._storage.write(changes, session=session, expected=expected)
+            result = await self._stored(changes, session, expected)
         finally:
             # Also after an error: it may have been stored all the same.
             self._reconciler.look(change.key for change in changes)
         self._follower.wrote(session, result)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
+                if self._options.shared:
+                    # Begun anew meanwhile: what this hub holds counts as of that table only then.
+                    await self._follower.caught_up(result.epoch)
                 await self._reconciler.settled()
         return result
+
+    async def _stored(
+        self, changes: Sequence[Change], session: str, expected: int | None
+    ) -> WriteResult:
+        try:
+            return await self._storage.write(changes, session=session, expected=expected)
+        except TableLostError:
+            # Nothing was stored; what is written into a table stands on all that was in it.
+            await self._restoration.put_back(await self._storage.position())
+            return await self._storage.write(changes, session=session, expected=expected)
 
     def _known(self, tenant: Tenant) -> None:
         if tenant != DEFAULT_TENANT and tenant not in self._options.tenants:

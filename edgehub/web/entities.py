@@ -106,6 +106,9 @@ class RegisteredView(BaseModel):
 
     outcome: str = Field(description="`registered`, `updated`, `unchanged` or `pending`.")
     entity: WholeEntityView | None = Field(default=None, description="Absent while it is pending.")
+    advice: str | None = Field(
+        default=None, description="Why automatic registration should be off; else absent."
+    )
 
 
 class RemovedView(BaseModel):
@@ -163,7 +166,7 @@ def _add_reading(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
         try:
             found = desk().entities(root=options.root, parent=options.parent, type_=options.type)
         except EdgeHubError as error:
-            _refuse_read(error)
+            _refuse(error)
         return JsonResponse({"entities": found})
 
     @router.get(
@@ -187,7 +190,7 @@ def _add_reading(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
         try:
             return JsonResponse(desk().show(topic_id))
         except EdgeHubError as error:
-            _refuse_read(error)
+            _refuse(error)
 
 
 def _add_writing(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
@@ -255,14 +258,6 @@ def _object(document: Any) -> dict[str, Any]:
     raise ProblemError(
         HTTPStatus.UNPROCESSABLE_ENTITY, "not_an_object", "a registration is a JSON object"
     )
-
-
-def _refuse_read(error: EdgeHubError) -> NoReturn:
-    if isinstance(error, MappingError):
-        # Nothing stands in the way of reading but what was asked: it is no topic id.
-        status, code = _PROBLEMS[EntityArgumentError]
-        raise ProblemError(status, code, str(error)) from error
-    _refuse(error)
 
 
 def _refuse(error: EdgeHubError) -> NoReturn:

@@ -144,6 +144,11 @@ FIGURES: Final = (
     ),
     Figure("sync_gaps_total", "Missed notices that were noticed.", "routing_table.gaps_total"),
     Figure("sync_reloads_total", "Times the table was read whole.", "routing_table.reloads_total"),
+    Figure(
+        "sync_restored_total",
+        "Times this hub put back a table that its storage had lost.",
+        "routing_table.restored_total",
+    ),
     Figure("web_connections", "Open connections of this API.", "web.connections"),
     Figure("web_answers_total", "Answers of this API, by status.", "web.answers", "status"),
 )

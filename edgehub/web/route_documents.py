@@ -118,6 +118,7 @@ class DriftView(BaseModel):
     failed: list[str] = Field(description="Cannot be built; they were tried again.")
     total: int = Field(description="Of missing, extra and changed.")
     repaired: int
+    restored: int = Field(description="Rows put back since the last time: the storage lost them.")
 
 
 _DEFINITION: Final[dict[str, Any]] = {

@@ -1,8 +1,8 @@
 """Every condition of `route_conditions.json`, through the parser and table that the daemon uses."""
 
-from edgehub.cli.message_form import read_message
 from edgehub.errors import ManifestError, RouteCompileError
 from edgehub.routes import RouteTable, parse_manifest
+from edgehub.routes.message_form import read_message
 from edgehub.routes.query.parser import parse_condition
 from tests.support.routes import a_manifest
 

@@ -75,6 +75,7 @@ async def _try_images(
     return tried, faults
 
 
+@pytest.mark.scaled
 def test_the_store_keeps_its_promises_over_power_cuts(
     tmp_path: Path, shim: Path, seed: int
 ) -> None:
@@ -99,6 +100,7 @@ def test_weaker_syncs_would_be_noticed(
     assert any("lost: " in fault for fault in faults), f"EDGEHUB_SEED={seed}: {faults[:5]}"
 
 
+@pytest.mark.scaled
 def test_what_a_daemon_acknowledged_survives_power_cuts(
     tmp_path: Path, shim: Path, seed: int
 ) -> None:

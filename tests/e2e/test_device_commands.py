@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import paho.mqtt.client as paho
@@ -84,6 +86,7 @@ def test_devices_are_listed_shown_and_changed(hub: Daemon) -> None:
     assert hub.call("device show", device_id="dev-a")["profile"]["gateway_id"] == "hub-9"
     with pytest.raises(CommandError, match="at least 60"):
         hub.call("device set", device_id="dev-a", keep_alive_s=5)
+    assert "want the `hub_id`" in run(hub, "set", "dev-a", "--gateway-id", "hub 9", code=1)
     status = hub.call("status")
     assert status["affinity"]["frames"] == {"processed": 9}
     assert sum(queue["depth"] for queue in status["queues"]) == 6, "repetitions are not stored"
@@ -109,7 +112,11 @@ def test_the_ledger_says_who_owned_what(hub: Daemon) -> None:
         "ping_pongs": 0,
         "sessions_taken_over": 0,
     }
+    moment = datetime.fromisoformat(ledger["entries"][1]["time"])
+    assert moment.utcoffset() == timedelta(0)
+    assert moment.timestamp() * 1000 == pytest.approx(ledger["entries"][1]["time_ms"])
     text = run(hub, "ledger", "dev-b")
+    assert re.search(r"\d-\d\dT[\d:.]+Z", text), "the zone is said"
     assert "last hour: 0 taken, 0 lost, 0 ping-pongs" in text
     assert "dev-b" in text
     assert "dev-a" not in text

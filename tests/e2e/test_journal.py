@@ -169,15 +169,17 @@ def test_every_refusal_leaves_one_line(tmp_path: Path) -> None:
 
 
 def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
-    """Nothing is exported while it is not trusted; the command says what it waits for."""
+    """Nothing is exported while it is not trusted; exit code 75, and what it waits for."""
     daemon = Daemon(tmp_path, CONFIG.replace("always", "never"))
     try:
         daemon.start()
         publish(daemon, range(3))
         held = edgehub(daemon, "journal", "export", "exported", "--close")
-        assert held.returncode == 0, held.stderr
-        assert "1 segment is held until the clock is trusted (" in held.stdout
+        assert held.returncode == 75
+        assert held.stdout == f"nothing new for {tmp_path / 'exported'}\n"
+        assert "1 segment is held until the clock is trusted (" in held.stderr
         again = edgehub(daemon, "journal", "export", "exported", "--json")
+        assert again.returncode == 75
         assert json.loads(again.stdout)["held_segments"] == 1
         assert "clock.trust" in again.stderr
         text = edgehub(daemon, "journal", "status").stdout
@@ -191,7 +193,8 @@ def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
         daemon.start()
         daemon.wait_until(lambda: daemon.call("status")["store"]["clock"]["trusted"], 10)
         publish(daemon, range(3, 4))
-        edgehub(daemon, "journal", "export", "exported", "--close")
+        told = edgehub(daemon, "journal", "export", "exported", "--close")
+        assert (told.returncode, told.stderr) == (0, "")
         assert daemon.stop() == 0
     finally:
         daemon.close()
@@ -215,17 +218,41 @@ def test_status_says_how_far_it_is(daemon: Daemon) -> None:
 
 
 def test_an_export_that_cannot_be_is_told(daemon: Daemon, tmp_path: Path) -> None:
-    """A target in the way: 1; no daemon: 4; the segments go the next time."""
+    """A target in the way: 1; none: 2; no daemon: 4; the segments go the next time."""
     publish(daemon, range(3))
     (tmp_path / "exported").write_text("in the way")
     failed = edgehub(daemon, "journal", "export", "exported", "--close")
     assert failed.returncode == 1
     assert "exported/date=" in failed.stderr
+    own = edgehub(daemon, "journal", "export", "data/../data/journal/x")
+    assert own.returncode == 1
+    assert "the journal's own folder" in own.stderr
+    assert edgehub(daemon, "journal", "export", "").returncode == 2
     (tmp_path / "exported").unlink()
     assert edgehub(daemon, "journal", "export", "exported").stdout.startswith("1 segment, ")
     assert daemon.stop() == 0
     gone = edgehub(daemon, "journal", "export", "exported")
     assert gone.returncode == 4
+
+
+def test_a_damaged_segment_holds_up_no_other(daemon: Daemon, tmp_path: Path) -> None:
+    """Exit code 1 and its name each time, until it is moved away; the others are exported."""
+    publish(daemon, range(3))
+    assert edgehub(daemon, "journal", "export", "first", "--close").returncode == 0
+    (bad,) = (daemon.folder / "data" / "journal").glob("date=*/hub=*/*.gz")
+    bad.write_bytes(bad.read_bytes()[:-9])
+    publish(daemon, range(3, 5))
+    for others in (1, 0):
+        told = edgehub(daemon, "journal", "export", "exported", "--close", "--json")
+        assert told.returncode == 1
+        assert f"{bad.name} is damaged" in told.stderr
+        document = json.loads(told.stdout)
+        assert len(document["segments"]) == others
+        assert [bad.name in path for path in document["problems"]] == [True]
+    bad.unlink()
+    assert edgehub(daemon, "journal", "export", "exported").returncode == 0
+    (segment,) = (tmp_path / "exported").glob("date=*/hub=*/*.gz")
+    assert segment.name != bad.name
 
 
 def test_a_hub_without_a_journal_says_so(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_why_says_where_a_message_waits_and_what_stands_before_it(offline: Hub) 
     assert "in upstream_Pri0: waiting" in text
     assert "time to live: 600 s (route)" in text
     assert "without link" in text
+    assert "leaves once its endpoint is connected again" in text
     assert MARKER not in text
     assert "unknown" in offline.run("why", "nobody-knows", code=1).stdout
 
@@ -179,6 +180,7 @@ def test_orphaned_rows_move_to_an_endpoint_that_is_served(
     assert "orphaned" in hub.run("queue", "list").stdout
     row = hub.ask("queue", "peek", "lab_Pri3")["rows"][0]
     assert hub.ask("why", row["id"])["copies"][0]["orphaned"] is True
+    assert "leaves by itself never: name its endpoint again" in hub.run("why", row["id"]).stdout
     refused = hub.run("queue", "move", "lab_Pri3", "away_Pri3", "--yes", code=1)
     assert "nobody serves endpoint 'away'" in refused.stderr
     collector = Collector(broker.port)
@@ -228,7 +230,9 @@ def test_a_dead_letter_is_listed_shown_and_released_by_hand(
         assert hub.ask("queue", "dead", "show", number, "--payload")["body"] == "id 9"
         assert hub.ask("why", letter["id"])["state"] == "dead letter"
         assert "want numbers" in hub.run("queue", "dead", "requeue", "--yes", code=2).stderr
-        assert "--yes" in hub.run("queue", "dead", "requeue", number, code=2).stderr
+        assert (
+            "requeue 1 dead letter?" in hub.run("queue", "dead", "requeue", number, code=2).stderr
+        )
         refused.clear()
         dry = hub.ask("queue", "dead", "requeue", "--all", "--dry-run")
         assert dry == {"rows": 1, "missing": 0, "dry_run": True}
@@ -236,7 +240,7 @@ def test_a_dead_letter_is_listed_shown_and_released_by_hand(
         assert peer.wait_for(lambda: any(a.body == "id 9" for a in peer.accepted), 15)
         daemon.wait_until(lambda: sum(hub.depths().values()) == 0, 10)
         missing = hub.run("queue", "dead", "purge", number, "--yes", code=1)
-        assert "1 of them were not there" in missing.stderr
+        assert "1 of them was not there" in missing.stderr
         events = [event["event"] for event in hub.ask("why", letter["id"])["journal"]["events"]]
         assert events == ["enqueued", "retried", "dead_lettered", "requeued", "sent"]
 

@@ -138,6 +138,39 @@ def test_a_killed_owner_is_replaced_within_the_delay_and_one_frame(
     upstream.close()
 
 
+def test_a_hub_that_comes_back_with_rows_takes_no_session(
+    make_fleet: Callable[..., Fleet],
+) -> None:
+    """It reads what it was told before it opens any; its rows wait for their time to live."""
+    fleet = make_fleet()
+
+    async def fly() -> Swarm:
+        swarm = Swarm(12, fleet.ports)
+        await swarm.connect()
+        await swarm.round(1, within_s=0.2)
+        fleet.wait_for_holders(swarm.names, 10)
+        await asyncio.to_thread(fleet.broker.stop)
+        await swarm.round(2, within_s=0.2)
+        await asyncio.to_thread(fleet.hubs[0].kill)
+        await asyncio.to_thread(fleet.broker.start)
+        await swarm.round(3, within_s=0.2)
+        await swarm.close()
+        return swarm
+
+    swarm = asyncio.run(fly())
+    held = fleet.wait_for_holders(swarm.names, 10)
+    assert {holder for (holder,) in held.values()} == {"hub-1"}
+    fleet.hubs[0].start()
+    fleet.hubs[0].wait_until(
+        lambda: fleet.hubs[0].call("status")["endpoints"][0]["state"] == "up", 10
+    )
+    status = fleet.hubs[0].call("status")
+    assert sum(queue["depth"] for queue in status["queues"]) > 0
+    assert (status["affinity"]["owned"], status["affinity"]["sessions"]) == (0, 0)
+    assert fleet.owners() == held
+    assert sum(fleet.take_overs().values()) == 0
+
+
 @pytest.mark.parametrize("persistent", [True, False], ids=["with its data", "without its data"])
 def test_redis_may_be_restarted(make_fleet: Callable[..., Fleet], persistent: bool) -> None:
     """Frames fail while it is away and no flag changes; afterwards each device has one holder."""
@@ -180,6 +213,25 @@ def test_a_hub_keeps_its_flags_over_a_restart(make_fleet: Callable[..., Fleet]) 
     fleet.start_hubs()
     swarm = _fly(fleet, 8, 2, first=3)
     assert fleet.wait_for_holders(swarm.names, 10) == held
+
+
+LOW_LIMIT = (
+    "import resource as r, runpy, sys; "
+    "r.setrlimit(r.RLIMIT_NOFILE, (128, r.getrlimit(r.RLIMIT_NOFILE)[1])); "
+    "sys.argv[0] = 'edgehub'; runpy.run_module('edgehub', run_name='__main__')"
+)
+"""Runs the daemon as from a shell that allows few open files."""
+
+
+def test_a_low_limit_of_open_files_is_raised(make_fleet: Callable[..., Fleet]) -> None:
+    """Each client and each device's session is a file, and the usual limit is below them all."""
+    fleet = make_fleet(hubs=1, program=("-c", LOW_LIMIT))
+    upstream = Upstream(fleet.broker.port)
+    swarm = _fly(fleet, 100, 1)
+    assert swarm.heard.refused == 0
+    _is_whole(upstream, swarm, 1)
+    assert fleet.openings() == 100
+    upstream.close()
 
 
 def test_a_session_that_a_stranger_takes_is_not_fought_for(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.support.daemon import Daemon
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 
 ALARM = {"route": "FROM /messages/* WHERE kind = 'alarm' INTO $upstream", "priority": 0}
 STATUS = {"route": "FROM /messages/* WHERE kind = 'status' INTO $upstream", "priority": 4}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.selftest.report import NOT_TESTED
+from tests.support.process_tree import processes_that_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,19 +88,6 @@ def rest(terminal: int) -> bytes:
         except OSError:
             os.close(terminal)
             return found
-
-
-def processes_that_name(text: str) -> list[str]:
-    """List the command lines of running processes that hold a text."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            found += [line] if text in line else []
-    return found
 
 
 @pytest.mark.scaled

@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from contextlib import contextmanager
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,19 +24,26 @@ from tests.support.web import Api, web_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tests.support.daemon import Daemon
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 ROUTES = 10_000 if SOAK else 1_000
-MESSAGES = 2_000 if SOAK else 300
-MOVED_S = 0.05
-"""So much the 99th percentile may move on a machine that others use too; see the docs."""
+PAIRS = 5 if SOAK else 3
+MESSAGES = 400 if SOAK else 100
+MOVED_S = 0.1
+"""So much the 99th percentile may move by comparisons without pause, in the middle of some pairs:
+others use the machine too, and what a hub does without end it does in turn with them. How long a
+comparison keeps messages waiting is bounded in test_table_size."""
+
+POLLED_S = 0.5
+"""Likewise by polls of the largest answers besides, in one run."""
 
 PATHS = ("/api/v1/status", "/metrics", "/api/v1/routes?limit=1000", "/api/v1/routes?after=r5")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.scaled, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.scaled, pytest.mark.timeout(600 if SOAK else 120)]
 
 
 def test_a_comparison_and_a_poll_do_not_move_the_acknowledgement(
@@ -50,13 +58,20 @@ def test_a_comparison_and_a_poll_do_not_move_the_acknowledgement(
         assert daemon.call("status")["routing_table"]["live_routes"] == ROUTES
         # A row that no table can hold: sums differ, so that each comparison reads every row.
         server.command("HSET", "{test:routes}:rows", "x", "y")
-        quiet = acknowledged(daemon.mqtt_port)
-        with busy(daemon, api) as rounds:
-            loaded = acknowledged(daemon.mqtt_port)
-        before, meanwhile = (statistics.quantiles(each, n=100)[98] for each in (quiet, loaded))
-        print(f"p99 {before * 1000:.1f} ms, busy {meanwhile * 1000:.1f} ms, rounds {rounds}")
-        assert min(rounds) > 0
+        quiet, compared = [], []
+        for _ in range(PAIRS):
+            quiet.append(latency(daemon))
+            with comparing(daemon) as rounds:
+                compared.append(latency(daemon))
+            assert rounds[0] > 0
+        with comparing(daemon), polling(api) as polls:
+            polled = latency(daemon)
+        before, meanwhile = statistics.median(quiet), statistics.median(compared)
+        for name, each in (("quiet", quiet), ("compared", compared), ("polled", [polled])):
+            print(name, " ".join(f"{1000 * p99:.1f}" for p99 in each), "ms")
+        assert polls[0] > 0
         assert meanwhile < before + MOVED_S
+        assert polled < before + POLLED_S
         assert daemon.stop() == 0
 
 
@@ -71,6 +86,11 @@ async def fill(server: RedisServer, folder: Path) -> None:
     async with storages("redis", folder, server.url) as (storage,):
         for start in range(0, ROUTES, 1_000):
             await storage.write(changes[start : start + 1_000], session="s")
+
+
+def latency(daemon: Daemon) -> float:
+    """Give the 99th percentile from publish to PUBACK in seconds."""
+    return statistics.quantiles(acknowledged(daemon.mqtt_port), n=100)[98]
 
 
 def acknowledged(port: int) -> list[float]:
@@ -92,28 +112,39 @@ def acknowledged(port: int) -> list[float]:
     return took
 
 
-@contextmanager
-def busy(daemon: Daemon, api: Api) -> Iterator[list[int]]:
-    """Compare and poll in turn meanwhile; gives how often."""
-    done, rounds = threading.Event(), [0, 0]
+def comparing(daemon: Daemon) -> AbstractContextManager[list[int]]:
+    """Compare all rows again and again meanwhile; gives how often."""
 
     def compare() -> None:
-        while not done.is_set():
-            report = daemon.call("route drift")
-            assert report["compared"] >= ROUTES
-            rounds[0] += 1
+        assert daemon.call("route drift")["compared"] >= ROUTES
+
+    return repeated(compare, 0.0)
+
+
+def polling(api: Api) -> AbstractContextManager[list[int]]:
+    """Ask the API for large answers meanwhile; gives how often."""
+    paths = cycle(PATHS)
 
     def poll() -> None:
-        while not done.wait(0.02):
-            assert api.get(PATHS[rounds[1] % len(PATHS)]).status == 200
-            rounds[1] += 1
+        assert api.get(next(paths)).status == 200
 
-    threads = [threading.Thread(target=each) for each in (compare, poll)]
-    for thread in threads:
-        thread.start()
+    return repeated(poll, 0.02)
+
+
+@contextmanager
+def repeated(work: Callable[[], None], wait_s: float) -> Iterator[list[int]]:
+    """Do something again and again on another thread; gives how often."""
+    done, rounds = threading.Event(), [0]
+
+    def run() -> None:
+        while not done.wait(wait_s):
+            work()
+            rounds[0] += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
         yield rounds
     finally:
         done.set()
-        for thread in threads:
-            thread.join()
+        thread.join()

@@ -116,3 +116,35 @@ async def test_a_retained_value_that_is_cleared_while_the_broker_is_away_goes(
                 assert late.arrivals == [("te/last", b"now")]
     finally:
         broker.stop()
+
+
+async def test_a_finished_command_that_the_broker_has_again_is_cleared_there(
+    tmp_path: Path, broker: Mosquitto
+) -> None:
+    """A broker that was set back, or lost the clearing: the cloud is told nothing twice."""
+    command = "te/device/main///cmd/restart/c8y-mapper-7"
+    finished = b'{"status":"successful"}'
+    settings = {"session_expiry_s": 0}
+    mapper = {"enabled": True, "external_id": "gw", "alarm_sync_ms": 0}
+    routes = {"all": "FROM /messages/modules/c8y-mapper/* INTO $upstream"}
+
+    async def left_at_the_broker() -> list[tuple[str, bytes]]:
+        async with subscriber(broker.port, "te/#") as looker, sender(broker.port) as client:
+            await client.publish("te/last", b"now", qos=1)
+            await looker.wait(1)
+            while looker.arrivals[-1][0] != "te/last":
+                await looker.wait(len(looker.arrivals) + 1)
+            return looker.arrivals[:-1]
+
+    for _ in range(3):
+        async with sender(broker.port) as client:
+            await client.publish(command, finished, qos=1, retain=True)
+        assert await left_at_the_broker() == [(command, finished)]
+        async with broker_hub(
+            tmp_path / "hub", broker.port, routes=routes, broker=settings, mapper=mapper
+        ) as hub:
+            await hub.until(lambda: hub.broker["published_total"] == 1)
+            await hub.until(lambda: hub.broker["unpublished"] == 0)
+            bodies = [row["body"] for row in await hub.rows()]
+            assert bodies.count("506,7") == 1
+        assert await left_at_the_broker() == []

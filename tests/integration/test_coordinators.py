@@ -113,6 +113,19 @@ async def test_a_reader_waits_for_what_comes(coordinator):
         assert [notice.owner for notice in (await reading).notices] == ["b"]
 
 
+async def test_a_reader_may_ask_without_waiting(coordinator):
+    """It gets what is there, and the place from which to read on."""
+    await wins(coordinator, "a", 1)
+    start = (await coordinator.notices("a", "", wait=False)).position
+    async with asyncio.timeout(5):
+        nothing = await coordinator.notices("a", start, wait=False)
+        assert (nothing.notices, nothing.position, nothing.missed) == ((), start, False)
+        await wins(coordinator, "b", 2)
+        told = await coordinator.notices("a", start, wait=False)
+        assert [notice.owner for notice in told.notices] == ["b"]
+        assert (await coordinator.notices("a", "gone-3", wait=False)).missed
+
+
 async def test_a_position_of_another_memory_is_known_for_what_it_is(coordinator):
     """Whatever it was, notices are missing, and reading goes on in the present memory."""
     await wins(coordinator, "a", 1)

@@ -71,13 +71,13 @@ def test_each_line_gets_an_answer(run):
         ({}, "`input` must be a list"),
         ({"input": [], "config": []}, "`config` must be an object"),
         ({"input": [7]}, "`input[0]` must be an object"),
-        ({"input": [{}]}, "`topic` must be a text"),
-        ({"input": [{"topic": "t", "at_ms": True}]}, "`at_ms` must be a whole number"),
+        ({"input": [{}]}, "`input[0].topic` must be a text"),
+        ({"input": [{"topic": "t", "at_ms": True}]}, "`input[0].at_ms` must be a whole number"),
         ({"input": [{"topic": "$ctl/pause"}]}, "`$ctl/pause` is no control"),
         ({"input": [], "config": {"observe": [7]}}, "list of topic filters"),
         ({"input": [], "config": {"observe": ["a#"]}}, "`#` must be"),
         ({"input": [], "config": {"startup": "now"}}, "drop or compare"),
-        ({"input": [], "config": {"auto_register": 1}}, "`auto_register` must be a true or false"),
+        ({"input": [], "config": {"auto_register": 1}}, "`config.auto_register` must be true or"),
         ({"input": [], "config": {"telemetry_cache_scope": "all"}}, "entity or global"),
         ({"input": [], "config": {"auto_registr": True}}, "did you mean `auto_register`?"),
         ({"input": [], "config": {"zzz": 1}}, "`config` has no member `zzz`: there are alarm_"),
@@ -88,13 +88,26 @@ def test_each_line_gets_an_answer(run):
         ({"input": [], "config": {"software_management": {"apis": 1}}}, "did you mean `api`?"),
         ({"input": [{"topic": "t", "retian": True}]}, "`input[0]` has no member `retian`"),
         ({"input": [{"topic": "t", "at_ms": -1}]}, "`input[0].at_ms` is -1"),
+        ({"input": [{"topic": "t", "at_ms": 10**12}]}, "it must be 0 to 31622400000"),
+        ({"input": [{"topic": "t", "payload": "\ud800"}]}, "`input[0].payload` cannot be sent"),
+        ({"input": [{"topic": "\ud800"}]}, "`input[0].topic` cannot be sent"),
+        ({"input": [], "config": {"availability": {"interval_s": -5}}}, "interval_s` is -5"),
+        ({"input": [], "config": {"pending_ttl_s": 0}}, "`config.pending_ttl_s` is 0"),
+        ({"input": [], "config": {"telemetry_cache_size": -1}}, "telemetry_cache_size` is -1"),
+        ({"input": [], "config": {"alarm_sync_ms": -1}}, "`config.alarm_sync_ms` is -1"),
+        ({"input": [], "config": {"max_payload_size": -1}}, "`config.max_payload_size` is -1"),
+        ({"input": [], "config": {"topic_root": ""}}, "`config.topic_root` must be one level"),
+        ({"input": [], "config": {"c8y_prefix": "a/b"}}, "`config.c8y_prefix` must be one level"),
+        ({"input": [], "config": {"device_topic_id": "a/b/c/d/e"}}, "is no topic id"),
     ],
 )
 def test_unusable_line_is_told_and_the_others_are_run(run, line, reason):
     """Exit code 1, every line has its answer."""
-    code, answers, _ = run(line, {"id": 2, "input": []})
+    code, answers, _ = run(line, {"id": 2, "input": []}, {"id": 3})
     assert code == 1
+    assert (answers[2]["id"], answers[2]["line"]) == (3, 5)
     assert reason in answers[0]["error"]
+    assert answers[0]["line"] == 1
     assert answers[1] == {"id": 2, "output": []}
 
 

@@ -208,7 +208,7 @@ class Story:
         return self.bench.send(f"te/device/{device}///{step}/x", body)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps)
 def test_any_interleaving_gives_every_message_in_order(steps: list[tuple[str, str]]) -> None:
     """Parents before children, creation before data, each message once, whatever restarts."""
@@ -240,7 +240,7 @@ def test_any_interleaving_gives_every_message_in_order(steps: list[tuple[str, st
     assert story.bench.mapper.statistics().held == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(

@@ -39,7 +39,7 @@ EXAMPLES = 300 if os.environ.get("EDGEHUB_SOAK") else 6
 pytestmark = [pytest.mark.integration, pytest.mark.scaled, pytest.mark.timeout(60 + 4 * EXAMPLES)]
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_the_equation_closes_whatever_happens(seed: int) -> None:
     """Per date and queue, in rows and bytes; every copy once; depths equal what is carried."""
@@ -50,7 +50,7 @@ def test_the_equation_closes_whatever_happens(seed: int) -> None:
     assert len(told) == life.copies
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), bound=st.sampled_from([1, 600]))
 def test_the_equation_closes_where_sums_take_the_place_of_events(seed: int, bound: int) -> None:
     """At the bound, and over it again and again."""
@@ -62,7 +62,7 @@ def test_the_equation_closes_where_sums_take_the_place_of_events(seed: int, boun
     assert counted == life.copies
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), bound=st.sampled_from([600, 1 << 26]))
 def test_the_equation_closes_over_boots_in_1970(seed: int, bound: int) -> None:
     """Power cuts, and clocks that are right at once, later, or only after another boot."""
@@ -164,12 +164,15 @@ async def test_a_folder_that_takes_no_lines_holds_up_no_message(tmp_path: Path) 
             running = tasks.create_task(it.journal.run())
             await it.hub.stored(5)
             await it.hub.until(lambda: it.journal.statistics().failing is not None, tick_s=1)
+            (warning,) = it.journal.statistics().warnings()
+            assert "its lines cannot be written: " in warning
             await it.hub.stored(5)
             assert len(it.hub.accepted) == 10
             assert it.journal.statistics().journal_lag_seconds > 0
             (tmp_path / "journal").unlink()
             await it.hub.until(lambda: it.feed.bytes_waiting == 0, tick_s=1)
             await it.hub.until(lambda: it.journal.statistics().failing is None, tick_s=1)
+            assert it.journal.statistics().warnings() == []
             running.cancel()
         await it.journal.write_out(close=True)
     lines = read_folder(it.folder)
@@ -295,3 +298,12 @@ async def test_a_closed_segment_is_one_whole_gzip_file(tmp_path: Path) -> None:
         (segment,) = it.folder.glob("date=*/hub=*/*.gz")
         assert not list(it.folder.rglob("*.open"))
     assert len(check_copies(read_segment(segment))) == 18
+
+
+async def test_writing_out_says_whether_all_is_written(tmp_path: Path) -> None:
+    """Whoever gave it no time is told that there may be more."""
+    async with journaling(tmp_path / "queue.db") as it:
+        await it.hub.stored(3)
+        assert not await it.journal.write_out(seconds_max=0)
+        assert await it.journal.write_out()
+        assert it.feed.bytes_waiting == 0

@@ -364,3 +364,32 @@ async def test_lines_are_given_up_where_the_word_of_the_clock_is_damaged(tmp_pat
     lines = read_folder(it.folder)
     assert edges(lines) == [("2026-05-01", "in", 2)]
     assert [line["event"] for line in lines[1:]] == ["enqueued"] * 3
+
+
+async def test_a_clock_that_jumps_years_ahead_costs_few_dates(tmp_path: Path) -> None:
+    """The journal of weeks is not too old at once; an hour of it costs one date."""
+    clock = ManualClock(wall_ms=EVENING_MS, boot_id="a")
+    bounds = Bounds(keep_days=30, bytes_max=1 << 30)
+    async with journaling(tmp_path / "queue.db", clock=clock, bounds=bounds) as it:
+        for _ in range(6):
+            await it.hub.stored(1, a_result(P0, ttl_s=100 * DAY_S))
+            await it.journal.write_out(close=True)
+            await clock.advance(DAY_S)
+        dates = len(list(it.folder.glob("date=*")))
+        assert dates >= 6
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(it.journal.run())
+            await it.hub.until(lambda: it.feed.bytes_waiting == 0, tick_s=1)
+            clock.step_wall(20 * 365 * DAY_S * 1000)
+            for _ in range(61):
+                await clock.advance(60)
+                await it.hub.stored(1, a_result(P0))
+            clock.step_wall(-20 * 365 * DAY_S * 1000)
+            await it.hub.stored(1, a_result(P0))
+            await it.hub.until(lambda: it.feed.bytes_waiting == 0, tick_s=1)
+            running.cancel()
+        left = [path.name for path in it.folder.glob("date=2026-*")]
+        assert dates - 2 <= len(left) <= dates + 1
+        assert 1 <= it.journal.statistics().dropped_not_exported <= 2
+        (warning,) = it.journal.statistics().warnings()
+        assert "before any export" in warning

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import json
-from typing import TYPE_CHECKING
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
 
-from edgehub.journal.delivery import ExportError, deliver, open_target
+from edgehub.cli.journal import CLOSINGS_MAX
+from edgehub.control.server import ControlServer
+from edgehub.journal.delivery import (
+    Delivery,
+    ExportError,
+    FolderTarget,
+    deliver,
+    open_target,
+)
 from edgehub.journal.exports import TARGETS_MAX, ExportBook
 from edgehub.journal.retention import Bounds, drop_segments
 from edgehub.journal.segments import Segments
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
@@ -49,7 +64,10 @@ def test_an_export_has_segments_and_a_manifest(tmp_path: Path) -> None:
     """As the page says, with checksums of what is there."""
     segments = segments_in(tmp_path / "journal", 2)
     out = tmp_path / "out"
-    manifest = deliver(segments.folder, "gw", paths(segments), open_target(str(out)))
+    delivery = deliver(segments.folder, "gw", paths(segments), open_target(str(out)))
+    manifest = delivery.manifest
+    assert manifest is not None
+    assert (delivery.done, delivery.problems) == (paths(segments), {})
     files = content(out)
     stored = json.loads(files.pop("_exports/hub=gw/000000000001-000000000013.json"))
     assert stored == {key: value for key, value in manifest.items() if key != "path"}
@@ -92,13 +110,168 @@ def test_a_target_that_takes_nothing_is_named(tmp_path: Path) -> None:
         open_target("nowhere://bucket")
 
 
-def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
-    """It is not handed on as if it were whole."""
+@pytest.mark.parametrize("damage", ["no gzip", "cut", "a bit", "no lines", "gone", "a folder"])
+def test_a_segment_that_cannot_go_holds_up_no_other(tmp_path: Path, damage: str) -> None:
+    """It is named, and not handed on as if it were whole; what was deleted is no trouble."""
+    segments = segments_in(tmp_path / "journal", 3)
+    bad = paths(segments)[1]
+    file = segments.folder / bad
+    whole = file.read_bytes()
+    file.unlink()
+    match damage:
+        case "no gzip":
+            file.write_bytes(b"no gzip")
+        case "cut":
+            file.write_bytes(whole[:-9])
+        case "a bit":
+            file.write_bytes(whole[:12] + bytes([whole[12] ^ 0xFF]) + whole[13:])
+        case "no lines":
+            file.write_bytes(gzip.compress(b"[1]\n"))
+        case "a folder":
+            file.mkdir()
+        case _:
+            assert damage == "gone"
+    out = tmp_path / "out"
+    delivery = deliver(
+        segments.folder,
+        "gw",
+        [*paths(segments)[:1], bad, *paths(segments)[-1:]],
+        open_target(str(out)),
+    )
+    others = [paths(segments)[0], paths(segments)[-1]]
+    assert sorted(path for path in content(out) if path.startswith("date=")) == others
+    assert delivery.manifest is not None
+    assert [entry["path"] for entry in delivery.manifest["segments"]] == others
+    assert delivery.manifest["dates"] == ["2024-10-04", "2024-10-06"]
+    if damage == "gone":
+        assert (sorted(delivery.done), delivery.problems) == (sorted([*others, bad]), {})
+    else:
+        assert delivery.done == others
+        assert bad in delivery.problems[bad]
+
+
+def test_another_hub_of_the_name_loses_nothing(tmp_path: Path) -> None:
+    """A clone of a hub has segments of the same names; what is whole and not ours stays."""
+    ours, theirs = (segments_in(tmp_path / name, 2, lines=n) for name, n in (("a", 3), ("b", 4)))
+    out = tmp_path / "out"
+    deliver(theirs.folder, "gw", paths(theirs)[:1], open_target(str(out)))
+    before = content(out)
+    delivery = deliver(ours.folder, "gw", paths(ours), open_target(str(out)))
+    assert delivery.done == paths(ours)[1:]
+    assert "another hub" in delivery.problems[paths(ours)[0]]
+    after = content(out)
+    assert {path: after[path] for path in before} == before
+    # What was cut off there, by a copy or a power cut, is no segment of anybody.
+    (out / paths(ours)[0]).write_bytes(before[paths(ours)[0]][:-4])
+    assert deliver(ours.folder, "gw", paths(ours), open_target(str(out))).problems == {}
+    assert (out / paths(ours)[0]).read_bytes() == (ours.folder / paths(ours)[0]).read_bytes()
+
+
+def test_exports_at_once_leave_whole_segments_and_no_parts(tmp_path: Path) -> None:
+    """A timer and a person: both end well; parts of one that was killed go with the next."""
+    segments = segments_in(tmp_path / "journal", 6, lines=2_000)
+    out = tmp_path / "out"
+    part = out / paths(segments)[0]
+    part.parent.mkdir(parents=True)
+    part.with_name(f".{part.name}.0123456789ab.part").write_bytes(b"killed")
+    gate = threading.Barrier(4)
+
+    def export() -> Delivery:
+        gate.wait(10)
+        return deliver(segments.folder, "gw", paths(segments), open_target(str(out)))
+
+    with ThreadPoolExecutor(4) as pool:
+        ended = [pool.submit(export) for _ in range(4)]
+    assert [each.result().problems for each in ended] == [{}] * 4
+    files = content(out)
+    assert len(files) == 7
+    for path in paths(segments):
+        assert files[path] == (segments.folder / path).read_bytes()
+
+
+KILLED = """
+import os, signal, stat, sys
+from pathlib import Path
+from edgehub.journal.delivery import deliver, open_target
+from edgehub.journal.exports import ExportBook
+from edgehub.journal.segments import Segments
+def step():
+    global left
+    left -= 1
+    return left == 0
+def count(event, arguments):
+    changes = event in {"os.rename", "os.mkdir", "os.remove"}
+    if changes or event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        if step():
+            os.kill(os.getpid(), signal.SIGKILL)
+def sync(file, wait=os.fsync):
+    if step():
+        if not stat.S_ISDIR(os.fstat(file).st_mode):
+            os.ftruncate(file, os.fstat(file).st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait(file)
+def export(folder, out):
+    segments = Segments(folder, hub_id="gw", store_id="00112233445566aa")
+    closed = [segment.path for segment in segments.closed()]
+    book = ExportBook(folder / "exports.json")
+    sys.addaudithook(count)
+    os.fsync = sync
+    plan = book.plan(out, closed)
+    if plan:
+        book.done(out, closed, deliver(folder, "gw", plan, open_target(out)).done)
+for line in sys.stdin:
+    folder, out, left = line.rstrip("\\n").split("\\t")
+    left = int(left)
+    child = os.fork()
+    if not child:
+        export(Path(folder), out)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+def test_an_export_killed_at_any_step_is_made_up_for(tmp_path: Path) -> None:
+    """Before each change of a file or folder, and with half of what was not synced: never torn."""
     segments = segments_in(tmp_path / "journal", 1)
-    (path,) = paths(segments)
-    (segments.folder / path).write_bytes(b"no gzip")
-    with pytest.raises(ExportError, match=f"{path} is damaged"):
-        deliver(segments.folder, "gw", [path], open_target(str(tmp_path / "out")))
+    expected = {path: (segments.folder / path).read_bytes() for path in paths(segments)}
+    killed, status = 0, int(signal.SIGKILL)
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while status:
+            out = tmp_path / f"out-{killed}"
+            (segments.folder / "exports.json").unlink(missing_ok=True)
+            process.stdin.write(f"{segments.folder}\t{out}\t{killed + 1}\n")
+            process.stdin.flush()
+            status = int(process.stdout.readline())
+            assert status in {0, signal.SIGKILL}
+            found = content(out) if out.exists() else {}
+            whole = {path: data for path, data in found.items() if path in expected}
+            assert whole.items() <= expected.items()
+            book = ExportBook(segments.folder / "exports.json")
+            if plan := book.plan(str(out), paths(segments)):
+                done = deliver(segments.folder, "gw", plan, open_target(str(out))).done
+                book.done(str(out), paths(segments), done)
+            after = content(out)
+            assert len(after) == 2
+            assert {path: after[path] for path in expected} == expected
+            assert book.exported() == set(expected)
+            killed += status != 0
+    assert killed > 15
+
+
+def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
+    """Synced to the disk as one, with spaces and signs as they stand; a relative one is refused."""
+    segments = segments_in(tmp_path / "journal", 1)
+    out = tmp_path / "of the #3 line"
+    target = open_target(f"file://{out}")
+    assert isinstance(target, FolderTarget)
+    deliver(segments.folder, "gw", paths(segments), target)
+    assert len(content(out)) == 2
+    with pytest.raises(ExportError, match="absolute"):
+        open_target("file://reports/here")
 
 
 def test_a_database_made_anew_does_not_replace_an_older_manifest(tmp_path: Path) -> None:
@@ -119,6 +292,72 @@ def test_a_database_made_anew_does_not_replace_an_older_manifest(tmp_path: Path)
     ]
 
 
+class BusyHub:
+    """Answers as a hub whose events come faster than it can write their lines.
+
+    Args:
+        folder: Of its segments.
+        behind: So many times some events have no lines yet when the growing segment is closed.
+    """
+
+    def __init__(self, folder: Path, behind: int) -> None:
+        self.segments = Segments(folder, hub_id="gw", store_id="00112233445566aa")
+        self.behind = behind
+        self.closings = 0
+        self.exported: list[str] = []
+
+    async def plan(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Close a segment, if asked to, and list those that were not exported."""
+        if closing := arguments["close"]:
+            self.closings += 1
+            day = DAY + self.closings
+            segment = self.segments.begin(day, 24 * day, self.closings)
+            self.segments.append(segment, [f'{{"commit":{self.closings}}}\n'])
+            self.segments.close(segment)
+        left = [path for path in paths(self.segments) if path not in self.exported]
+        return {
+            "folder": str(self.segments.folder),
+            "hub_id": "gw",
+            "segments": left,
+            "complete": not closing or self.closings > self.behind,
+            "held_segments": 0,
+            "clock": {"trusted": True, "reason": ""},
+        }
+
+    async def note(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Note what arrived."""
+        self.exported += arguments["segments"]
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("behind", "closings", "code"), [(0, 1, 0), (3, 4, 0), (999, CLOSINGS_MAX, 75)]
+)
+async def test_closing_goes_on_until_all_events_have_lines(
+    tmp_path: Path, behind: int, closings: int, code: int
+) -> None:
+    """Within a bound; then exit code 75 says that some could not go."""
+    hub = BusyHub(tmp_path / "journal", behind)
+    commands = {"journal plan": hub.plan, "journal exported": hub.note}
+    server = ControlServer(tmp_path / "control.sock", commands)
+    await server.open()
+    (tmp_path / "edgehub.toml").write_text(f'data_dir = "{tmp_path}"\n')
+    command = ["-m", "edgehub", "--config", str(tmp_path / "edgehub.toml"), "journal", "export"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *command, str(tmp_path / "out"), "--close", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, told = await process.communicate()
+    await server.close()
+    assert process.returncode == code, told
+    assert hub.closings == closings
+    assert json.loads(out)["complete"] == (code == 0)
+    assert (b"come too fast" in told) == (code == 75)
+    assert sorted(hub.exported) == paths(hub.segments)
+    assert len(hub.exported) == closings
+
+
 def test_a_plan_is_kept_until_it_is_done(tmp_path: Path) -> None:
     """Segments that are closed meanwhile wait for the next one; each target has its own."""
     book = ExportBook(tmp_path / "exports.json")
@@ -132,6 +371,30 @@ def test_a_plan_is_kept_until_it_is_done(tmp_path: Path) -> None:
     again.done("b", ["2", "3"])
     assert again.targets() == ["a", "b"]
     again.done("c", [])
+
+
+def test_what_could_not_go_comes_again_and_holds_up_nothing(tmp_path: Path) -> None:
+    """It is planned anew, with what was closed since; a target without anything is no target."""
+    book = ExportBook(tmp_path / "exports.json")
+    assert book.plan("a", ["1", "2"]) == ["1", "2"]
+    book.done("a", ["1", "2"], [])
+    assert book.targets() == []
+    assert book.plan("a", ["1", "2", "3"]) == ["1", "2", "3"]
+    book.done("a", ["1", "2", "3"], ["1", "3", "somebody else's"])
+    assert book.exported() == {"1", "3"}
+    assert book.plan("a", ["1", "2", "3"]) == ["2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "", "null", "[1]", '"a"', '{"0":1}', '{"0":{}}', '{"0":{"plan":[1],"exported":[]}}'],
+)
+def test_a_book_of_another_form_is_begun_anew(tmp_path: Path, text: str) -> None:
+    """Whatever somebody left there stops no journal."""
+    (tmp_path / "exports.json").write_text(text)
+    book = ExportBook(tmp_path / "exports.json")
+    assert book.exported() == set()
+    assert book.plan("0", ["1"]) == ["1"]
 
 
 def test_targets_are_bounded_and_a_broken_book_is_begun_anew(tmp_path: Path) -> None:
@@ -151,7 +414,12 @@ def test_old_segments_go_and_those_never_exported_are_counted(tmp_path: Path) ->
     book = ExportBook(tmp_path / "exports.json")
     book.plan("out", paths(segments)[:1])
     book.done("out", paths(segments))
-    found = drop_segments(segments, book, Bounds(keep_days=1, bytes_max=1 << 30), today=DAY + 3)
+    bounds = Bounds(keep_days=1, bytes_max=1 << 30)
+    # An hour each, so that a clock that jumps ahead and back does not cost all of them.
+    far = drop_segments(segments, book, bounds, today=DAY + 9_999)
+    assert len(far.kept) == 3
+    assert far.not_exported == 0
+    found = drop_segments(segments, book, bounds, today=DAY + 3)
     assert list(found.kept) == paths(segments)
     assert len(found.kept) == 2
     assert found.not_exported == 1

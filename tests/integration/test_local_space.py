@@ -93,6 +93,23 @@ async def test_no_local():
         await client.close()
 
 
+async def test_a_filter_takes_the_level_above_its_rest():
+    """M-04: `te/plant/3/#` takes `te/plant/3` and what is below it; retained ones come likewise."""
+    topics = ("te/plant/3", "te/plant/3/", "te/plant/3/x", "te/plant/33", "te/plant")
+    async with running() as bench:
+        client = await Client5.signed_in(bench.port, "a")
+        await client.subscribe("te/plant/3/#")
+        sender = await Client5.signed_in(bench.port, "b")
+        for topic in topics:
+            assert await published(sender, topic, retain=True) == 0
+        assert [topic for topic, _ in await got(client, 3)] == list(topics[:3])
+        late = await Client5.signed_in(bench.port, "c")
+        await late.subscribe("te/plant/3/#")
+        assert sorted(topic for topic, _ in await got(late, 3)) == sorted(topics[:3])
+        for each in (client, sender, late):
+            await each.close()
+
+
 async def test_dollar_topics_need_a_filter_of_their_own():
     """M-03: of `#` and `$edge/#` only the second takes topics of the hub, so one copy comes."""
     async with running() as bench:
@@ -101,11 +118,17 @@ async def test_dollar_topics_need_a_filter_of_their_own():
         retained = await client.read(mqtt5.PublishPacket)
         assert (retained.topic, retained.retain) == ("$edge/clients/watch/connected", True)
         client.send(mqtt5.PubAckPacket(retained.packet_id))
+        wild = await Client5.signed_in(bench.port, "wild")
+        # With these alone nothing of the hub comes, neither what is retained nor what is new.
+        assert await wild.subscribe("#", "+/clients/+/connected", "+/#") == [1, 1, 1]
+        assert await got(client) == [("$edge/clients/wild/connected", b"1")]
         other = await Client5.signed_in(bench.port, "site/7")
         assert await got(client) == [("$edge/clients/site%2F7/connected", b"1")]
         await gone(bench, other)
         assert await got(client) == [("$edge/clients/site%2F7/connected", b"0")]
-        await client.close()
+        assert await got(wild, 0) == []
+        for each in (client, wild):
+            await each.close()
 
 
 async def test_clients_as_topics():

@@ -134,6 +134,30 @@ async def test_redelivered_registrations_change_nothing(tmp_path: Path) -> None:
         assert hub.mapping.document()["entities"] == 51
 
 
+async def test_what_is_retained_says_nothing_new_at_a_start(tmp_path: Path) -> None:
+    """Twins, units, declarations, commands under way, alarms and health: two restarts, no row."""
+    path, cloud = tmp_path / "q.db", Cloud()
+    service = "device/main/service/feeder"
+    async with gateway(path, cloud) as hub:
+        hub.register(A, "A")
+        hub.send(f"te/{service}", {"@type": "service", "@id": "S"}, retain=True)
+        hub.send(f"te/{service}/status/health", {"status": "down"}, retain=True)
+        hub.send(f"te/{A}/twin/room", '"B12"', retain=True)
+        hub.send(f"te/{A}/m/env/meta", {"t": {"unit": "K"}}, retain=True)
+        hub.send(f"te/{A}/cmd/restart", {}, retain=True)
+        hub.send(f"te/{A}/cmd/restart/c8y-mapper-7", {"status": "executing"}, retain=True)
+        hub.send(f"te/{A}/a/hot", {"severity": "major"}, retain=True)
+        await hub.drained()
+    said = [row for row in cloud.rows if row[1] not in {"114", "500"}]
+    assert ("c8y/s/us", "102,S,service,feeder,down") in said
+    for _ in range(2):
+        again = Cloud()
+        again.created |= cloud.created
+        async with gateway(path, again) as hub:
+            await hub.drained()
+        assert [row for row in again.rows if row[1] not in {"114", "500"}] == []
+
+
 async def test_a_purged_creation_parks_its_rows(tmp_path: Path) -> None:
     """What a person removes is as good as refused."""
     cloud = Cloud()

@@ -74,16 +74,18 @@ async def test_registration_change_and_removal_are_answered_once_durable(tmp_pat
     ("order", "error", "reason"),
     [
         (("register", A, {"@type": "thing"}), MappingError, "`@type` is `thing`"),
-        (("register", "a/b/c/d/e", CHILD), MappingError, "more than four segments"),
+        (("register", "a/b/c/d/e", CHILD), EntityArgumentError, "more than four segments"),
         (("register", "device/main//", {"@type": "service"}), MappingError, "main device"),
         (("register", "a\x07", CHILD), EntityArgumentError, "cannot stand in a topic"),
-        (("register", "a" * 65_536, CHILD), MappingError, "at most 1024 characters"),
+        (("register", "a" * 65_536, CHILD), EntityArgumentError, "at most 1024 characters"),
         (("register", "a\ud800", CHILD), EntityArgumentError, "cannot stand in a topic"),
         (("register", A, {**CHILD, "n": 2**70}), MappingError, "cannot be passed on"),
         (("change", A, {"@parent": B}), UnknownEntityError, "device/a// is not registered"),
         (("change", "device/main//", {"name": "x"}), EntityArgumentError, "not name"),
         (("change", "device/main//", {}), EntityArgumentError, "not nothing"),
+        (("change", "a/+", {"@parent": B}), EntityArgumentError, "holds a wildcard"),
         (("remove", A), UnknownEntityError, "edgehub entity list"),
+        (("remove", "a/b/c/d/e"), EntityArgumentError, "more than four segments"),
         (("remove", "device/main//"), MappingError, "cannot be deregistered"),
     ],
 )
@@ -111,12 +113,54 @@ async def test_commands_check_their_arguments(tmp_path: Path) -> None:
             await commands["entity show"]({"topic_id": 7})
         with pytest.raises(EntityArgumentError, match="want `root`"):
             await commands["entity list"]({"root": ""})
+        with pytest.raises(UnknownEntityError, match="x/// is not registered"):
+            await commands["entity list"]({"parent": "x"})
         with pytest.raises(EntityArgumentError, match="want `document`"):
             await commands["entity register"]({"topic_id": A, "document": "x"})
         answer = await commands["entity register"]({"topic_id": A, "document": CHILD})
         assert answer["outcome"] == "registered"
         assert (await commands["entity remove"]({"topic_id": A}))["removed"] == [A]
         assert (await commands["entity pending"]({}))["messages"] == 0
+
+
+@pytest.mark.parametrize("has_child", [False, True])
+async def test_a_removed_entity_leaves_nothing_that_brings_it_back(
+    tmp_path: Path, has_child: bool
+) -> None:
+    """Whatever is retained below its topic id goes, of its children too; of others nothing."""
+    path = tmp_path / "q.db"
+    late = ["e/x/meta", "status/disk", "config", "twin/big", "m/", "x/y/z"]
+    async with gateway(path, away(), auto_register=True) as hub:
+        desk = desk_of(hub)
+        for topic_id in (A, B, *(["device/c//"] if has_child else [])):
+            below = {"@parent": A} if topic_id == "device/c//" else {}
+            await desk.register(topic_id, {**CHILD, **below})
+            for channel in late:
+                body = b'"%s"' % (b"x" * 20_000) if channel == "twin/big" else b'{"v":1}'
+                hub.send(f"te/{topic_id}/{channel}", body, retain=True)
+        await hub.quiet()
+        assert len(hub.space.retained("te/#")) == (21 if has_child else 14)
+        await desk.remove(A)
+        topics = {message.topic for message in hub.space.retained("te/#")}
+        assert topics == {f"te/{B}", *(f"te/{B}/{channel}" for channel in late)}
+    async with gateway(path, away(), auto_register=True) as hub:
+        assert [each["@topic-id"] for each in desk_of(hub).entities()] == ["device/main//", B]
+        assert desk_of(hub).pending()["messages"] == 0
+
+
+async def test_a_move_that_automatic_registration_forbids_is_answered_with_advice(
+    tmp_path: Path,
+) -> None:
+    """Whoever asked for it hears it, not only the errors topic."""
+    async with gateway(tmp_path / "q.db", away(), auto_register=True) as hub:
+        hub.measure(A, 1)
+        desk = desk_of(hub)
+        answer = await desk.register(B, CHILD)
+        assert "advice" not in answer
+        answer = await desk.change(A, {"@parent": B})
+        assert (answer["outcome"], answer["entity"]["@parent"]) == ("unchanged", "device/main//")
+        assert "stays below device/main//, not device/b//" in answer["advice"]
+        assert "auto_register = false" in answer["advice"]
 
 
 async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path: Path) -> None:

@@ -160,7 +160,6 @@ def priorities_of(seed: int) -> dict[str, int]:
 
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -191,7 +190,6 @@ async def test_parents_before_children_and_creations_before_data(
 
 @settings(
     max_examples=EXAMPLES // 2,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

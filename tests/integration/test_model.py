@@ -36,7 +36,6 @@ HUNG_S = 15.0
 SETTINGS = settings(
     max_examples=300 if SOAK else 30,
     stateful_step_count=60 if SOAK else 20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

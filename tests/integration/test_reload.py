@@ -132,6 +132,56 @@ async def test_a_long_back_off_is_not_waited_for(tmp_path: Path) -> None:
         assert peer.published == bodies(5)
 
 
+async def test_a_password_that_was_corrected_is_told(tmp_path: Path) -> None:
+    """No setting changed, but what the file holds: that is an outcome, once."""
+    secret = tmp_path / "secret"
+    secret.write_text("wrong", "utf-8")
+    bench = Bench(
+        tmp_path,
+        ManualClock(),
+        upstream=upstream(free_port(), username="gw", password_file=secret),
+    )
+    bench.manifest(ALL_UPSTREAM)
+    async with running(bench):
+        assert (await bench.reload())["outcome"] == "unchanged"
+        secret.write_text("right", "utf-8")
+        outcome = await bench.reload()
+        assert outcome["outcome"] == "applied"
+        assert outcome["files_changed"] == ["upstream.password_file"]
+        assert outcome["applied"] == []
+        assert (await bench.reload())["outcome"] == "unchanged"
+        secret.unlink()
+        outcome = await bench.reload()
+        assert [fault["key"] for fault in outcome["faults"]] == ["upstream.password_file"]
+
+
+async def test_a_running_hub_explains_by_the_routes_in_force(tmp_path: Path) -> None:
+    """Those of its manifest and those that were added since, and with its own name."""
+    bench = Bench(tmp_path, ManualClock())
+    bench.manifest(ALL_UPSTREAM)
+    async with running(bench):
+        own = "FROM /messages/* WHERE $connectionDeviceId = 'press-1' INTO $upstream"
+        body = {"route": own, "priority": 1}
+        assert "error" not in await bench.command("route add", id="own", body=body)
+        document = await bench.command("route explain", message={"device": "press-1"})
+        assert document["of"] == "hub"
+        verdicts = {verdict["route"]: verdict for verdict in document["routes"]}
+        assert verdicts["own"]["outcome"] == "routed"
+        assert verdicts["all"] | {"reason": ""} == {
+            "route": "all",
+            "endpoint": "upstream",
+            "priority": 3,
+            "ttl_s": 7200,
+            "outcome": "beaten",
+            "reason": "",
+            "winner": "own",
+            "line": None,
+            "column": None,
+        }
+        with pytest.raises(EdgeHubError, match="`devize` is not known"):
+            await bench.command("route explain", message={"devize": "press-1"})
+
+
 async def test_rows_in_flight_leave_again_through_the_new_endpoint(tmp_path: Path) -> None:
     """What the old peer did not confirm goes back to its place, so the order holds."""
     async with mqtt_peer() as old, mqtt_peer() as new:

@@ -8,6 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from edgehub.clock import SystemClock
 from edgehub.selftest.device import Device
@@ -18,6 +19,7 @@ from edgehub.selftest.latency import measure_disk
 from edgehub.selftest.ledger import Ledger
 from edgehub.selftest.scratch import SETTINGS, SelfTestError, scratch_folder
 from edgehub.store import Store, StoreOptions
+from tests.support.process_tree import processes_that_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,6 +115,35 @@ async def test_a_hub_that_ends_by_itself_ends_the_test(folder: Path):
                 await hub.outlives(20)
         finally:
             await hub.close()
+
+
+async def _start(folder: Path) -> None:
+    async with asyncio.TaskGroup() as group:
+        hub = HubProcess(folder, group, SystemClock())
+        try:
+            await hub.start()
+        finally:
+            await hub.close()
+
+
+@pytest.mark.parametrize("turns", [(0, 1), (1, 1), (2, 1), (4, 2), (6, 3)], ids=str)
+def test_an_impatient_operator_leaves_no_hub(folder: Path, turns: tuple[int, int]):
+    """Ctrl-C, and again, while a hub is being started: it is gone before its folder is."""
+
+    async def press() -> None:
+        starting = asyncio.create_task(_start(folder))
+        for turns_before in turns:
+            for _ in range(turns_before + 1):
+                await asyncio.sleep(0)
+            starting.cancel()
+        done, _ = await asyncio.wait({starting}, timeout=20)
+        assert done
+        assert processes_that_name(str(folder)) == []
+        assert starting.cancelled()
+
+    # The loop of the command itself, whose processes begin in other turns than asyncio's.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(press())
 
 
 async def test_the_disk_is_measured(folder: Path):

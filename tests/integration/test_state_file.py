@@ -77,9 +77,69 @@ async def test_another_programs_file_is_left_alone(tmp_path):
         await StateFile.open(path)
 
 
-async def test_what_is_no_database_is_refused_with_a_hint(tmp_path):
-    """The hub says which file, and what to do."""
+@pytest.mark.parametrize("spoil", ["garbage", "header", "half"])
+async def test_a_damaged_file_is_set_aside_and_the_hub_starts(tmp_path, spoil):
+    """It costs what was in it, not the start; status says so until the old file is gone."""
     path = tmp_path / "state.db"
-    await asyncio.to_thread(path.write_bytes, b"no database at all" * 100)
-    with pytest.raises(StartupError, match=r"state\.db cannot be opened"):
-        await StateFile.open(path)
+    file = await StateFile.open(path, [SCRIPT])
+    await file.run(insert(*range(5000)))
+    await file.close()
+    assert not file.warnings()
+    content = await asyncio.to_thread(path.read_bytes)
+    spoilt = {
+        "garbage": b"no database at all" * 100,
+        "header": content[:100],
+        "half": content[: len(content) // 2],
+    }[spoil]
+    await asyncio.to_thread(path.write_bytes, spoilt)
+    for _ in range(2):
+        file = await StateFile.open(path, [SCRIPT])
+        (name,) = file.damaged
+        assert name.startswith("state.db.damaged-")
+        assert name in file.warnings()[0]
+        await file.close()
+    aside = path.with_name(name)
+    assert await asyncio.to_thread(aside.read_bytes) == spoilt
+    await asyncio.to_thread(aside.unlink)
+    file = await StateFile.open(path, [SCRIPT])
+    assert not file.warnings()
+    await file.run(insert(9999))
+    await file.close()
+
+
+@pytest.mark.parametrize("page", [4, 6, 9])
+async def test_rows_around_a_bad_page_are_kept(tmp_path, page):
+    """A table is read from both ends; the other tables are whole."""
+    path = tmp_path / "state.db"
+    file = await StateFile.open(path, [SCRIPT])
+    await file.run(insert(*range(5000)))
+    await file.run(lambda connection: connection.execute("INSERT INTO two (b) VALUES ('kept')"))
+    await file.close()
+
+    def spoil():
+        with path.open("r+b") as raw:
+            raw.seek(page * 4096)
+            assert len(raw.read(4096)) == 4096
+            raw.seek(page * 4096)
+            raw.write(bytes(4096))
+
+    await asyncio.to_thread(spoil)
+    file = await StateFile.open(path, [SCRIPT])
+    assert file.damaged
+    assert 3000 < await file.run(count) < 5000
+    assert await file.run(
+        lambda connection: connection.execute("SELECT b FROM two").fetchall()
+    ) == [("kept",)]
+    await file.close()
+
+
+async def test_a_replacement_that_was_cut_off_is_gone_on_with(tmp_path):
+    """Between the two names nothing is lost: the copy that was whole takes its place."""
+    path = tmp_path / "state.db"
+    file = await StateFile.open(path, [SCRIPT])
+    await file.run(insert(1, 2, 3))
+    await file.close()
+    await asyncio.to_thread(path.rename, path.with_name("state.db.salvaged"))
+    file = await StateFile.open(path, [SCRIPT])
+    assert await file.run(count) == 3
+    await file.close()

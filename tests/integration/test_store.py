@@ -16,7 +16,7 @@ from edgehub.message import (
     Refusal,
     module_input,
 )
-from edgehub.store import QueueState, Store, StoreOptions
+from edgehub.store import Caps, Overflow, QueueState, Store, StoreOptions
 from tests.support.stores import (
     LAB,
     P0,
@@ -231,6 +231,24 @@ async def test_offsets_are_not_used_twice_after_a_crash(tmp_path: Path) -> None:
         await hub.stored(1)
         (row,) = await read_all(hub.queue())
         assert row.offset > rows[-1].offset
+
+
+async def test_ids_of_dropped_messages_are_not_used_twice_after_crashes(tmp_path: Path) -> None:
+    """A life that stored nothing has handed out ids all the same: the next one skips them."""
+    path = tmp_path / "0" / "queue.db"
+    options = StoreOptions(caps=Caps(rows=1, overflow=Overflow.DROP_NEWEST))
+    async with running(path, options=options) as hub:
+        await hub.stored(1)
+        path = crash_copy(path, tmp_path / "1")
+    ids = set()
+    for life in range(2, 6):
+        async with running(path, options=options) as hub:
+            hub.send(None, a_result())
+            hub.send(None, a_result())
+            assert hub.queue().statistics().depth == 1
+            ids |= {message.message_id for message in hub.sent}
+            path = crash_copy(path, tmp_path / str(life))
+    assert len(ids) == 8
 
 
 async def test_recency_fields_are_stored(tmp_path: Path) -> None:

@@ -331,7 +331,39 @@ async def test_a_lost_log_is_reported_and_uses_no_offset_again(
     async with running(copy) as hub:
         assert are_bodies(bodies(await read_all(hub.queue())), 0, 40) == set(range(20, 40))
         assert hub.store.statistics().next_offset >= next_offset
+        (warning,) = store_warnings(hub.store.statistics())
+        assert "the newest messages are lost" in warning
     assert "store.log_missing" in capsys.readouterr().out
+    async with running(copy) as hub:
+        assert store_warnings(hub.store.statistics()) == []
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+@pytest.mark.parametrize("was_closed", [False, True])
+async def test_a_file_that_is_gone_is_reported_and_uses_no_offset_again(
+    tmp_path: Path, *, is_empty: bool, was_closed: bool
+) -> None:
+    """A hub has left one: that it is not there, or empty, is no first start."""
+    path = tmp_path / "q.db"
+    async with running(path) as hub:
+        assert store_warnings(hub.store.statistics()) == []
+        await hub.stored(20)
+        copy = crash_copy(path, tmp_path / "crash")
+        lock = path.with_name("q.db.lock").read_bytes()
+        next_offset = hub.store.statistics().next_offset
+    if was_closed:
+        lock = path.with_name("q.db.lock").read_bytes()
+    copy.with_name("q.db.lock").write_bytes(lock)
+    for each in ("q.db-wal", "q.db"):
+        copy.with_name(each).unlink(missing_ok=True)
+    if is_empty:
+        copy.touch()
+    async with running(copy) as hub:
+        (warning,) = store_warnings(hub.store.statistics())
+        assert "what waited in it is lost" in warning
+        assert hub.store.statistics().next_offset >= next_offset
+    async with running(copy) as hub:
+        assert store_warnings(hub.store.statistics()) == []
 
 
 async def test_the_index_of_the_log_may_go(tmp_path: Path) -> None:

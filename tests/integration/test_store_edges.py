@@ -12,6 +12,7 @@ from edgehub.errors import StartupError
 from edgehub.message import Refusal
 from edgehub.store import QueueState, Store, StoreOptions
 from edgehub.store import database as database_module
+from edgehub.store import held_rows as held_rows_module
 from edgehub.store import reader as reader_module
 from tests.support.stores import (
     FaultPlan,
@@ -45,7 +46,7 @@ async def test_cancelled_waiter_of_an_operation_harms_nobody(tmp_path: Path) -> 
 
 async def test_skipped_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the bound of skipped rows the queue reads no further until something is released."""
-    monkeypatch.setattr(reader_module, "HELD_ROWS_MAX", 10)
+    monkeypatch.setattr(held_rows_module, "HELD_ROWS_MAX", 10)
     async with running(tmp_path / "q.db") as hub:
         await hub.stored(10, device="slow")
         await hub.stored(5, device="fast")

@@ -382,7 +382,6 @@ def _recency(priority: Priority, seconds: int) -> Recency | None:
 @pytest.mark.timeout(3600 if SOAK else 60)
 @settings(
     max_examples=500 if SOAK else 12,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -243,7 +243,6 @@ class Run:
 
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -258,7 +257,7 @@ def test_store_behaves_as_lists_do(seed: int, cache: int, entire: bool) -> None:
         asyncio.run(Run(Path(directory), seed, options).play(40))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), linger=st.sampled_from([0, 5, 1000]))
 def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(seed: int, linger: int) -> None:
     """With crashes at any moment: acknowledged = delivered or still there; FIFO; no repeats."""

@@ -165,6 +165,30 @@ async def test_the_fallback_priority_stays_in_the_order_of_offsets(tmp_path: Pat
         ]
 
 
+async def test_lower_rows_that_moved_in_come_before_those_given_back(tmp_path: Path) -> None:
+    """Rows that come back, and rows released, keep to the order of those that moved in below."""
+    async with running(tmp_path / "q.db") as hub:
+        await hub.stored(8, recent(10))
+        late = await hub.queue().read_batch(3, 1 << 20)
+        await demoted(hub, 16)
+        await demoted(hub)
+        queue = hub.queue(P7)
+        before = await queue.read_batch(3, 1 << 20)
+        assert [row.offset for row in before] == [4, 5, 6]
+        hub.queue().give_back(late, attempted=False)
+        await demoted(hub, 16)
+        await demoted(hub)
+        assert depths(hub) == {7: 8}
+        seen = await queue.read_batch(1, 1 << 20)
+        queue.hold_row(4)
+        queue.give_back(before[:2], attempted=False)
+        seen += await queue.read_batch(1, 1 << 20)
+        queue.release_row(4)
+        for _ in range(4):
+            seen += await queue.read_batch(1, 1 << 20)
+        assert [row.offset for row in seen] == [1, 2, 3, 4, 5, 7]
+
+
 async def test_no_fallback_priority_means_the_default_one(tmp_path: Path) -> None:
     """Absent in the manifest is 2 000 000 000, behind all others; several fallbacks go apart."""
     async with running(tmp_path / "q.db") as hub:

@@ -37,9 +37,8 @@ FIFO_BACKLOG_S = 4
 # Twice the round trip passes until a broker that holds confirmations back has told of what arrived
 # at a new rate; the kernel's congestion control may take a tenth besides.
 CHANGED_USED_MIN = 0.75
-# Behind such a broker payloads of several messages leave gaps, and still carry much more; on the
-# thinnest link they hold few.
-BATCHES_HELD_USED_MIN = 0.4
+# On the thinnest link payloads hold few messages, and behind such a broker they leave gaps.
+BATCHES_THIN_HELD_USED_MIN = 0.65
 BATCHES_LONG_USED_MIN = 0.85
 
 
@@ -88,8 +87,8 @@ async def test_batches_carry_several_times_as_much(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kbit_s", [10, 64])
-@pytest.mark.parametrize(("rtt_s", "holds"), [(0.0, True), (0.6, True), (0.6, False)])
+@pytest.mark.parametrize("kbit_s", [10, 64, 256])
+@pytest.mark.parametrize(("rtt_s", "holds"), [(0.0, True), (0.2, True), (0.6, True), (0.6, False)])
 async def test_batches_on_thin_links(
     kbit_s: int, rtt_s: float, holds: bool, tmp_path: Path
 ) -> None:
@@ -104,10 +103,11 @@ async def test_batches_on_thin_links(
         print(f"\n{kind} {kbit_s} kbit/s {rtt_s} s, holds {holds}: {outcomes[kind]}")
     batches = outcomes["batches"]
     used_min = BATCHES_LONG_USED_MIN if rtt_s else USED_MIN
-    assert batches.used > (BATCHES_HELD_USED_MIN if rtt_s and holds else used_min)
+    if holds and rtt_s and kbit_s <= 10:
+        used_min = BATCHES_THIN_HELD_USED_MIN
+    assert batches.used > used_min
     assert batches.wait_s(0.99) < _floor_s(kbit_s)
-    gain_min = (1.5 if rtt_s and holds else 2) if kbit_s <= 10 else (2 if rtt_s and holds else 4)
-    assert batches.bodies_s > gain_min * outcomes["mqtt"].bodies_s
+    assert batches.bodies_s > (2 if kbit_s <= 10 else 5) * outcomes["mqtt"].bodies_s
 
 
 @pytest.mark.soak

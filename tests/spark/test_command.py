@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -69,10 +70,43 @@ def test_exit_codes_come_through(tmp_path: Path):
     """Usage is 2 and starts nothing; what the job says is the command's."""
     assert edgehub("report", "2026-13-01", "--input", "x", "--output", "y").returncode == 2
     assert edgehub("report", DATE, "--output", "y").returncode == 2
+    wrong = edgehub("report", DATE, "--input", "x", "--output", "y", "--memory", "2 GB")
+    assert wrong.returncode == 2
+    assert "write it like 2g" in wrong.stderr
     missing = str(tmp_path / "missing")
     told = edgehub("report", DATE, "--input", missing, "--output", missing, "--memory", "512m")
     assert told.returncode == 1
     assert f"--input {missing}: no such folder" in told.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_stops_the_command_stops_the_report(tmp_path: Path, number: signal.Signals):
+    """Neither Python nor Java runs on, and the temporary folder is gone."""
+    a_java(tmp_path / "java", "17.0.1")
+    java = tmp_path / "java" / "bin" / "java"
+    running = tmp_path / "running"
+    os.mkfifo(running)
+    # It tells that it runs, and holds the pipe for as long as it does.
+    version = """[ $# -gt 1 ] || exec echo 'version "17"'"""
+    java.write_text(f"#!/bin/sh\n{version}\nexec >{running}\necho x\nexec cat\n")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = ["report", DATE, "--input", str(tmp_path), "--output", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edgehub", *command],
+        env={**os.environ, "JAVA_HOME": str(tmp_path / "java"), "TMPDIR": str(scratch)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with running.open("rb") as pipe:
+        assert pipe.read(2) == b"x\n"
+        assert list(scratch.iterdir()) != []
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+        assert pipe.read() == b""
+    assert process.returncode == 1
+    assert "the job was ended by SIGTERM" in told
+    assert [path.name for path in scratch.iterdir() if path.name.startswith("edgehub")] == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from analytics import job
 from analytics.args import parse_args
@@ -31,9 +32,9 @@ class Runs:
         self.output = folder / "output"
         self.export.mkdir()
 
-    def run(self) -> int:
+    def run(self, *more: str) -> int:
         """Run the job and give its exit code."""
-        given = [f"--input={self.export}", f"--output={self.output}", f"--date={DATE}"]
+        given = [f"--input={self.export}", f"--output={self.output}", f"--date={DATE}", *more]
         return job.run(self.spark, parse_args(given))
 
     def results(self) -> Results:
@@ -117,9 +118,77 @@ def test_a_rerun_replaces_its_own_date_only(runs: Runs, capsys: pytest.CaptureFi
     assert contents(runs.output, "2026-11-27") == other
 
 
+def test_a_date_that_has_no_lines_any_more_is_emptied(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+):
+    """What was told of it is gone with them, other dates stay."""
+    a_day().write(runs.export, extra=b"torn\n")
+    assert runs.run() == 0
+    tables = {folder.parent.name for folder in runs.output.rglob(f"date={DATE}")}
+    for folder in list(runs.output.rglob(f"date={DATE}")):
+        shutil.copytree(folder, folder.with_name("date=2026-11-27"))
+    other = contents(runs.output, "2026-11-27")
+    shutil.rmtree(runs.export / f"date={DATE}")
+    assert runs.run() == 0
+    assert "outcome=empty" in capsys.readouterr().out
+    left = [file.name for file in contents_of(runs.output, DATE) if file.suffix != ".crc"]
+    assert left == ["metrics.json"]
+    assert contents(runs.output, "2026-11-27") == other
+    assert tables >= {"quarantine", "balance", "expiry", "report"}
+
+
+def test_a_run_that_was_cut_off_leaves_no_metrics(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """They say that the rest is whole, so those of the run before go first."""
+    a_day().write(runs.export)
+    assert runs.run() == 0
+    assert runs.results().metrics["outcome"] == "done"
+    shutil.rmtree(runs.output / "losses", ignore_errors=True)
+    shutil.rmtree(runs.output / "expiry")
+    (runs.output / "expiry").write_text("in the way")
+    assert runs.run() == 1
+    assert "expiry" in capsys.readouterr().err
+    assert not runs.results().page.with_name("metrics.json").exists()
+    (runs.output / "expiry").unlink()
+    assert runs.run() == 0
+    assert runs.results().metrics["tables"]["expiry"] == len(runs.results().table("expiry")) == 1
+
+
+def test_signs_in_paths_are_no_pattern(runs: Runs):
+    """Folders may have any name that the system allows."""
+    runs.export = runs.export.with_name("a b[1]{x,y}*?%20#\\ü")
+    runs.output = runs.output.with_name("out [2]{x}*")
+    a_day().write(runs.export)
+    broken = HandJournal(DATE, hub="broken").write(runs.export)
+    broken.write_bytes(b"no gzip")
+    assert runs.run("--exclude-hub=broken") == 0
+    # DuckDB takes them for patterns too.
+    plain = runs.output.with_name("plain")
+    runs.output = shutil.copytree(runs.output, plain)
+    assert runs.results().metrics["lines"] == len(a_day().lines)
+    assert len(runs.results().table("balance")) == 2
+
+
+def test_java_that_ends_is_told(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The kernel ends what takes too much memory: exit code 1 and a hint, no traceback."""
+
+    def ended(*_: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(job, "_report", ended)
+    assert runs.run() == 1
+    assert "out of memory?" in capsys.readouterr().err
+
+
+def contents_of(output: Path, date: str) -> list[Path]:
+    """List all files of a date."""
+    return [file for folder in output.rglob(f"date={date}") for file in folder.iterdir()]
+
+
 def contents(output: Path, date: str) -> dict[str, bytes]:
     """Give all files of a date."""
-    files = [file for folder in output.rglob(f"date={date}") for file in folder.iterdir()]
+    files = contents_of(output, date)
     return {str(file): file.read_bytes() for file in files}
 
 

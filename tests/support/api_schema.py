@@ -48,7 +48,6 @@ def ask(
 
     @settings(
         max_examples=examples,
-        deadline=None,
         database=None,
         phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),

@@ -77,9 +77,16 @@ class BrokerHub:
                 await asyncio.sleep(STEP_S)
 
     async def until_subscribed(self, *wires: str) -> None:
-        """Wait until the broker granted exactly these subscriptions."""
+        """Wait until the broker granted exactly these subscriptions, and has taken back others."""
+        head = self.hub._brokering.head  # noqa: SLF001 - what is being taken back is shown nowhere
+        assert head is not None
+        known = head._subscriptions  # noqa: SLF001 - likewise
         await self.until(
-            lambda: self.broker["state"] == "up" and set(self.broker["subscriptions"]) == set(wires)
+            lambda: (
+                self.broker["state"] == "up"
+                and set(self.broker["subscriptions"]) == set(wires)
+                and not any(each.is_leaving for each in known)
+            )
         )
 
 

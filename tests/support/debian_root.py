@@ -50,6 +50,13 @@ def make_wheels(folder: Path, *further: str) -> Path:
     return wheels
 
 
+def add_wheels(wheels: Path, *requirements: str) -> None:
+    """Fetch further packages and what they need, built here where only sources are published."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
+    versions = ["--constraint", str(ROOT / "constraints.txt")]
+    _run([*pip, "--wheel-dir", str(wheels), *versions, *requirements])
+
+
 def install_hub(root: Path, wheels: Path) -> None:
     """Make the environment in /opt/edgehub as the guide says."""
     inside = root / "var" / "tmp" / "wheels"

@@ -15,6 +15,7 @@ from tests.support.mosquitto import Mosquitto
 from tests.support.redis import RedisServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 TAKEN_OVER = re.compile(r"Client (\S+) already connected, closing old connection")
@@ -33,6 +34,7 @@ class Fleet:
         persistent: Redis keeps its data over a restart.
         identity: Theirs upstream.
         affinity: Further lines of `[affinity]`.
+        program: What Python runs as a hub.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Fleet:
         upstream: str = "",
         persistent: bool = False,
         affinity: str = "",
+        program: Sequence[str] = ("-m", "edgehub"),
     ) -> None:
         self.folder = folder
         self.broker_log = folder / "broker.log"
@@ -72,6 +75,7 @@ class Fleet:
                     f"{affinity}"
                     f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {self.broker.port}\n'
                     f'identity = "{identity}"\n{upstream}',
+                    program=program,
                 )
             )
 

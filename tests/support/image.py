@@ -11,6 +11,7 @@ import os
 import shlex
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.support.devices import Device
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BASE = "localhost/debian-with-python"
-IMAGE = "localhost/edgehub:test"
 BUILD_TIMEOUT_S = 900
+RUN_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 45
 
 # What the compose file asks of the engine: a read-only root, a volume, two folders in memory.
@@ -36,6 +37,46 @@ mount -t tmpfs -o mode=0700,uid=${OWNER%:*},gid=${OWNER#*:} tmpfs "$ROOT/run/edg
 mount --bind "$VOLUME" "$ROOT/var/lib/edgehub"
 exec chroot --userspec="$OWNER" --groups= "$ROOT" "$@"
 """
+
+
+_ENTER_ONCE = """
+set -e
+ip link set lo up
+mount --bind "$ROOT" "$ROOT"
+mount -o remount,bind,ro "$ROOT"
+mount --rbind /dev "$ROOT/dev"
+mount -t proc proc "$ROOT/proc"
+mount -t tmpfs tmpfs "$ROOT/tmp"
+mount -t tmpfs tmpfs "$ROOT/mnt"
+mkdir "$ROOT/mnt/in" "$ROOT/mnt/out"
+mount --bind "$IN" "$ROOT/mnt/in"
+mount -o remount,bind,ro "$ROOT/mnt/in"
+mount --bind "$OUT" "$ROOT/mnt/out"
+exec chroot --userspec="$OWNER" --groups= "$ROOT" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What an image is made of, by paths in the checkout.
+
+    Attributes:
+        name: Its name here.
+        file: The Dockerfile.
+        ignored: What of the checkout its build does not see.
+    """
+
+    name: str
+    file: str
+    ignored: str
+
+
+HUB = Image("localhost/edgehub:test", "deploy/Dockerfile", ".dockerignore")
+REPORT = Image(
+    "localhost/edgehub-report:test",
+    "deploy/report.Dockerfile",
+    "deploy/report.Dockerfile.dockerignore",
+)
 
 
 class Builder:
@@ -71,8 +112,10 @@ class Builder:
         self.run("add", "--quiet", container, str(root), "/")
         self.run("commit", "--quiet", "--rm", container, BASE)
 
-    def build(self, checkout: Path, wheels: Path, pip_settings: Path) -> dict[str, Any]:
-        """Build the Dockerfile on that base and give the image's configuration."""
+    def build(
+        self, checkout: Path, wheels: Path, pip_settings: Path, *, of: Image = HUB
+    ) -> dict[str, Any]:
+        """Build a Dockerfile on that base and give the image's configuration."""
         pip_settings.write_text("[global]\nno-index = true\nfind-links = /mnt\n", "utf-8")
         self.run(
             "bud",
@@ -81,16 +124,44 @@ class Builder:
             f"--build-arg=BASE={BASE}",
             f"--volume={wheels}:/mnt:ro",
             f"--volume={pip_settings}:/etc/pip.conf:ro",
-            f"--file={checkout / 'deploy' / 'Dockerfile'}",
-            f"--tag={IMAGE}",
+            # As Docker does, which takes the one beside the Dockerfile first.
+            f"--ignorefile={checkout / of.ignored}",
+            f"--file={checkout / of.file}",
+            f"--tag={of.name}",
             str(checkout),
         )
-        config: dict[str, Any] = json.loads(self.run("inspect", "--type=image", IMAGE))["Docker"]
+        config: dict[str, Any] = json.loads(self.run("inspect", "--type=image", of.name))["Docker"]
         return dict(config["config"])
 
-    def root_of_container(self) -> str:
+    def root_of_container(self, *, of: Image = HUB) -> str:
         """Make a container and give the folder where its files are."""
-        return self.run("mount", self.run("from", IMAGE))
+        return self.run("mount", self.run("from", of.name))
+
+
+def run_once(
+    root: str, config: dict[str, Any], arguments: list[str], *, reads: Path, writes: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run an image's command to its end, as `docker run --rm --network none --read-only` does.
+
+    Args:
+        root: Files of a container.
+        config: The image's configuration.
+        arguments: Of the command.
+        reads: A folder that is /mnt/in there.
+        writes: A folder that is /mnt/out there.
+    """
+    folder = shlex.quote(config["WorkingDir"])
+    inside = ["/usr/bin/env", "-i", "-C", folder, *config["Env"], *config["Entrypoint"]]
+    own = ["unshare", "--mount", "--ipc", "--uts", "--net", "--pid", "--fork"]
+    owner = {"ROOT": root, "IN": str(reads), "OUT": str(writes), "OWNER": config["User"]}
+    return subprocess.run(
+        [*own, "sh", "-c", _ENTER_ONCE, "sh", *inside, *arguments],
+        env={**os.environ, **owner},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_TIMEOUT_S,
+    )
 
 
 class Container:

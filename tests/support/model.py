@@ -157,6 +157,7 @@ class Ledger:
         """Judge that rows go back to their places."""
         for row in rows:
             copy = self._settle(key, row)
+            copy.back_s = now_s
             result = copy.result
             self._take_effect(copy, now_s)
             kind = result.kind if result else None
@@ -234,7 +235,9 @@ class Ledger:
                 if earlier.token >= copy.token:
                     break
                 late = earlier.has_moved or earlier.is_stale(now_ms) or earlier.condemned
-                assert late or not earlier.waits(now_ms), f"{copy} is sent before {earlier}"
+                passed = earlier.waits(now_ms) and not late
+                is_fine = self._condemn([earlier] if passed else [])
+                assert is_fine, f"{copy} is sent before {earlier}"
             del line.unsent[copy.sender][copy.token]
         refused = line.refused[copy.sender]
         refused.pop(copy.token, None)

@@ -32,6 +32,7 @@ class Copy:
         gone: It was seen missing in the file; nothing brings it back.
         attempts: Refused sends; the file knows `stored_attempts` of them or more.
         not_before_s: Its back-off lasts until then at least.
+        back_s: When the pump last gave it back.
         condemned: It was passed by, so a limit must have taken it out: it may never be read.
         fallback: Where it belongs from `stale_ms` on, None = it has no recency, or has moved.
         has_moved: It has gone there, so that rows which it should have preceded may have left.
@@ -72,7 +73,7 @@ class Copy:
         self.result: SendResult | None = None
         self.again = False
         self.condemned = False
-        self.not_before_s = 0.0
+        self.not_before_s = self.back_s = 0.0
 
     def __repr__(self) -> str:
         flags = [name for name, value in vars(self).items() if value is True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sqlite3
 from dataclasses import dataclass
@@ -59,10 +58,6 @@ MANIFESTS: tuple[dict[str, list[Target]], ...] = (
     },
 )
 """Each leaves queues behind that others fill, so that they only drain."""
-
-HAS_RECENCY = bool(os.environ.get("EDGEHUB_SOAK"))
-"""Whether freshness counts in the histories. Two of them are not judged yet: rows that have moved
-and are passed by after a crash, and one that is read when it is too old."""
 
 REFUSALS = (
     SendResult(FailureKind.TRANSIENT, "later"),
@@ -159,8 +154,9 @@ class World:
         found = life.disk.look(self._rows)
         self.ledger.started(found)
         self.ledger.notice_all_moves(found, self.now[1])
-        for key, rows in found.items():
-            self.ledger.check_rows(key, rows, self.now[1], stored=True)
+        # Of a queue all of whose messages were dropped the file does not know.
+        for key in [*found, *(self.ledger.lines.keys() - found.keys())]:
+            self.ledger.check_rows(key, found.get(key, {}), self.now[1], stored=True)
         self._check_dead(life.disk.look(_dead))
         self._depth_before = sum(len(rows) for rows in found.values())
         await life.begin()
@@ -168,7 +164,7 @@ class World:
 
     async def append(self, kind: str, device: str, count: int, size: int) -> None:
         """Hand in some messages."""
-        targets = _in_force(MANIFESTS[self._manifest][kind])
+        targets = MANIFESTS[self._manifest][kind]
         for _ in range(count):
             token = len(self._messages)
             now_ms = self.now[1]
@@ -375,7 +371,7 @@ class World:
         if stored:
             self._check_dead(self._life.disk.look(_dead))
             if now_s - max(self._sound_since_s, self._life.started_s) > CLEAN_UP_S:
-                self._check_clean_up(now_ms)
+                self._check_clean_up(now_s, now_ms)
 
     def _check_balance(self, found: dict[Key, Rows]) -> None:
         """What came in and has not left waits, in whichever queue of its endpoint."""
@@ -402,17 +398,16 @@ class World:
         sql = "SELECT coalesce(sum(refs), 0) FROM body"
         assert connection.execute(sql).fetchone() == (shared,), f"{shared} references"
 
-    def _check_clean_up(self, now_ms: int) -> None:
+    def _check_clean_up(self, now_s: float, now_ms: int) -> None:
+        done_s, done_ms = now_s - CLEAN_UP_S, now_ms - round(CLEAN_UP_S * 1000)
         for line in self.ledger.lines.values():
             for copy in line.live.values():
-                late = copy.is_stale(now_ms - round(CLEAN_UP_S * 1000))
-                assert copy.out or copy.left or not late, f"{copy} is too old and stays"
-        if not self.plan.entire_clean_up:
-            return
-        for line in self.ledger.lines.values():
-            for copy in line.live.values():
-                late = copy.expires_ms + CLEAN_UP_S * 1000 < now_ms
-                assert copy.out or not late, f"{copy} has expired and stays"
+                # In flight it could not be touched.
+                if copy.out or copy.back_s > done_s:
+                    continue
+                assert copy.left or not copy.is_stale(done_ms), f"{copy} is too old and stays"
+                late = self.plan.entire_clean_up and copy.expires_ms < done_ms
+                assert not late, f"{copy} has expired and stays"
 
     def _check_dead(self, found: dict[Key, dict[int, str]]) -> None:
         known = {key: letters for key, letters in self.ledger.dead.items() if letters}
@@ -468,16 +463,10 @@ def _dead(connection: sqlite3.Connection) -> dict[Key, dict[int, str]]:
     return dead
 
 
-def _in_force(targets: list[Target]) -> list[Target]:
-    if HAS_RECENCY:
-        return targets
-    return [(endpoint, p, ttl_s, 0, later) for endpoint, p, ttl_s, _, later in targets]
-
-
 def _manifest(kinds: dict[str, list[Target]]) -> Any:
     routes: dict[str, Any] = {}
     for kind, targets in kinds.items():
-        for endpoint, priority, ttl_s, fresh_s, later in _in_force(targets):
+        for endpoint, priority, ttl_s, fresh_s, later in targets:
             sink = "$upstream" if endpoint == UPSTREAM else f'Endpoint("{endpoint}")'
             route: dict[str, Any] = {
                 "route": f"FROM /messages/* WHERE kind = '{kind}' INTO {sink}",

@@ -1,4 +1,4 @@
-"""Resident memory of a process and of all that it started, from /proc."""
+"""What /proc tells of processes: their command lines, the memory of one and all that it started."""
 
 from __future__ import annotations
 
@@ -52,3 +52,16 @@ def _resident(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return pages * _PAGE + sum(_resident(int(child)) for child in children)
+
+
+def processes_that_name(text: str) -> list[str]:
+    """List the command lines of running processes that hold a text."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            found += [line] if text in line else []
+    return found

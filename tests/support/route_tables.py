@@ -159,6 +159,14 @@ async def storages(kind: str, folder: Path, url: str = "", count: int = 1) -> As
                 await link.close()
 
 
+def lose(table: MemoryTable) -> None:
+    """Have a table in memory lose all that it has, as a server that restarts without its data."""
+    for each in (table.rows, table.texts, table.uses, table.log, table.reports):
+        each.clear()
+    table.epoch = table.revision = 0
+    table.begun = None
+
+
 async def until(condition, timeout_s: float = 5.0) -> None:
     """Wait until something that gives no event is so."""
     async with asyncio.timeout(timeout_s):

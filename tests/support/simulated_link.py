@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from edgehub.pump.delivery_rate import Flight
 
 LOOK_AGAIN_MIN_S = 0.002
+DELAYED_ACK_S = 0.04
+"""After which the sender's kernel acknowledges confirmations without data of its own."""
 HEAD_OF_LINE_S = 0.5
+PACKET_BYTES = 1448
 ROW_BYTES = 260
 
 
@@ -29,7 +32,8 @@ class SimulatedLink:
         rtt_s: Both ways, without transmission.
         burst_s: Seconds of bytes that a shaper lets through at once after a pause.
         modem: What has not been transmitted waits in a modem, where nobody sees it.
-        holds: The peer holds confirmations until the one before is acknowledged (Nagle).
+        holds: The peer holds confirmations until the one before is acknowledged (Nagle); what
+            acknowledges it stands in line with everything else.
         cap_bytes_s: See `SendWindow`.
         piece_share: See `PumpOptions`; other than 0, what is sent together is confirmed together.
         alarm_every_s: Mean time between alarms, infinite = none.
@@ -75,7 +79,9 @@ class SimulatedLink:
             piece_share=piece_share,
         )
         self._acks: list[tuple[float, int, int, int, Flight]] = []
-        self._released_at = -math.inf
+        self._arrivals: list[tuple[float, int, int, int, Flight]] = []
+        self._peer_free_at = 0.0
+        self._tcp_ack_at = math.inf
         self._alarm_every_s = alarm_every_s
         self._rng = random.Random(9)
         self._alarms: list[float] = []
@@ -96,12 +102,11 @@ class SimulatedLink:
         while self.now < end:
             wait_s = self.window.wait_s(self.now, self.unsent)
             look_at = math.inf if wait_s is None else self.now + max(wait_s, LOOK_AGAIN_MIN_S)
-            ack_at = self._acks[0][0] if self._acks else math.inf
-            self.now = min(look_at, ack_at, end, self._next_alarm_at)
+            self.now = min(look_at, self._next_event_at(), end, self._next_alarm_at)
             if self.now == self._next_alarm_at:
                 self._alarms.append(self.now)
                 self._next_alarm_at += self._pause_s()
-            self._confirm()
+            self._step()
             self._send()
 
     def used(self, seconds: float) -> float:
@@ -112,9 +117,9 @@ class SimulatedLink:
 
     def drain(self) -> None:
         """Let all that is in flight be confirmed, and send nothing more meanwhile."""
-        while self._acks:
-            self.now = self._acks[0][0]
-            self._confirm()
+        while self._acks or self._arrivals:
+            self.now = self._next_event_at()
+            self._step()
 
     def alarm_wait_s(self, share: float) -> float:
         """Give a quantile of the alarms' waits, and forget them."""
@@ -124,18 +129,46 @@ class SimulatedLink:
     def change_rate(self, rate: float) -> None:
         """Go on at another rate; what waits for the link takes its time at the new one."""
         self.free_at = self.now + max(0.0, self.free_at - self.now) * self.rate / rate
-        late = [ack for ack in self._acks if ack[0] - self.rtt_s > self.now]
-        early = [ack for ack in self._acks if ack[0] - self.rtt_s <= self.now]
-        stretched = [
-            (self.now + (ack[0] - self.rtt_s - self.now) * self.rate / rate + self.rtt_s, *ack[1:])
-            for ack in late
+
+        def stretch(at: float, way_s: float) -> float:
+            return self.now + max(0.0, at - way_s - self.now) * self.rate / rate + way_s
+
+        self._acks = [
+            (stretch(ack[0], self.rtt_s), *ack[1:])
+            if not self.holds and ack[0] - self.rtt_s > self.now
+            else ack
+            for ack in self._acks
         ]
-        self._acks = [*early, *stretched]
+        self._arrivals = [
+            (stretch(each[0], self.rtt_s / 2), *each[1:])
+            if each[0] - self.rtt_s / 2 > self.now
+            else each
+            for each in self._arrivals
+        ]
         heapq.heapify(self._acks)
         self.rate = rate
 
     def _pause_s(self) -> float:
         return self._alarm_every_s * self._rng.uniform(0.5, 1.5)
+
+    def _next_event_at(self) -> float:
+        ack_at = self._acks[0][0] if self._acks else math.inf
+        release_at = max(self._arrivals[0][0], self._peer_free_at) if self._arrivals else math.inf
+        return min(ack_at, release_at, self._tcp_ack_at)
+
+    def _step(self) -> None:
+        if self._tcp_ack_at <= self.now:
+            self._acknowledge(0)
+        if self._arrivals and max(self._arrivals[0][0], self._peer_free_at) <= self.now:
+            while self._arrivals and self._arrivals[0][0] <= self.now:
+                _, *confirmation = heapq.heappop(self._arrivals)
+                heapq.heappush(self._acks, (self.now + self.rtt_s / 2, *confirmation))
+            self._peer_free_at = math.inf
+        self._confirm()
+
+    def _acknowledge(self, size: int) -> None:
+        self._tcp_ack_at = math.inf
+        self._peer_free_at = max(self.now, self.free_at) + size / self.rate + self.rtt_s / 2
 
     def _confirm(self) -> None:
         # What comes at one moment is one turn of the pump.
@@ -151,6 +184,8 @@ class SimulatedLink:
         if latest is not None:
             self.acked_bytes += size
             self.window.delivered(self.now, rows, size, latest)
+            if self.holds:
+                self._tcp_ack_at = self.now + DELAYED_ACK_S
 
     def _send(self) -> None:
         while True:
@@ -164,6 +199,9 @@ class SimulatedLink:
             self.sent_bytes += rows * self.size
             self.sent_rows += rows
             self.sends += 1
+            if self._tcp_ack_at < math.inf:
+                # It leaves with the first packet.
+                self._acknowledge(min(rows * self.size, PACKET_BYTES))
             for number in range(1, rows + 1):
                 start = max(self.now - self.burst_s, self.free_at)
                 if self._alarms:
@@ -178,15 +216,11 @@ class SimulatedLink:
 
     def _push_ack(self, rows: int, flight: Flight) -> None:
         self._sequence += 1
-        ack = (self._confirmed_at(), self._sequence, rows, rows * self.size, flight)
-        heapq.heappush(self._acks, ack)
-
-    def _confirmed_at(self) -> float:
         arrived = max(self.now, self.free_at) + self.rtt_s / 2
-        if not self.holds:
-            return arrived + self.rtt_s / 2
-        if arrived >= self._released_at + self.rtt_s:
-            self._released_at = arrived
-        elif arrived > self._released_at:
-            self._released_at += self.rtt_s
-        return self._released_at + self.rtt_s / 2
+        if self.holds:
+            heapq.heappush(
+                self._arrivals, (arrived, self._sequence, rows, rows * self.size, flight)
+            )
+        else:
+            back = arrived + self.rtt_s / 2
+            heapq.heappush(self._acks, (back, self._sequence, rows, rows * self.size, flight))

@@ -151,9 +151,9 @@ async def running(
 
 
 def crash_copy(path: Path, directory: Path) -> Path:
-    """Copy database and log as a power cut would leave them."""
+    """Copy database, log and the word beside them as a power cut would leave them."""
     directory.mkdir(parents=True, exist_ok=True)
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", ".lock"):
         source = path.with_name(path.name + suffix)
         if source.exists():
             shutil.copyfile(source, directory / source.name)

@@ -156,8 +156,13 @@ class Coordinator(Protocol):
             CoordinatorUnreachableError: No answer, or it is busy.
         """
 
-    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
-        """Wait for notices to a hub; after "" = from the oldest one, and nothing is waited for.
+    async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
+        """Read the notices to a hub behind a position.
+
+        Args:
+            hub_id: Whose.
+            after: The position; "" = from the oldest one, and nothing is waited for.
+            wait: Wait for one if there is none now.
 
         Raises:
             CoordinatorUnreachableError: No answer.

@@ -189,11 +189,11 @@ class InProcessCoordinator:
             return None
         return record.grant(claim.f_cnt_down)
 
-    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+    async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
         """See `Coordinator`."""
         stream = self._stream(hub_id)
         read, of_this_memory = self._place(after)
-        while after and of_this_memory and stream.count <= read:
+        while wait and after and of_this_memory and stream.count <= read:
             stream.arrived.clear()
             await stream.arrived.wait()
         dropped = stream.count - len(stream.kept)

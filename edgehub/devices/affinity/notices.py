@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from edgehub.devices.devices import Devices
 
 PAUSE_S_MIN: Final = 1.0
-PAUSE_S_MAX: Final = 30.0
+PAUSE_S_MAX: Final = 5.0
+"""A former owner keeps its sessions open for as long as it has not read that it is one."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +59,19 @@ class NoticeReader:
         """Give the seconds for which the coordinator has given no answer, 0 = it does."""
         since = self._away_since_s
         return 0.0 if since is None else self._clock.monotonic() - since
+
+    async def catch_up(self) -> None:
+        """Read what is there, so that a hub that starts knows which devices others took meanwhile.
+
+        Raises:
+            CoordinatorUnreachableError: There is no answer; what is known holds.
+        """
+        while True:
+            position = self._flags.position
+            batch = await self._coordinator.notices(self._hub_id, position, wait=False)
+            self._take(batch)
+            if self._flags.position == position:
+                return
 
     async def run(self) -> None:
         """Read for ever; a coordinator that is away is asked again after a pause."""

@@ -114,7 +114,7 @@ class RedisCoordinator:
         )
         return int(granted) if granted else None
 
-    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+    async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
         """See `Coordinator`."""
         incarnation, _, read = after.rpartition("-")
         while True:
@@ -125,7 +125,10 @@ class RedisCoordinator:
             # fail-over: what it forgot, elections and notices, is made anew under the same numbers.
             is_known = not after or (present == incarnation and count >= int(read))
             start = int(read or 0) if is_known else 0
-            entries = await self._read(hub_id, present, start, wait=is_known and count <= start)
+            is_read = is_known and count <= start
+            if is_read and not wait:
+                return NoticeBatch(notices=(), position=after)
+            entries = await self._read(hub_id, present, start, wait=is_read)
             if entries:
                 missed = not is_known or entries[0][0] != start + 1
                 return _batch(entries, present, missed=missed)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.errors import ConfigError, StartupError
+from edgehub.devices.handshakes import ServerContext
+from edgehub.devices.server_tls import renew_server_tls
+from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.heads.http.connection import Connection
 from edgehub.heads.http.services import Services
@@ -69,7 +71,7 @@ class HttpHead:
         )
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._tls: ssl.SSLContext | None = None
+        self._tls: ServerContext | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: TimerHandle | None = None
 
@@ -82,7 +84,7 @@ class HttpHead:
         """
         options = self._options
         if options.certificate_file is not None:
-            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls = ServerContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.set_alpn_protocols(["http/1.1"])
             await self.reload()
         where = f"{options.host}:{options.port}"
@@ -159,21 +161,9 @@ class HttpHead:
         Raises:
             ConfigError: If it cannot be read; the one that was in force stays so.
         """
-        options = self._options
-        if self._tls is None or options.certificate_file is None:
-            return
-        try:
-            # A context takes a chain over piece by piece: a wrong one must not spoil it.
-            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            for context in (trial, self._tls):
-                await asyncio.to_thread(
-                    context.load_cert_chain, options.certificate_file, options.key_file
-                )
-        except OSError as error:
-            files = f"{options.certificate_file}, {options.key_file}"
-            raise ConfigError(
-                "http.certificate_file", f"cannot use {files}: {error}", "PEM files that match"
-            ) from error
+        certificate_file, key_file = self._options.certificate_file, self._options.key_file
+        if self._tls is not None and certificate_file is not None and key_file is not None:
+            await asyncio.to_thread(renew_server_tls, self._tls, "http", certificate_file, key_file)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -187,6 +177,7 @@ class HttpHead:
         return HttpStatistics(
             connections=len(services.connections),
             accepted_total=counters.accepted_total,
+            handshakes_refused_total=0 if self._tls is None else self._tls.refused_total,
             messages_total=counters.messages_total,
             timed_out_total=counters.timed_out_total,
             answers={str(status): count for status, count in sorted(counters.answers.items())},

@@ -28,6 +28,7 @@ class HttpStatistics:
     Attributes:
         connections: Open connections.
         accepted_total: Connections accepted.
+        handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
         messages_total: Messages that were answered with 204.
         timed_out_total: Connections ended because a client was too slow.
         answers: Answers by status code.
@@ -36,6 +37,7 @@ class HttpStatistics:
 
     connections: int
     accepted_total: int
+    handshakes_refused_total: int
     messages_total: int
     timed_out_total: int
     answers: Mapping[str, int]

@@ -32,10 +32,10 @@ from edgehub.property_bag import build_bag
 
 if TYPE_CHECKING:
     import socket
-    import ssl
     from collections.abc import Callable, Coroutine, Iterable
 
     from edgehub.clock import Clock
+    from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.identities import Identities
     from edgehub.errors import StoreError
     from edgehub.heads.head import Refused, Submit
@@ -82,11 +82,12 @@ class MqttListener:
         device_bound_interest: Callable[[str, bool], None],
         link_up: Callable[[], bool],
         refused: Refused,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerContext | None = None,
     ) -> None:
         self._options = options
         self._hub_id = hub_id
         self._tls = tls
+        self._handshakes_refused = 0
         self._context = ListenerContext(options, clock, submit, link_up, space, refused)
         self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
         wills = PendingWills(clock, self._submit_will)
@@ -229,8 +230,10 @@ class MqttListener:
         """Hand local messages that these filters take to the router, and no others."""
         self._feed.follow(filters)
 
-    async def renew_certificate(self, tls: ssl.SSLContext) -> None:
+    async def renew_certificate(self, tls: ServerContext) -> None:
         """Use another certificate, and other authorities, for connections from now on."""
+        if self._tls is not None:
+            self._handshakes_refused += self._tls.refused_total
         self._tls = tls
         if not self._tls_servers:
             return
@@ -324,6 +327,8 @@ class MqttListener:
             paused=sum(1 for connection in clients if connection.pauses),
             stored_sessions=self._services.sessions.stored,
             accepted_total=counters.accepted_total,
+            handshakes_refused_total=self._handshakes_refused
+            + (0 if self._tls is None else self._tls.refused_total),
             received_total=counters.received_total,
             acknowledged_total=counters.acknowledged_total,
             delivered_total=counters.delivered_total,
@@ -338,7 +343,7 @@ class MqttListener:
     # Parts.
 
     async def _accept(
-        self, sockets: list[socket.socket], tls: ssl.SSLContext | None
+        self, sockets: list[socket.socket], tls: ServerContext | None
     ) -> list[asyncio.Server]:
         loop = asyncio.get_running_loop()
         options = self._options

@@ -102,6 +102,7 @@ class ListenerStatistics:
         paused: Clients that are not read at present.
         stored_sessions: Sessions that outlive their connection.
         accepted_total: Connections accepted.
+        handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
         received_total: PUBLISHes read.
         acknowledged_total: PUBACKs written.
         delivered_total: Deliveries that clients confirmed, or got with QoS 0.
@@ -118,6 +119,7 @@ class ListenerStatistics:
     paused: int
     stored_sessions: int
     accepted_total: int
+    handshakes_refused_total: int
     received_total: int
     acknowledged_total: int
     delivered_total: int

@@ -33,7 +33,7 @@ def test_the_defaults_are_without_fault(run):
     """C-07: no file, no faults, no warnings."""
     code, output, errors = run("config", "validate")
     assert (code, errors) == (0, "")
-    assert "no faults; 1 routes from built-in manifest" in output
+    assert "no faults; 1 route from built-in manifest" in output
 
 
 def test_faults_of_settings_are_all_named(run, tmp_path):
@@ -75,6 +75,77 @@ def test_faults_of_files_that_settings_name_are_found(run, tmp_path):
     assert {fault["key"] for fault in faults} >= {"upstream.password_file"}
 
 
+def test_faults_of_settings_hide_no_faults_of_files(run, tmp_path):
+    """One run finds them all, and nothing that follows from them."""
+    (tmp_path / "m.json").write_text(
+        json.dumps(
+            {
+                "schemaVersion": "1.1",
+                "routes": {
+                    "r": {"route": "FROM /messages/* INTO $upstream", "priority": 10},
+                    "lab": 'FROM /messages/* INTO Endpoint("lab")',
+                    "far": 'FROM /messages/* INTO Endpoint("far")',
+                },
+                "storeAndForwardConfiguration": {"timeToLiveSecs": 1},
+            }
+        ),
+        "utf-8",
+    )
+    (tmp_path / "ids").write_text("nonsense\n", "utf-8")
+    (tmp_path / "edgehub.toml").write_text(
+        """
+        manifest = "m.json"
+        drain_timeout = 5
+        [mqtt]
+        port = 99999
+        identities_file = "ids"
+        local_topics = ["a/#/b"]
+        [upstream]
+        type = "mqtt"
+        hots = "a"
+        [endpoints.lab]
+        type = "http"
+        [endpoints.far]
+        type = "file"
+        path = "x"
+        keep_fils = 1
+        [endpoints.Lob]
+        type = "file"
+        path = "x"
+        [tenants."acme/press"]
+        quota = "many"
+        """,
+        "utf-8",
+    )
+    code, _, errors = run("config", "validate")
+    assert code == 78
+    places = [line.removeprefix("edgehub: ").split(": ")[1] for line in errors.splitlines()]
+    assert sorted(places) == sorted(
+        [
+            "drain_timeout",
+            "mqtt.port",
+            "mqtt.local_topics.0",
+            "upstream.hots",
+            "upstream.host",
+            "endpoints.lab.url",
+            "endpoints.far.keep_fils",
+            "endpoints.Lob",
+            "tenants.acme/press.quota",
+            "routes.r.priority",
+            "not JSON",
+        ]
+    )
+
+
+def test_a_fault_of_the_environment_is_told_alone(run, tmp_path, monkeypatch):
+    """What a variable says cannot be taken out of it; nothing is made up beside it."""
+    (tmp_path / "edgehub.toml").write_text('manifest = "absent.json"\n', "utf-8")
+    monkeypatch.setenv("EDGEHUB_MQTT__PORT", "many")
+    code, _, errors = run("config", "validate")
+    assert (code, len(errors.splitlines())) == (78, 1)
+    assert "EDGEHUB_MQTT__PORT: must be a whole number" in errors
+
+
 def test_show_gives_values_and_origins(run, tmp_path, monkeypatch):
     """C-07, L-06: all values, where each comes from, and the store path that follows."""
     (tmp_path / "edgehub.toml").write_text("[mqtt]\nport = 1884\n", "utf-8")
@@ -93,6 +164,33 @@ def test_show_gives_values_and_origins(run, tmp_path, monkeypatch):
     code, output, _ = run("config", "show")
     assert code == 0
     assert "environment EDGEHUB_LOG__LEVEL" in output
+
+
+def test_show_says_that_the_name_is_made_at_the_first_start(run, tmp_path):
+    """No default is made up for it; afterwards the one that was made is shown."""
+    (line,) = [line for line in run("config", "show")[1].splitlines() if "hub_id" in line]
+    assert line.split(maxsplit=2) == ["hub_id", "-", "made at the first start"]
+    (tmp_path / "edgehub-data").mkdir()
+    (tmp_path / "edgehub-data" / "hub_id").write_text("gate-12ab\n", "ascii")
+    (line,) = [line for line in run("config", "show")[1].splitlines() if "hub_id" in line]
+    assert line.split(maxsplit=2)[:2] == ["hub_id", "gate-12ab"]
+    assert json.loads(run("config", "show", "--json")[1])["derived"]["hub_id"] == "gate-12ab"
+    (tmp_path / "edgehub.toml").write_text('hub_id = "own"\n', "utf-8")
+    (line,) = [line for line in run("config", "show")[1].splitlines() if "hub_id" in line]
+    assert line.split() == ["hub_id", "own", "file", "edgehub.toml"]
+
+
+def test_a_wrong_certificate_is_found_before_the_start(run, tmp_path):
+    """Of every listener that has one, not of the first alone."""
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).write_text("junk", "utf-8")
+    section = 'port = 0\ncertificate_file = "c.pem"\nkey_file = "k.pem"\n'
+    text = "".join(f"[{name}]\n{section}" for name in ("mqtt", "http", "web"))
+    (tmp_path / "edgehub.toml").write_text(text, "utf-8")
+    code, _, errors = run("config", "validate")
+    assert code == 78
+    for name in ("mqtt", "http", "web"):
+        assert f"{name}.certificate_file: c.pem holds no certificate in PEM" in errors
 
 
 def test_show_works_with_a_faulty_manifest(run, tmp_path):

@@ -54,12 +54,17 @@ def test_list(path):
     """The list shows rights and never hashes, as JSON and as a table."""
     run(path, "add", "dev1", "--on-behalf", "a*")
     result = run(path, "list", "--json")
+    absent = dict.fromkeys(("publish", "subscribe", "tenant"))
     assert json.loads(result.stdout) == [
-        {"id": "dev1", "on_behalf": ["a*"], "publish": None, "subscribe": None, "disabled": False}
+        {"id": "dev1", "on_behalf": ["a*"], **absent, "disabled": False}
     ]
     table = run(path, "list").stdout
     assert "dev1" in table
     assert "scrypt" not in table
+    assert "tenant" not in table
+    run(path, "add", "dev2", "--tenant", "acme/press")
+    assert "acme/press" in run(path, "list").stdout
+    assert json.loads(run(path, "list", "--json").stdout)[1]["tenant"] == "acme/press"
 
 
 @pytest.mark.parametrize(

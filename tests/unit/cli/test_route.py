@@ -214,3 +214,26 @@ def test_explain_refuses_what_it_cannot_read(run, tmp_path, manifest, message, c
     exit_code, _, errors = run("route", "explain", "--manifest", str(file), "--message", str(form))
     assert exit_code == code
     assert errors.startswith("edgehub: ")
+
+
+def test_explain_without_a_hub_asks_the_manifest_of_the_settings(run, tmp_path):
+    """Else the built-in one; which it was goes to standard error."""
+    code, output, errors = run("route", "explain", "--json")
+    document = json.loads(output)
+    assert (code, errors) == (0, "")
+    assert (document["of"], document["manifest"]) == ("settings", "built-in manifest")
+    assert [verdict["route"] for verdict in document["routes"]] == ["upstream"]
+    (tmp_path / "m.json").write_text(json.dumps(a_manifest({"mine": "FROM /* INTO $upstream"})))
+    (tmp_path / "edgehub.toml").write_text('manifest = "m.json"\n')
+    code, output, errors = run("route", "explain")
+    assert code == 0
+    assert "mine" in output
+    assert errors == "no hub runs; by: m.json\n"
+
+
+def test_one_is_not_many(run, tmp_path):
+    """Counts read as a person would say them."""
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(a_manifest({"a": "FROM /* INTO $upstream"})))
+    _, output, _ = run("route", "check", "--manifest", str(file))
+    assert output == f"{file}: 1 route, no faults\n"

@@ -70,7 +70,12 @@ def test_one_of_a_kind_is_no_plural(capsys):
             "class_changes": [],
             "snapshots": [{"queue": "q", "rows": 1, "routes": ["r"]}],
             "queues": [],
-            "disk": {"measured_s": 60.0, "fits": None, "unmeasured_routes": []},
+            "disk": {
+                "measured_s": 60.0,
+                "fits": None,
+                "unmeasured_routes": [],
+                "exceeds": [{"cap": "hub rows", "queue": None, "need": 3, "limit": 2}],
+            },
             "warnings": [],
         }
     )
@@ -84,7 +89,8 @@ def test_one_of_a_kind_is_no_plural(capsys):
         "in force: a, 1 route\n",
         "new:      b, 2 routes\n",
         "q: 1 row keeps the priority",
-        "space on disk: not measured yet",
+        "space: not measured yet",
+        "DOES NOT FIT: hub rows: needs 3 of 2\n",
     ):
         assert text in out
 

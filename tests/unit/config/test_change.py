@@ -59,16 +59,29 @@ def test_equal_settings_change_nothing():
 
 
 def test_endpoints_come_and_go_live():
-    """Added, changed and removed endpoints are listed by their keys."""
+    """What came, went or became another kind is listed by name; what changed, by its keys."""
     lab = {"type": "file", "path": "x"}
-    change = plan_change(
-        _loaded(endpoints={"old": lab}), _loaded(endpoints={"lab": lab}, upstream=MQTT)
+    before = _loaded(endpoints={"old": lab, "kind": lab, "same": lab, "path": lab})
+    changed = {"kind": MQTT, "same": lab, "path": {**lab, "path": "y"}}
+    change = plan_change(before, _loaded(endpoints={"lab": lab, **changed}, upstream=MQTT))
+    assert change.applied == (
+        "upstream",
+        "endpoints.old",
+        "endpoints.kind",
+        "endpoints.path.path",
+        "endpoints.lab",
     )
-    assert "upstream.host" in change.applied
-    assert "endpoints.lab.path" in change.applied
-    assert "endpoints.old.path" in change.applied
     assert change.needs_restart == ()
-    assert set(change.loaded.settings.endpoints) == {"lab"}
+    assert set(change.loaded.settings.endpoints) == {"lab", *changed}
+
+
+def test_a_list_is_one_key():
+    """Texts in a list are no sections."""
+    filters = {"local_topics": ["a/#"]}
+    change = plan_change(_loaded(), _loaded(mqtt=filters))
+    assert [entry.key for entry in change.needs_restart] == ["mqtt.local_topics"]
+    (applied,) = plan_change(_loaded(upstream=MQTT), _loaded()).applied
+    assert applied == "upstream"
 
 
 MQTT = {"type": "mqtt", "host": "a"}

@@ -101,6 +101,33 @@ def test_routes_to_endpoints_that_the_settings_lack_are_faults(tmp_path):
     assert table.endpoints == {"lab"}
 
 
+def test_two_listeners_need_two_ports():
+    """Found before one of them is open; any free port, and another address, are no clash."""
+    sections = {"mqtt": {"port": 8080}, "http": {"port": 8080}, "web": {"port": 8081}}
+    (fault,) = _faults(**sections)
+    assert (fault["key"], fault["reason"]) == ("http.port", "8080 is mqtt.port already")
+    free = {"mqtt": {"port": 0}, "http": {"port": 0}, "web": {"port": 8883}}
+    read_configuration(_loaded(**free), hub_id="gw")
+    apart = {"mqtt": {"port": 8080}, "http": {"port": 8080, "host": "127.0.0.2"}}
+    read_configuration(_loaded(**apart), hub_id="gw")
+
+
+def test_an_endpoint_that_is_not_there_is_told_beside_other_faults(tmp_path):
+    """One run finds all of a manifest, whatever the compiler would have come to."""
+    manifest = tmp_path / "m.json"
+    routes = {
+        "a": "FROM /messages/* WHERE x > INTO $upstream",
+        "b": 'FROM /messages/* INTO Endpoint("labb")',
+    }
+    storage = {"timeToLiveSecs": 1}
+    document = {"schemaVersion": "1.1", "routes": routes, "storeAndForwardConfiguration": storage}
+    manifest.write_text(json.dumps(document), "utf-8")
+    lab = {"lab": {"type": "file", "path": tmp_path / "x"}}
+    syntax, unknown = _faults(manifest=manifest, endpoints=lab)
+    assert (syntax["route"], unknown["route"]) == ("a", "b")
+    assert unknown["hint"] == 'did you mean "lab"?'
+
+
 def test_a_missing_manifest_is_named(tmp_path):
     """Its path stands in the fault."""
     (fault,) = _faults(manifest=tmp_path / "absent.json")
@@ -109,8 +136,11 @@ def test_a_missing_manifest_is_named(tmp_path):
 
 def test_the_effective_document_says_what_follows():
     """L-06: store path, and where the time to live comes from."""
-    document = effective_document(_loaded(data_dir="d"), manifest=DEFAULT_MANIFEST, running=False)
+    document = effective_document(
+        _loaded(data_dir="d"), manifest=DEFAULT_MANIFEST, hub_id=None, running=False
+    )
     assert document["derived"] == {
+        "hub_id": None,
         "database": "d/queue.db",
         "control_socket": "d/control.sock",
         "manifest": "built-in manifest",

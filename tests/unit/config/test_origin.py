@@ -29,7 +29,7 @@ def test_every_value_names_its_origin(tmp_path, monkeypatch):
     assert found["mqtt.clients_max"] == (5, "file", str(file))
     assert found["mqtt.host"] == ("127.0.0.1", "default", "")
     assert found["data_dir"] == (str(tmp_path), "flag", "--data-dir")
-    assert found["log.level"] == ("debug", "flag", "--level")
+    assert found["log.level"] == ("debug", "flag", "--log-level")
     assert found["store.cache_bytes"] == (5, "environment", "EDGEHUB_STORE")
     assert found["store.commit_linger_ms"] == (0, "default", "")
     legacy = "checkEntireQueueOnCleanup"

@@ -21,6 +21,19 @@ GOOD = {
     },
     "events": [{"t_ms": 0, "type": "uplink", "gateway": "g1", "f_cnt": 6}],
 }
+SHARED = {
+    "gateways": ["g1"],
+    "initial": {
+        "devices_with_same_address": ["a", "b"],
+        "coordinator": {"a": {"f_cnt": 5, "gateway": "g1"}},
+        "twin": {"f_cnt_up": 5},
+        "gateways": {"g1": {"a": {"cached": False}, "b": {}}},
+    },
+    "events": [
+        {"t_ms": 0, "type": "uplink", "gateway": "g1", "f_cnt": 6, "device": "a"},
+        {"t_ms": 9, "type": "join_request", "gateway": "g1", "dev_nonce": 6, "device": "b"},
+    ],
+}
 
 
 def changed(path: str, value: object) -> dict:
@@ -58,6 +71,8 @@ def changed(path: str, value: object) -> dict:
         ("events.0.type", "uplnk", "did you mean uplink?"),
         ("events.0.gateway", "g9", "`events[0]`: `gateway` is 'g9'"),
         ("events.0.t_ms", -1, "`events[0]`: `t_ms` must be a whole number of at least 0"),
+        ("events.0.t_ms", 10**400, "`events[0]`: `t_ms` must be at most 1000000000000"),
+        ("config.delay_ms", 10**13, "`config`: `delay_ms` must be at most 1000000000000"),
         ("events.0.f_cnt", True, "`f_cnt` must be a whole number"),
         ("events.0.fcnt", 3, "did you mean `f_cnt`?"),
         ("events.0", 3, "`events[0]` must be an object"),
@@ -71,6 +86,17 @@ def test_a_fault_is_told_with_its_place(path, value, words):
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize("events", [None, 3, "uplink", {}])
+@pytest.mark.parametrize("shared", [None, ["a", "b"]])
+def test_events_must_be_a_list_whatever_devices_there_are(events, shared):
+    """Also where the devices are named beside them, and where there are no events at all."""
+    form = copy.deepcopy(GOOD) | {"events": events}
+    form["initial"] = {"devices_with_same_address": shared}
+    for faulty in (form, {key: form[key] for key in form if key != "events"}):
+        with pytest.raises(ScenarioError, match="`events` must be a list of events"):
+            read_scenario(faulty)
+
+
 def test_a_missing_type_and_a_misspelt_one_are_told():
     """The key comes before its value."""
     for event, words in (({"t_ms": 0}, "needs `type`"), ({"typ": "uplink"}, "mean `type`")):
@@ -79,29 +105,42 @@ def test_a_missing_type_and_a_misspelt_one_are_told():
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 70_000) | st.sampled_from(["g1", "x", "open", ""]),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 70_000)
+    | st.sampled_from([2**32, 10**400, 0.5, "g1", "x", "open", "a", ""]),
     lambda inner: (
         st.lists(inner, max_size=2)
         | st.dictionaries(
-            st.sampled_from(["f_cnt", "gateway", "type", "g1", "x"]), inner, max_size=2
+            st.sampled_from(["f_cnt", "gateway", "type", "g1", "a", "x"]), inner, max_size=2
         )
     ),
     max_leaves=4,
 )
-PATHS = [
-    *("id", "config", "gateways", "initial", "events", "config.delay_ms", "config.dedup"),
-    *("config.keepalive_s", "config.activation", "config.gateway_id", "config.upstream_ms"),
-    *("initial.coordinator", "initial.twin", "initial.gateways", "initial.gateways.g1"),
-    *("initial.coordinator.f_cnt", "initial.gateways.g1.load_ms", "initial.gateways.g1.cached"),
-    *("initial.devices_with_same_address", "events.0.f_cnt", "events.0.device", "events.0.station"),
-    *("events.0.type", "events.0.confirmed", "events.0.mic"),
-]
 
 
-@settings(max_examples=300, deadline=None)
-@given(path=st.sampled_from(PATHS), value=JSON)
-def test_any_value_anywhere_is_run_or_refused(path, value):
-    """Nothing else ever comes out than an outcome or a clear refusal."""
+def places(value: object, place: tuple = ()) -> list[tuple]:
+    """List every place in a form."""
+    inner = value.items() if isinstance(value, dict) else ()
+    inner = enumerate(value) if isinstance(value, list) else inner
+    return [place, *(found for key, part in inner for found in places(part, (*place, key)))]
+
+
+PLACES = [(form, place) for form in (GOOD, SHARED) for place in places(form) if place]
+
+
+@settings(max_examples=400)
+@given(where=st.sampled_from(PLACES), value=st.just(...) | JSON)
+def test_any_value_anywhere_is_run_or_refused(where, value):
+    """Nothing else ever comes out than an outcome or a clear refusal, also of a lack (`...`)."""
+    form, (*parents, last) = where
+    form = place = copy.deepcopy(form)
+    for key in parents:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
     with contextlib.suppress(ScenarioError):
-        outcome = simulate(changed(path, value))
+        outcome = simulate(form)
         assert set(outcome) >= {"uplinks", "connection_log", "notifications", "final"}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.support.affinity import event, join, loser, owner, run, state, uplink
 
 GATEWAYS = ("g1", "g2", "g3")
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=40)
 
 
 @st.composite

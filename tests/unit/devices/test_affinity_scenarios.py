@@ -235,6 +235,19 @@ def test_a_frame_waits_for_the_one_before_it_whose_address_is_still_searched():
     assert results(outcome) == [(PROCESSED, 500), (PROCESSED, 500)]
 
 
+def test_devices_of_one_address_are_loaded_once_for_frames_of_both():
+    """The second one's frame waits for the load that the first one's began."""
+    outcome = run(
+        uplink(0, "g1", 1, device="a"),
+        uplink(10, "g1", 1, device="b"),
+        devices=["a", "b"],
+        g1={"cached": False, "load_ms": 100},
+    )
+    assert results(outcome) == [(PROCESSED, 100), (PROCESSED, 100)]
+    opened = [(0, "g1", "open"), (100, "g1", "open")]
+    assert [entry for entry in connections(outcome) if entry[2] == "open"] == sorted(2 * opened)
+
+
 def test_a_restarted_hub_remembers_that_it_lost():
     """It waits before it loads and asks, so it does not take the device from its owner."""
     outcome = run(

@@ -191,13 +191,38 @@ class AwayCoordinator(InProcessCoordinator):
         self.refusals = 3
         self.asked_s: list[float] = []
 
-    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+    async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
         """See `Coordinator`."""
         self.asked_s.append(self._clock.monotonic())
         if self.refusals:
             self.refusals -= 1
             raise CoordinatorUnreachableError("-", "away")
-        return await super().notices(hub_id, after)
+        return await super().notices(hub_id, after, wait=wait)
+
+
+def test_a_hub_that_starts_reads_what_it_was_told_before_it_goes_on():
+    """All of it, however much it is, and it waits for nothing that may come."""
+
+    async def test(world: World):
+        world.put("e")
+        one = await world.hub("h1")
+        for device_id in ("d", "e"):
+            await one.uplink(1, device_id)
+        world.background.pop().cancel()  # its reader
+        await world.clock.sleep(1)
+        for device_id in ("d", "e"):
+            await world.coordinator.elect(a_ballot("h2", 2, device_id=device_id))
+        assert one.flags.of("d") is Ownership.OWNER
+        begun = world.clock.monotonic()
+        await one.reader.catch_up()
+        assert world.clock.monotonic() == begun
+        assert {one.flags.of(name) for name in "de"} == {Ownership.LOSER}
+        await one.reader.catch_up()
+        for name in "de":
+            await one.devices.known(name).connection.settled()
+            assert not one.link(name).is_open
+
+    in_a_world(test)
 
 
 def test_a_reader_asks_again_with_growing_pauses():

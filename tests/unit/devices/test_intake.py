@@ -79,6 +79,7 @@ class Head:
         self.settled: dict[int, Refusal | None] = {}
         self.rejected: list[tuple[str, int, str]] = []
         self.refuse: Refusal | None = None
+        self._devices = hub.devices
         self.intake = Intake(
             hub.devices,
             self.store,
@@ -103,6 +104,10 @@ class Head:
         for message in messages:
             self._tokens += 1
             self.intake.submit(message, self.settled.__setitem__, self._tokens)
+
+    def frames(self) -> dict[str, int]:
+        """Give the numbered messages by what became of them."""
+        return self._devices.statistics().frames
 
     @property
     def texts(self) -> list[str]:
@@ -216,6 +221,37 @@ def test_no_answer_is_no_loss():
         head.hand_in(a_message(1, body=b"a"))
         await world.clock.sleep(5)
         assert head.texts == ["a"]
+
+    with_a_head(test)
+
+
+def test_what_waits_behind_one_that_failed_fails_with_it():
+    """Else the later ones would be taken, and it would be an old one when it comes again."""
+
+    async def test(world, head):
+        asked = world.coordinator.elect
+
+        async def hang_once(ballot: Ballot) -> Verdict:
+            world.coordinator.elect = asked
+            await world.clock.sleep(4)
+            raise CoordinatorUnreachableError(ballot.device_id, "no answer in time")
+
+        world.coordinator.elect = hang_once
+        burst = [
+            *(a_message(number, body=b"%d" % number) for number in (1, 2)),
+            a_message(body=b"unnumbered"),
+            a_message(3, body=b"3"),
+        ]
+        head.hand_in(*burst)
+        await world.clock.sleep(20)
+        refused = Refusal.UNAVAILABLE
+        assert head.settled == {1: refused, 2: refused, 3: None, 4: refused}
+        assert head.texts == ["unnumbered"]
+        assert head.intake.waiting == 0
+        assert head.frames() == {"coordinator_unreachable": 3}
+        head.hand_in(*burst)
+        await world.clock.sleep(20)
+        assert head.texts == ["unnumbered", "1", "2", "unnumbered", "3"]
 
     with_a_head(test)
 

@@ -129,6 +129,83 @@ def test_a_refresh_may_be_cancelled_at_every_step(turn):
 
 
 @pytest.mark.parametrize("turn", range(STEPS))
+def test_a_close_may_be_cancelled_at_every_step(turn):
+    """Whoever asked for it need not wait: the device is given away, and its connection closes."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(1))
+            await world.clock.sleep(turn * STEP_S)
+            close = tasks.create_task(hub.devices.close("d"))
+            await world.clock.sleep(STEP_S)
+            given_away = hub.flags.of("d") is Ownership.LOSER
+            close.cancel()
+        assert frame.result().result == "processed"
+        await world.clock.sleep(1)
+        assert given_away
+        assert hub.link("d").is_open == (hub.flags.of("d") is Ownership.OWNER)
+        await is_sound(hub, 2)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(0, STEPS, 2))
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_downlink_may_meet_a_close_at_every_step(turn, is_cancelled):
+    """It is sent whole over an open connection or not at all, and the close follows it."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        hub.devices.known("d").connection.idle_expired()
+        await world.clock.sleep(1)
+        sent: list[str] = []
+
+        async def send() -> None:
+            await world.clock.sleep(0.3)
+            assert hub.link("d").is_open, "a close cut a running downlink"
+            sent.append("downlink")
+
+        async with asyncio.TaskGroup() as tasks:
+            downlink = tasks.create_task(hub.devices.downlink("d", send))
+            await world.clock.sleep(turn * STEP_S / 2)
+            if is_cancelled:
+                downlink.cancel()
+            close = tasks.create_task(hub.devices.close("d"))
+        assert close.done()
+        if not downlink.cancelled():
+            assert downlink.result() is bool(sent)
+        assert not hub.link("d").is_open
+        assert hub.flags.of("d") is Ownership.LOSER
+        assert await hub.devices.downlink("d", send) is False
+        await is_sound(hub, 2)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(0, STEPS, 2))
+def test_a_refresh_may_meet_a_frame_at_every_step(turn):
+    """The counter that the frame brought is not undone by what was read meanwhile."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(hub.devices.refresh("d"))
+            await world.clock.sleep(turn * STEP_S)
+            frame = tasks.create_task(hub.uplink(2))
+        assert refresh.result() is True
+        assert frame.result().result == "processed"
+        assert hub.devices.known("d").session.f_cnt_up == 2
+        assert hub.link("d").log == ["open", "close", "open"]
+        assert (await hub.uplink(2)).reason == "invalid_frame_counter"
+        await is_sound(hub, 3)
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("turn", range(STEPS))
 def test_a_join_may_meet_a_frame_at_every_step(turn):
     """Loads never overlap; the session of the join is in force after it."""
 
@@ -232,6 +309,30 @@ def test_a_failed_load_fails_all_that_waited_for_it_and_is_tried_again_after():
         assert world.clock.monotonic() - started < 3
         assert len(hub.devices) == 0
         hub.source.is_away = False
+        await is_sound(hub, 11)
+
+    in_a_world(test)
+
+
+def test_a_search_that_failed_fails_all_that_waited_for_it():
+    """As a load does: a registry that hangs is waited for once, not once per frame."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        finds = hub.source.devices_at
+
+        async def hang(_address: str) -> list[str]:
+            await world.clock.sleep(2)
+            raise DeviceSourceError("d", "no answer in time")
+
+        hub.source.devices_at = hang
+        started = world.clock.monotonic()
+        answers = await asyncio.gather(
+            *(hub.uplink(f_cnt) for f_cnt in range(1, 11)), return_exceptions=True
+        )
+        assert all(isinstance(answer, DeviceSourceError) for answer in answers)
+        assert world.clock.monotonic() - started < 3
+        hub.source.devices_at = finds
         await is_sound(hub, 11)
 
     in_a_world(test)

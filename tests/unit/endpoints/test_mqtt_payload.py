@@ -183,3 +183,17 @@ def test_a_message_without_an_id_keeps_its_place() -> None:
     row = Row(1, Message("d", None, "/messages/", {}, {}, b"", message_id="h-1"), 0, 10, ("r",), 64)
     ((_, _, body),) = Packer(compress=False).pack(row)
     assert read_batch(body, bytes_max=BIG)[0]["id"] == "h-1"
+
+
+def test_rows_sent_alone_say_little_about_the_ones_that_share_payloads() -> None:
+    """What a row is counted as follows the bytes of the last payloads, not their number."""
+    packer = Packer()
+    for start in range(0, 1000, 100):
+        packer.pack(
+            *[a_row(number, body=_telemetry(number)) for number in range(start, start + 99)]
+        )
+    row = a_row(2000, body=_telemetry(2000))
+    shared = packer.payloads.wire_bytes(row)
+    for number in range(3000, 3004):
+        packer.pack(a_row(number, body=_telemetry(number)))
+    assert packer.payloads.wire_bytes(row) < 2 * shared

@@ -284,49 +284,6 @@ def test_unquoted_twin_text_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("payload", "status"),
-    [
-        ({"status": "up"}, "up"),
-        ({"status": "down"}, "down"),
-        ({"status": "degraded"}, "degraded"),
-        ({"status": "a, b"}, '"a, b"'),
-        ({"status": ""}, "unknown"),
-        ({"status": 1}, "unknown"),
-        ({"status": None}, "unknown"),
-        ({}, "unknown"),
-        ("alive", "unknown"),
-        ("[]", "unknown"),
-        ("1", "unknown"),
-        ("", "unknown"),
-        ({"status": "up", "pid": "x", "time": "bad", "extra": [1]}, "up"),
-    ],
-)
-def test_health_of_a_service_is_a_line(payload, status):
-    """What says no status says `unknown`; other words pass."""
-    bench = MapperBench()
-    bench.send(SERVICE, {"@type": "service"})
-    line = f"102,hub-01:device:main:service:feeder,service,feeder,{status}"
-    assert bench.send(f"{SERVICE}/status/health", payload) == [(UP, line)]
-
-
-def test_health_uses_current_name_and_type():
-    """As twin messages changed them."""
-    bench = MapperBench()
-    bench.send(SERVICE, {"@type": "service", "@id": "S", "name": "a", "type": "b"})
-    bench.send(f"{SERVICE}/twin/name", '"c"')
-    bench.send(f"{SERVICE}/twin/type", '"d"')
-    assert bench.send(f"{SERVICE}/status/health", {"status": "up"}) == [(UP, "102,S,d,c,up")]
-
-
-def test_health_of_a_device_is_not_sent():
-    """The cloud knows only that of services."""
-    bench = MapperBench()
-    bench.child("a")
-    for topic in ("te/device/a//", MAIN):
-        assert bench.send(f"{topic}/status/health", {"status": "up"}) == []
-
-
-@pytest.mark.parametrize(
     ("payload", "lines"),
     [("1", ["up", "500"]), ("0", ["down"]), ("2", ["unknown"]), ({"status": "up"}, ["unknown"])],
 )
@@ -367,6 +324,7 @@ def test_event_that_is_too_large_is_left_to_a_local_client():
         ("c8y/http/events/create/hub-01", {"type": "big", **event})
     ]
     assert bench.outputs() == []
+    assert bench.mapper.statistics().large_events_total == 1
 
 
 def test_limit_counts_the_whole_packet():
@@ -396,6 +354,27 @@ def test_every_kind_has_its_output(channel, payload, output):
     (row,) = bench.outputs()
     assert row.output == output
     assert bench.mapper.statistics().outputs_total[row.output] >= 1
+
+
+def test_value_that_the_cloud_cannot_take_is_not_known():
+    """Told each time, in a twin message and in a registration; the last good one stays."""
+    bench = MapperBench(packet_bytes_max=1000)
+    bench.child("a", room="B1")
+    topic, large = "te/device/a///twin/room", "x" * 2000
+    for _ in range(2):
+        assert "larger than the cloud takes" in error_of(bench.send(topic, f'"{large}"'))
+        bench.restart()
+    assert error_of(bench.child("a", room=large)).startswith(topic)
+    assert bench.send(topic, '"B1"') == []
+    assert bench.send(topic, '"B2"') == [(f"{INVENTORY}/A", {"room": "B2"})]
+
+
+def test_name_that_the_cloud_cannot_take_does_not_silence_a_service():
+    """Its lines go on under the name that the cloud knows."""
+    bench = MapperBench(packet_bytes_max=1000)
+    bench.send(SERVICE, {"@type": "service", "@id": "S", "name": "n"})
+    error_of(bench.send(f"{SERVICE}/twin/name", f'"{"x" * 2000}"'))
+    assert bench.send(f"{SERVICE}/status/health", "") == [(UP, "102,S,service,n,unknown")]
 
 
 def test_creation_and_health_have_their_outputs():

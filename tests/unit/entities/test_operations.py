@@ -5,6 +5,7 @@ import json
 import pytest
 
 from edgehub.entities.commands import ACTIVE_MS, COMMANDS_MAX, FINISHED_MS
+from edgehub.entities.effects import Publish
 from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of
 
 MAIN = "te/device/main//"
@@ -450,7 +451,7 @@ def test_failure_has_its_reason(operation, members, reason):
 
 
 def test_status_is_reported_once():
-    """Repeats are silent, also over a restart; after the end nothing counts."""
+    """Repeats are silent, also over a restart; what comes after the end is only cleared."""
     bench = MapperBench()
     topic = f"{MAIN}/cmd/restart/c8y-mapper-7"
     executing = {"status": "executing"}
@@ -459,8 +460,11 @@ def test_status_is_reported_once():
     assert bench.send(topic, executing) == []
     assert len(bench.send(topic, {"status": "failed"})) == 2
     assert bench.send(topic, "") == []
-    assert bench.send(topic, executing) == []
-    assert bench.send(topic, {"status": "successful"}) == []
+    bench.restart()
+    for late in (executing, {"status": "successful"}, "{"):
+        assert bench.send(topic, late) == [(topic, "")]
+        assert all(isinstance(effect, Publish) and effect.retain for effect in bench.effects)
+    assert bench.send(topic, "") == []
 
 
 def test_command_that_is_cleared_before_its_end_may_come_again():

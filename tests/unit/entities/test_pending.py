@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgehub.entities.options import CacheScope
+from edgehub.entities.registrar import WAITING_LEVELS_MAX
 from tests.support.entities import INVENTORY, MEASUREMENTS, UP, WALL_MS, MapperBench, error_of
 
 DAY_MS = 24 * 3600 * 1000
@@ -187,6 +188,17 @@ def test_entities_that_wait_for_each_other_are_told():
     bench.child("b", **{"@parent": "device/a//"})
     bench.child("c", **{"@parent": "device/b//"})
     assert "waits for device/a// itself" in error_of(bench.child("a", **{"@parent": "device/c//"}))
+
+
+def test_parents_that_wait_for_each_other_are_bounded():
+    """Each message would look at all of them; what is waiting already goes on waiting."""
+    bench = MapperBench()
+    levels = WAITING_LEVELS_MAX + 1
+    for number in range(levels):
+        assert bench.child(f"d{number}", **{"@parent": f"device/d{number + 1}//"}) == []
+    assert "levels of parents" in error_of(bench.child("late", **{"@parent": "device/d0//"}))
+    assert bench.child("other", **{"@parent": "device/d9//"}) == []
+    assert len(bench.child(f"d{levels}")) == levels + 2
 
 
 def test_telemetry_of_an_entity_is_bounded():
@@ -379,7 +391,7 @@ def test_waiting_registration_that_became_possible_is_taken_up_at_the_start():
     assert (UP, "101,B,B,thin-edge.io-child,false") in bench.restart()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300)),

@@ -6,8 +6,10 @@ from typing import Any
 
 from edgehub.forecast.forecast import Present, difference_document, manifest_document
 from edgehub.forecast.rates import Rate
+from edgehub.forecast.room import Room
 from edgehub.message import DEFAULT_PRIORITY, EndpointId, Priority, QueueId, queue_id
 from edgehub.routes.manifest import parse_manifest
+from edgehub.store.caps import Caps
 from edgehub.store.statistics import QueueState, QueueStatistics
 from tests.support.routes import a_manifest
 
@@ -56,7 +58,7 @@ def _present(routes: dict[str, object], *queues: QueueStatistics, **more: Any) -
             "queues": queues,
             "rates": {},
             "served": {EndpointId("upstream")},
-            "free_bytes": 10_000,
+            "room": Room(free_bytes=10_000),
             **more,
         }
     )
@@ -132,11 +134,80 @@ def test_disk_need_is_rate_times_time_to_live_beside_what_drains():
         "endless": False,
         "stored_bytes": 1_000,
         "free_bytes": 10_000,
+        "floor_bytes": 0,
+        "cap_bytes": None,
+        "exceeds": [],
         "fits": True,
         "unmeasured_routes": [],
     }
     longer = {"status": {"route": STATUS, "priority": 1, "timeToLiveSecs": 9_999}, "rest": REST}
-    assert difference_document(present, _manifest(longer))["disk"]["fits"] is False
+    disk = difference_document(present, _manifest(longer))["disk"]
+    assert disk["fits"] is False
+    assert disk["exceeds"] == [
+        {"cap": "free disk space", "queue": None, "need": 51_095, "limit": 11_000}
+    ]
+
+
+def test_the_need_is_held_against_every_cap():
+    """What the settings allow comes before what the disk has: of the hub and of each queue."""
+    room = Room(
+        free_bytes=10**9,
+        floor_bytes=10**6,
+        hub_bytes=5_000,
+        hub_rows=60,
+        queue_bytes=4_000,
+        queue_rows=45,
+    )
+    rates = {QueueId("upstream_Pri2"): _rate(5), QueueId("upstream"): _rate(1)}
+    routes = {"status": {"route": STATUS, "priority": 2}, "rest": REST}
+    present = _present(routes, rates=rates, room=room)
+    after = {**routes, "status": {"route": STATUS, "priority": 2, "timeToLiveSecs": 1_000}}
+    document = difference_document(present, _manifest(after))
+    assert document["disk"]["exceeds"] == [
+        {"cap": "hub bytes", "queue": None, "need": 5_100, "limit": 5_000}
+    ]
+    assert (document["disk"]["fits"], document["disk"]["cap_bytes"]) == (False, 5_000)
+    assert _queues(document)["upstream"]["exceeds"] == []
+    assert _queues(document)["upstream_Pri2"]["exceeds"] == [
+        {"cap": "queue bytes", "queue": "upstream_Pri2", "need": 5_000, "limit": 4_000},
+        {"cap": "queue rows", "queue": "upstream_Pri2", "need": 50, "limit": 45},
+    ]
+
+
+def test_shares_of_a_volume_become_bytes():
+    """As the store counts them: the floor is at most a tenth of a small volume."""
+    caps = Caps(bytes_percent=75, free_bytes_min=256, queue_rows=9)
+    assert Room.of(caps, total_bytes=1_000, free_bytes=700) == Room(
+        free_bytes=700, floor_bytes=100, hub_bytes=750, queue_rows=9
+    )
+    assert Room.of(Caps(bytes=5, free_percent=50), total_bytes=1_000, free_bytes=7) == Room(
+        free_bytes=7, floor_bytes=500, hub_bytes=5
+    )
+
+
+def test_a_queue_for_older_rows_does_not_only_drain():
+    """Recency: what is too old for its own queue goes there, and is no need of its own."""
+    plain = {"route": STATUS, "priority": 1}
+    status = {**plain, "Recency": {"Seconds": 9, "FallbackPriority": 7}}
+    present = _present(
+        {"status": status, "rest": REST},
+        _queue("upstream", 1, rows=2),
+        _queue("upstream", 7, rows=8),
+        rates={QueueId("upstream_Pri1"): _rate(5)},
+    )
+    document = difference_document(present, _manifest({"status": status}))
+    aged = _queues(document)["upstream_Pri7"]
+    assert (aged["fate"], aged["older_rows_of"], aged["need_bytes"]) == ("kept", ["status"], 0)
+    assert document["disk"]["need_bytes"] == 500
+    gone = difference_document(present, _manifest({"status": plain}))
+    assert _queues(gone)["upstream_Pri7"]["fate"] == "drains"
+    assert {"queue": "upstream_Pri7", "rows": 8, "bytes": 800, "routes": ["status"]} in gone[
+        "snapshots"
+    ]
+    new = {**status, "Recency": {"Seconds": 9, "FallbackPriority": 8}}
+    assert _queues(difference_document(present, _manifest({"s": new})))["upstream_Pri8"][
+        "fate"
+    ] == ("new")
 
 
 def test_rows_that_never_expire_have_no_bound():

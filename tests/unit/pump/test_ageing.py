@@ -128,7 +128,7 @@ async def test_no_queue_waits_longer_than_the_bound_on_a_saturated_link(
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) -> None:
     """The bound holds for any arrivals, pauses of queues excepted: B = aging_s + 2 n T."""
     count = data.draw(st.integers(2, 6), "queues")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.message import DELIVERED, FailureKind, SendResult
-from edgehub.pump.poison import KEPT_OUT_MAX
+from edgehub.pump.poison import HURRIED_CLOSES_MAX, HURRIED_ROWS_MAX, KEPT_OUT_MAX
+from edgehub.pump.pump import CULPRIT_RETRY_S
 from tests.support.endpoints import StalledEndpoint
 from tests.support.memory_queue import a_row
 
@@ -194,3 +195,34 @@ async def test_a_row_that_was_kept_out_goes_back_when_the_pump_ends(start: Start
     assert queue.waiting == []
     await bench.pump.drain(bench.clock.monotonic())
     assert queue.waiting == [1]
+
+
+async def test_while_a_culprit_is_looked_for_the_link_is_tried_again_soon(start: Start) -> None:
+    """Each close that tells of a row is followed up within seconds, not after a link's back-off."""
+    endpoint = ClosingEndpoint({3, 4})
+    bench = start(endpoint)
+    bench.queue().put(*(a_row(number, device=f"d{number}") for number in range(1, 7)))
+    await lives(bench, endpoint, 16)
+    assert [offset for offset, *_ in bench.queue().dead] == [3, 4]
+    assert endpoint.hints.count(CULPRIT_RETRY_S) == endpoint.closes
+
+
+async def test_a_peer_that_closes_on_everything_has_its_back_off(start: Start) -> None:
+    """A few rows are looked into; after that it is the peer that is at fault."""
+    endpoint = ClosingEndpoint(set(range(100)))
+    bench = start(endpoint)
+    bench.queue().put(*(a_row(number, device=f"d{number}") for number in range(100)))
+    await lives(bench, endpoint, 200)
+    assert endpoint.closes >= 200
+    assert 0 < endpoint.hints.count(CULPRIT_RETRY_S) <= HURRIED_ROWS_MAX * HURRIED_CLOSES_MAX
+
+
+async def test_a_link_that_is_lost_is_not_hurried(start: Start) -> None:
+    """Nothing was learnt of any row."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    bench.queue().put(a_row(1))
+    await bench.settle()
+    endpoint.cut("no way")
+    await bench.settle()
+    assert CULPRIT_RETRY_S not in endpoint.hints

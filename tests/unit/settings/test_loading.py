@@ -84,7 +84,7 @@ def test_all_faults_are_reported_at_once_with_hints(tmp_path):
     text = "\n".join(faults)
     assert "storeAndForwrdConfiguration: unknown key" in text
     assert "mqtt.prot: unknown key (did you mean 'port'?)" in text
-    assert "mqtt.port: Input should be less than or equal to 65535, got 99999" in text
+    assert "mqtt.port: must be at most 65535, got 99999" in text
     assert "upstream.hots: unknown key (did you mean 'host'?)" in text
     assert "upstream.host: is missing" in text
     assert "endpoints.lab.timeToLiveSecs: unknown key" in text

@@ -17,6 +17,9 @@ from edgehub.devices.source import Activation, Deduplication
 from edgehub.errors import EdgeHubError
 
 F_CNT_MAX: Final = 2**32 - 1
+WHOLE_MAX: Final = 10**12
+"""In milliseconds 31 years; beyond it the clock would no longer tell one from the next."""
+
 NEAR_MISS: Final = 0.8
 ONE_DEVICE: Final = "device"
 
@@ -208,7 +211,10 @@ class _Reader:
         shared: tuple[str, ...] = ()
         if initial.get("devices_with_same_address") is not None:
             shared = self._names(initial, "devices_with_same_address")
-        devices = shared or self._named_devices(form.get("events"))
+        events = form.get("events")
+        if not isinstance(events, list):
+            raise ScenarioError("`events` must be a list of events")
+        devices = shared or self._named_devices(events)
         return Scenario(
             id=form.get("id"),
             config=config,
@@ -218,7 +224,7 @@ class _Reader:
             records=self._records(initial.get("coordinator"), devices),
             twins=self._twins(initial.get("twin"), devices),
             states=self._states(initial.get("gateways", {}), devices),
-            events=self._events(form.get("events"), devices, config),
+            events=self._events(events, devices, config),
             ignored=tuple(self._ignored),
         )
 
@@ -349,9 +355,7 @@ class _Reader:
             members=members,
         )
 
-    def _named_devices(self, events: Any) -> tuple[str, ...]:
-        if not isinstance(events, list):
-            raise ScenarioError("`events` must be a list of events")
+    def _named_devices(self, events: list[Any]) -> tuple[str, ...]:
         named = (
             event.get("device")
             for event in events
@@ -414,6 +418,8 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             size = " of at least 0" if least == 0 else ""
             raise ScenarioError(f"{place}: `{key}` must be a whole number{size}")
+        if value > WHOLE_MAX:
+            raise ScenarioError(f"{place}: `{key}` must be at most {WHOLE_MAX}")
         return value
 
     def _text(self, form: dict[str, Any], key: str, place: str, default: str | None) -> str | None:

@@ -79,6 +79,12 @@ class Network:
         """Give the milliseconds since the start of the scenario."""
         return self.clock.boottime_ms() - self.started_ms
 
+    def address_of(self, device: str) -> str:
+        """Give the address under which a device sends: its own name, or that of all."""
+        scenario = self.scenario
+        shares = scenario.same_address and device in scenario.devices
+        return scenario.devices[0] if shares else device
+
     def log_connection(self, gateway: str, device: str, action: str) -> None:
         """Write down that a connection was opened or closed."""
         entry = {"t_ms": self.now_ms(), "gateway": gateway, "action": action}
@@ -142,10 +148,8 @@ class SimulatedTwins:
 
     async def devices_at(self, address: str) -> Sequence[str]:
         """See `DeviceSource`."""
-        scenario = self._network.scenario
-        if scenario.same_address and address in scenario.devices:
-            return scenario.devices
-        return (address,) if address in self._network.twins else ()
+        devices = self._network.scenario.devices
+        return tuple(device for device in devices if self._network.address_of(device) == address)
 
     async def load(self, device_id: str) -> StoredDevice:
         """See `DeviceSource`."""
@@ -187,10 +191,10 @@ class SimulatedPath:
         await self._reach(claim.device_id)
         return await self._network.coordinator.grant_downlink(claim)
 
-    async def notices(self, hub_id: str, after: str) -> NoticeBatch:
+    async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
         """See `Coordinator`."""
         network = self._network
-        batch = await network.coordinator.notices(hub_id, after)
+        batch = await network.coordinator.notices(hub_id, after, wait=wait)
         await network.spend(network.scenario.config.notice_ms)
         while not network.takes_notices(hub_id):
             await network.changed.wait()

@@ -210,7 +210,7 @@ class _Run:
                     raise DeviceConnectionError(event.device, "the upstream refused it")
 
         uplink = Uplink(
-            address=event.device,
+            address=self._network.address_of(event.device),
             f_cnt=members["f_cnt"],
             confirmed=members["confirmed"],
             station=members["station"],

@@ -150,15 +150,11 @@ class LocalClient:
         return packet_id
 
     def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, again: bool) -> bytes:
-        left_ms = None
-        if message.expires_ms is not None:
-            left_ms = max(0, message.expires_ms - self._space.now_ms())
         return frame(
             message,
-            qos=1 if packet_id else 0,
             packet_id=packet_id,
             retain=retain,
             again=again,
-            left_ms=left_ms,
+            now_ms=self._space.now_ms(),
             with_properties=self._deliveries.with_properties,
         )

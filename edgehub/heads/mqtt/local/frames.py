@@ -20,35 +20,34 @@ _EXPIRY: Final = bytes((Property.MESSAGE_EXPIRY_INTERVAL,))
 def frame(
     message: LocalMessage,
     *,
-    qos: int,
     packet_id: int,
     retain: bool,
     again: bool,
-    left_ms: int | None,
+    now_ms: int,
     with_properties: bool,
 ) -> bytes:
     """Write a PUBLISH.
 
     Args:
         message: The message.
-        qos: 0 or 1.
-        packet_id: 0 with QoS 0.
+        packet_id: 0 sends it with QoS 0, another one with QoS 1.
         retain: The retain flag.
         again: Whether it may have been sent before.
-        left_ms: What is left of its message expiry interval, None = it does not expire.
-        with_properties: Whether the client speaks MQTT 5.
+        now_ms: Hub time, from which what is left of its message expiry interval follows.
+        with_properties: Whether the receiver speaks MQTT 5.
     """
     properties = b""
     if with_properties:
         block = message.properties
-        if left_ms is not None:
+        if message.expires_ms is not None:
             # Rounded up: 0 would mean that it is over.
-            block += _EXPIRY + max(1, -(-left_ms // 1000)).to_bytes(4, "big")
+            left_s = max(1, -(-(message.expires_ms - now_ms) // 1000))
+            block += _EXPIRY + left_s.to_bytes(4, "big")
         properties = variable(len(block)) + block
     return publish(
         message.topic.encode(),
         message.body,
-        qos=qos,
+        qos=1 if packet_id else 0,
         packet_id=packet_id,
         retain=retain,
         again=again,

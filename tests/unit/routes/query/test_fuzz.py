@@ -39,7 +39,6 @@ def assert_only_compile_errors(parse, text):
             assert 1 <= fault.column <= len(lines[fault.line - 1]) + 1
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 @example("")
 @example("\x00")
@@ -98,7 +97,6 @@ def mutated_routes(draw):
     return text
 
 
-@settings(deadline=None)
 @given(mutated_routes(), messages)
 def test_mutated_routes_are_refused_or_run(text, message):
     """A route with errors sprinkled in is refused, or compiles and runs."""
@@ -113,7 +111,7 @@ def test_mutated_routes_are_refused_or_run(text, message):
         table.explain(message)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(bools, messages)
 def test_compiled_conditions_agree_with_their_value(condition, message):
     """The short code of a table routes exactly what has the value true, and never raises."""

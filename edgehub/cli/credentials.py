@@ -1,0 +1,89 @@
+"""What the commands on credential files share: where the file is, and how options are checked.
+
+`edgehub identity` and `edgehub token` work on such a file and ask no daemon, since who may sign in
+must be known before the first start.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from edgehub.errors import ConfigError
+from edgehub.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.settings import Settings
+
+T = TypeVar("T")
+
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+
+
+def checked(check: Callable[[Any], T]) -> Callable[[click.Context, click.Parameter, Any], T]:
+    """Make a callback of a check that raises ValueError, so that a wrong value is wrong use."""
+
+    def callback(_ctx: click.Context, _parameter: click.Parameter, value: Any) -> T:
+        try:
+            return check(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def each(check: Callable[[str], object]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """Make a check of the values of a repeatable option from the check of one."""
+
+    def check_all(values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            check(value)
+        return values
+
+    return check_all
+
+
+class CredentialFile:
+    """A file of credentials as commands name it.
+
+    Args:
+        what: What it holds, in the plural.
+        setting: Dotted key of the setting that names it.
+        get: Takes its path out of the settings.
+
+    Attributes:
+        option: The option that names another one.
+    """
+
+    def __init__(self, what: str, setting: str, get: Callable[[Settings], Path | None]) -> None:
+        self._what = what
+        self._setting = setting
+        self._get = get
+        self.option = click.option(
+            "--file",
+            "file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help=f"{what.capitalize()} file; absent = {setting} of the settings.",
+        )
+
+    def path(self, file: Path | None, obj: dict[str, Any] | None) -> Path:
+        """Give the file that is meant.
+
+        Args:
+            file: What the option says.
+            obj: Of the command line, with the settings file.
+
+        Raises:
+            ConfigError: If it can be in no folder.
+        """
+        path = file or self._get(load_settings((obj or {}).get("config")))
+        if path is None:
+            msg = f"no {self._what} file: give --file, or set {self._setting} in the settings"
+            raise click.UsageError(msg)
+        if not path.parent.is_dir():
+            raise ConfigError(str(path), "its folder does not exist", f"mkdir -p {path.parent}")
+        return path

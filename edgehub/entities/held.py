@@ -1,0 +1,164 @@
+"""One held message, and what each client holds: who holds most is known without looking at all.
+
+Owns the shares of clients and their rank by messages and by bytes. Calls nothing. Invariants: a
+share that holds nothing is forgotten; finding the largest costs no more with ten thousand clients
+than with ten, as a client may send under ever new names.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.entities.effects import Instant
+    from edgehub.entities.topics import EntityTopic
+
+HELD_BYTES: Final = 128
+"""What a held message counts beside its topic and payload."""
+
+_SLACK: Final = 1000
+"""Entries of a ranking that are over, beyond one for each share, before it is made anew."""
+
+
+class Held:
+    """One held message.
+
+    Attributes:
+        seq: Place in the order of arrival.
+        topic: Its topic.
+        payload: Its payload.
+        client: Who sent it.
+        at: When it came.
+        size: Bytes that it counts.
+    """
+
+    __slots__ = ("at", "client", "payload", "seq", "size", "topic")
+
+    def __init__(
+        self, seq: int, topic: EntityTopic, payload: bytes, client: str, at: Instant
+    ) -> None:
+        self.seq = seq
+        self.topic = topic
+        self.payload = payload
+        self.client = client
+        self.at = at
+        self.size = HELD_BYTES + len(topic.text) + len(payload)
+
+
+class Share:
+    """What one client holds.
+
+    Attributes:
+        telemetry: Its telemetry, oldest first.
+        other: All else, oldest first.
+        bytes: The size of both.
+        ranks: Size under which each ranking has it; never less than what it is.
+    """
+
+    __slots__ = ("bytes", "other", "ranks", "telemetry")
+
+    def __init__(self) -> None:
+        self.telemetry: OrderedDict[int, Held] = OrderedDict()
+        self.other: OrderedDict[int, Held] = OrderedDict()
+        self.bytes = 0
+        self.ranks = [0, 0]
+
+    def __len__(self) -> int:
+        return len(self.telemetry) + len(self.other)
+
+    def oldest(self) -> Held:
+        """Give what goes first: the oldest telemetry, then the oldest of all else."""
+        held = self.telemetry or self.other
+        return next(iter(held.values()))
+
+
+class Shares:
+    """What all clients hold."""
+
+    __slots__ = ("_by_bytes", "_by_messages", "_shares")
+
+    def __init__(self) -> None:
+        self._shares: dict[str, Share] = {}
+        self._by_messages = _Ranking(self._shares, 0, len)
+        self._by_bytes = _Ranking(self._shares, 1, lambda share: share.bytes)
+
+    def get(self, client: str) -> Share | None:
+        """Give what a client holds, None = nothing."""
+        return self._shares.get(client)
+
+    def add(self, held: Held, *, is_telemetry: bool) -> None:
+        """Count a message."""
+        share = self._shares.get(held.client)
+        if share is None:
+            share = self._shares[held.client] = Share()
+        (share.telemetry if is_telemetry else share.other)[held.seq] = held
+        share.bytes += held.size
+        self._by_messages.grew(share)
+        self._by_bytes.grew(share)
+
+    def drop(self, held: Held, *, is_telemetry: bool) -> None:
+        """Forget a message."""
+        share = self._shares[held.client]
+        del (share.telemetry if is_telemetry else share.other)[held.seq]
+        share.bytes -= held.size
+        if not len(share):
+            del self._shares[held.client]
+
+    def most_messages(self) -> Share:
+        """Give the share with most messages; there is one."""
+        return self._by_messages.first()
+
+    def most_bytes(self) -> Share:
+        """Give the share with most bytes; there is one."""
+        return self._by_bytes.first()
+
+
+class _Ranking:
+    """Shares by one size, the largest first.
+
+    A share that shrinks is moved down only when it is the first: until then its entry says too
+    much, which does not hide a larger one.
+    """
+
+    __slots__ = ("_heap", "_index", "_serial", "_shares", "_size")
+
+    def __init__(self, shares: dict[str, Share], index: int, size: Callable[[Share], int]) -> None:
+        self._shares = shares
+        self._index = index
+        self._size = size
+        self._serial = count()
+        self._heap: list[tuple[int, int, Share]] = []
+
+    def grew(self, share: Share) -> None:
+        size = self._size(share)
+        if size > share.ranks[self._index]:
+            share.ranks[self._index] = size
+            heapq.heappush(self._heap, (-size, next(self._serial), share))
+            if len(self._heap) > 2 * len(self._shares) + _SLACK:
+                self._make_anew()
+
+    def first(self) -> Share:
+        while True:
+            noted, serial, share = self._heap[0]
+            size = self._size(share)
+            if -noted != share.ranks[self._index] or not size:
+                heapq.heappop(self._heap)  # it has a larger entry, or holds nothing any more
+            elif -noted == size:
+                return share
+            else:
+                share.ranks[self._index] = size
+                heapq.heapreplace(self._heap, (-size, serial, share))
+
+    def _make_anew(self) -> None:
+        for share in self._shares.values():
+            share.ranks[self._index] = self._size(share)
+        self._heap = [
+            (-share.ranks[self._index], next(self._serial), share)
+            for share in self._shares.values()
+        ]
+        heapq.heapify(self._heap)

@@ -1,0 +1,45 @@
+"""What a mapper has done and what it holds, as a snapshot.
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgehub.entities.effects import OutputName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapperStatistics:
+    """What the mapper did since its start, and what it holds.
+
+    Attributes:
+        handled_total: Messages taken.
+        ignored_total: Messages on topics that are not its own, or that say nothing to it.
+        errors_total: Errors told to clients.
+        outputs_total: Rows by output.
+        large_events_total: Events too large for a row, left to local clients.
+        entities: Registered entities, the main device among them.
+        held: Messages held for unregistered entities.
+        held_bytes: Their bytes.
+        evicted_total: Held messages given up for want of room.
+        expired_total: Held messages given up because they waited too long.
+        dropped_total: Rows of the tables that belonged to nothing or could not be read.
+        advice: What an operator should change, by topic id.
+    """
+
+    handled_total: int
+    ignored_total: int
+    errors_total: int
+    outputs_total: dict[OutputName, int]
+    large_events_total: int
+    entities: int
+    held: int
+    held_bytes: int
+    evicted_total: int
+    expired_total: int
+    dropped_total: int
+    advice: dict[str, str]

@@ -1,0 +1,84 @@
+"""What is left of a settings document when all that is wrong with it is taken out.
+
+Whoever corrects one file wants to hear of the others too. Pure. Invariant: what is taken out leaves
+a stand-in where other files may speak of it, so that no fault follows from the taking out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.settings.faults import SettingsError
+from edgehub.settings.loading import check_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edgehub.settings.model import Settings
+
+_ROUNDS_MAX: Final = 8
+"""What is wrong deep inside shows once the rest is gone; more rounds than the model is deep."""
+
+_STAND_INS: Final[dict[str, dict[str, Any]]] = {
+    "endpoints": {"type": "file", "path": "stand-in"},
+    "tenants": {},
+}
+
+
+def settings_without_faults(
+    document: Mapping[str, Any],
+    error: SettingsError,
+    *,
+    file: Path | None,
+    flags: Mapping[str, Any],
+) -> Settings | None:
+    """Give the settings that the right part of a document makes.
+
+    Args:
+        document: What `read_document` gave.
+        error: What is wrong with it.
+        file: Its name.
+        flags: Nested values from the command line.
+
+    Returns:
+        None where nothing can be taken out: the environment, a flag or a rule is at fault.
+    """
+    left = dict(document)
+    for _ in range(_ROUNDS_MAX):
+        reduced = left
+        for path in error.paths:
+            reduced = _without(reduced, path)
+        if reduced == left:
+            return None
+        left = reduced
+        try:
+            return check_settings(left, file=file, flags=flags)
+        except SettingsError as again:
+            error = again
+    return None
+
+
+def _without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Take out what a path names, or the innermost section on the way to what is missing."""
+    if not path:
+        return document
+    stand_in, named = _STAND_INS.get(path[0]), document.get(path[0])
+    if stand_in is not None and isinstance(named, dict) and path[1:] and path[1] in named:
+        left = _reduced(named[path[1]], path[2:])
+        if left is None and named[path[1]] != stand_in:
+            left = stand_in
+        if left is not None:
+            return {**document, path[0]: {**named, path[1]: left}}
+    left = _reduced(document, path)
+    return document if left is None else left
+
+
+def _reduced(section: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
+    """Give a section without the key that a path names; None = it has to go itself."""
+    if not isinstance(section, dict) or not path or path[0] not in section:
+        return None
+    inner = _reduced(section[path[0]], path[1:])
+    if inner is not None:
+        return {**section, path[0]: inner}
+    return {key: value for key, value in section.items() if key != path[0]}

@@ -1,0 +1,47 @@
+"""The ids of each tenant in their order, kept so while they come and go.
+
+Owns nothing else. To sort thousands of ids anew after each change would hold up messages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgehub.routes.tenant import RouteKey, Tenant
+
+
+class KeyIndex:
+    """See the module."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[Tenant, list[str]] = {}
+
+    def add(self, key: RouteKey) -> None:
+        """Take in a key; one that is there stays."""
+        ids = self._ids.setdefault(key.tenant, [])
+        at = bisect_left(ids, key.id)
+        if at == len(ids) or ids[at] != key.id:
+            ids.insert(at, key.id)
+
+    def discard(self, key: RouteKey) -> None:
+        """Let go of a key, if it is there."""
+        ids = self._ids.get(key.tenant, [])
+        at = bisect_left(ids, key.id)
+        if at < len(ids) and ids[at] == key.id:
+            del ids[at]
+
+    def page(self, tenant: Tenant, after: str | None, limit: int) -> tuple[list[str], bool]:
+        """Give some ids of a tenant, and whether there are more behind them.
+
+        Args:
+            tenant: Whose.
+            after: Id behind which they begin, None = with the first.
+            limit: At most so many.
+        """
+        ids = self._ids.get(tenant, [])
+        start = 0 if after is None else bisect_right(ids, after)
+        return ids[start : start + limit], len(ids) > start + limit
