@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from analytics.args import JobArgs
     from analytics.files import Files
 
-SEGMENTS: Final = "*.jsonl*"
+SEGMENTS: Final = "*.{jsonl,jsonl.gz}"
 NUMBER_MAX: Final = 1 << 48
 """More bytes, commits or milliseconds are no figure of a hub, and a sum of them no number."""
 _PATTERN: Final = re.compile(r"([\\{}\[\]*?])")

@@ -20,6 +20,7 @@ import structlog
 
 from edgehub.durable_files import sync_folder
 from edgehub.errors import StartupError, StoreError
+from edgehub.sqlite_transaction import in_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -121,7 +122,7 @@ class StateFile:
         Raises:
             StateError: The disk stands in the way, or a value cannot be stored; nothing was done.
         """
-        return await self._job(lambda connection: _in_transaction(connection, job))
+        return await self._job(lambda connection: in_transaction(connection, job))
 
     async def close(self) -> None:
         """Close the file after the jobs handed in before."""
@@ -139,18 +140,6 @@ class StateFile:
             return future.result()
         except (sqlite3.Error, OverflowError) as exc:
             raise StateError(f"{self.path}: {exc}") from exc
-
-
-def _in_transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = work(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return result
 
 
 def _configure(connection: sqlite3.Connection) -> None:

@@ -12,39 +12,25 @@ import hmac
 import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.devices.identity_file import read_identities
+from edgehub.devices.entry_file import EntryList
+from edgehub.devices.identity_file import FORMAT, Identity
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
-from edgehub.devices.private_file import loose_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
-
-    from edgehub.devices.identity_file import Identity
 
 _THREADS_MAX: Final = 2
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityList:
-    """What an identities file holds.
-
-    Attributes:
-        path: The file, None = there is none and nobody signs in with a password.
-        entries: By id.
-        mode_exposed: Its permission bits where others may read or change it, else None.
-    """
-
-    path: Path | None = None
-    entries: Mapping[str, Identity] = field(default_factory=dict)
-    mode_exposed: int | None = None
+IdentityList = EntryList[Identity]
+"""What an identities file holds, by id; without a file nobody signs in with a password."""
 
 
 def read_identity_list(path: Path | None) -> IdentityList:
@@ -53,9 +39,7 @@ def read_identity_list(path: Path | None) -> IdentityList:
     Raises:
         IdentityFileError: With every fault of the file.
     """
-    if path is None:
-        return IdentityList()
-    return IdentityList(path=path, entries=read_identities(path), mode_exposed=loose_mode(path))
+    return FORMAT.read_list(path)
 
 
 class Identities:

@@ -7,22 +7,21 @@ command line directly. Invariant: a reader sees the file before or after a chang
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
-from edgehub.devices.private_file import locked, replace_lines
 from edgehub.errors import ConfigError
 from edgehub.settings.routing_table import tenant_name
 from edgehub.topic_filter import filter_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _KEYS: Final = ("id", "password", "on_behalf", "publish", "subscribe", "disabled", "tenant")
@@ -33,19 +32,8 @@ _BRACES: Final = re.compile(r"\{[^{}/]*\}")
 _PATTERN_CHARACTERS_MAX: Final = 256
 
 
-class IdentityFileError(ConfigError):
-    """The identities file is unusable.
-
-    Attributes:
-        faults: Every fault found, each with file and line, reason and hint.
-    """
-
-    def __init__(self, faults: list[ConfigError]) -> None:
-        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
-        self.faults = tuple(faults)
-
-    def __str__(self) -> str:
-        return "\n".join(str(fault) for fault in self.faults)
+class IdentityFileError(EntryFileError):
+    """The identities file is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,49 +70,19 @@ def read_identities(path: Path) -> dict[str, Identity]:
     Raises:
         IdentityFileError: With every fault, if anything in it is wrong.
     """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise IdentityFileError([ConfigError(str(path), f"not UTF-8: {error}")]) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        absent = isinstance(error, FileNotFoundError)
-        hint = f"create it with `edgehub identity add ID --file {path}`" if absent else ""
-        raise IdentityFileError([ConfigError(str(path), reason, hint)]) from error
-    identities: dict[str, Identity] = {}
-    faults: list[ConfigError] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        key = f"{path}:{number}"
-        found = _Line(key).parse(line)
-        faults += found.faults
-        if found.identity is None:
-            continue
-        if found.identity.id in identities:
-            faults.append(ConfigError(key, f"second entry of {found.identity.id!r}", "keep one"))
-        identities[found.identity.id] = found.identity
-    if faults:
-        raise IdentityFileError(faults)
-    return identities
+    return FORMAT.read(path)
 
 
-@contextmanager
-def changing(path: Path) -> Iterator[dict[str, Identity]]:
-    """Give the entries to change in place; written back when the block ends without an error.
-
-    Two commands do not undo each other's change. Of a symbolic link the file behind it is changed.
+def changing(path: Path) -> AbstractContextManager[dict[str, Identity]]:
+    """Give the entries to change in place; see `EntryFormat.changing`.
 
     Raises:
         IdentityFileError: If the present file is unusable.
     """
-    with locked(path) as file:
-        identities = read_identities(file) if file.exists() else {}
-        yield identities
-        replace_lines(file, (_line(identity) for identity in identities.values()))
+    return FORMAT.changing(path)
 
 
-def _line(identity: Identity) -> str:
+def _line(identity: Identity) -> dict[str, Any]:
     entry: dict[str, Any] = {"id": identity.id, "password": str(identity.password)}
     if identity.on_behalf:
         entry["on_behalf"] = list(identity.on_behalf)
@@ -136,26 +94,26 @@ def _line(identity: Identity) -> str:
         entry["disabled"] = True
     if identity.tenant:
         entry["tenant"] = identity.tenant
-    return json.dumps(entry) + "\n"
+    return entry
+
+
+def _parse(key: str, line: str, faults: list[ConfigError]) -> Identity | None:
+    return _Line(key, faults).parse(line)
 
 
 class _Line:
     """One line while it is read: collects its faults instead of stopping at the first."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, faults: list[ConfigError]) -> None:
         self._key = key
-        self.faults: list[ConfigError] = []
-        self.identity: Identity | None = None
+        self._faults = faults
 
-    def parse(self, line: str) -> _Line:
+    def parse(self, line: str) -> Identity | None:
         try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            self._fault(f"not JSON: {error}")
-            return self
-        if not isinstance(entry, dict):
-            self._fault("not a JSON object")
-            return self
+            entry = json_object(line)
+        except ValueError as error:
+            self._fault(str(error))
+            return None
         for name in entry.keys() - set(_KEYS):
             near = difflib.get_close_matches(name, _KEYS, n=1)
             self._fault(f"unknown key {name!r}", f"did you mean {near[0]}?" if near else "")
@@ -169,7 +127,7 @@ class _Line:
         if not isinstance(disabled, bool):
             self._fault("disabled is neither true nor false")
         elif identity_id is not None and password is not None:
-            self.identity = Identity(
+            return Identity(
                 id=identity_id,
                 password=password,
                 on_behalf=on_behalf,
@@ -178,7 +136,7 @@ class _Line:
                 subscribe=subscribe,
                 tenant=tenant,
             )
-        return self
+        return None
 
     def _tenant(self, value: Any) -> str:
         if value == "":
@@ -231,7 +189,7 @@ class _Line:
         return tuple(each for each in value if isinstance(each, str))
 
     def _fault(self, reason: str, hint: str = "") -> None:
-        self.faults.append(ConfigError(self._key, reason, hint))
+        self._faults.append(ConfigError(self._key, reason, hint))
 
 
 def check_right(topic_filter: object) -> None:
@@ -261,3 +219,13 @@ def check_pattern(pattern: object) -> None:
     if not isinstance(pattern, str) or not 0 < len(pattern) <= _PATTERN_CHARACTERS_MAX:
         msg = f"pattern {pattern!r} is not a text of 1 to {_PATTERN_CHARACTERS_MAX} characters"
         raise ValueError(msg)
+
+
+FORMAT: Final = EntryFormat(
+    error=IdentityFileError,
+    command="edgehub identity add ID",
+    name=lambda identity: identity.id,
+    parse=_parse,
+    line=_line,
+)
+"""Of the identities file."""

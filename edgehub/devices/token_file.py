@@ -13,19 +13,17 @@ import binascii
 import difflib
 import hashlib
 import hmac
-import json
 import re
 import secrets
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.devices.private_file import locked, replace_lines
+from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
 from edgehub.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 NAME_RULE: Final = "1 to 63 of a-z, 0-9 and -, not beginning with -"
@@ -46,19 +44,8 @@ class Role(StrEnum):
     WRITE = "write"
 
 
-class TokenFileError(ConfigError):
-    """The tokens file is unusable.
-
-    Attributes:
-        faults: Every fault found, each with file and line, reason and hint.
-    """
-
-    def __init__(self, faults: list[ConfigError]) -> None:
-        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
-        self.faults = tuple(faults)
-
-    def __str__(self) -> str:
-        return "\n".join(str(fault) for fault in self.faults)
+class TokenFileError(EntryFileError):
+    """The tokens file is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -127,63 +114,34 @@ def read_tokens(path: Path) -> dict[str, Token]:
     Raises:
         TokenFileError: With every fault, if anything in it is wrong.
     """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise TokenFileError([ConfigError(str(path), f"not UTF-8: {error}")]) from error
-    except OSError as error:
-        absent = isinstance(error, FileNotFoundError)
-        hint = f"create it with `edgehub token add NAME --file {path}`" if absent else ""
-        fault = ConfigError(str(path), error.strerror or str(error), hint)
-        raise TokenFileError([fault]) from error
-    tokens: dict[str, Token] = {}
-    faults: list[ConfigError] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        key = f"{path}:{number}"
-        try:
-            token = _parse(line)
-        except ValueError as error:
-            faults.append(ConfigError(key, str(error), "make it anew with `edgehub token add`"))
-            continue
-        if token.name in tokens:
-            faults.append(ConfigError(key, f"second entry of {token.name!r}", "keep one"))
-        tokens[token.name] = token
-    if faults:
-        raise TokenFileError(faults)
-    return tokens
+    return FORMAT.read(path)
 
 
-@contextmanager
-def changing_tokens(path: Path) -> Iterator[dict[str, Token]]:
-    """Give the entries to change in place; written back when the block ends without an error.
+def changing_tokens(path: Path) -> AbstractContextManager[dict[str, Token]]:
+    """Give the entries to change in place; see `EntryFormat.changing`.
 
     Raises:
         TokenFileError: If the present file is unusable.
     """
-    with locked(path) as file:
-        tokens = read_tokens(file) if file.exists() else {}
-        yield tokens
-        replace_lines(file, (_line(token) for token in tokens.values()))
+    return FORMAT.changing(path)
 
 
-def _line(token: Token) -> str:
+def _line(token: Token) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": token.name, "role": token.role, "hash": token.hash}
     if token.tenant is not None:
         entry["tenant"] = token.tenant
-    return json.dumps(entry) + "\n"
+    return entry
 
 
-def _parse(line: str) -> Token:
+def _parse(key: str, line: str, faults: list[ConfigError]) -> Token | None:
     try:
-        entry: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        msg = f"not JSON: {error}"
-        raise ValueError(msg) from error
-    if not isinstance(entry, dict):
-        msg = "not a JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - what the reader collects
+        return _token(json_object(line))
+    except ValueError as error:
+        faults.append(ConfigError(key, str(error), "make it anew with `edgehub token add`"))
+        return None
+
+
+def _token(entry: dict[str, Any]) -> Token:
     for name in sorted(entry.keys() - set(_KEYS)):
         near = difflib.get_close_matches(name, _KEYS, n=1)
         msg = f"unknown key {name!r}" + (f", did you mean {near[0]}?" if near else "")
@@ -220,3 +178,13 @@ def _decode(text: str) -> bytes:
     except binascii.Error as error:
         msg = f"salt or key is not base64: {error}"
         raise ValueError(msg) from error
+
+
+FORMAT: Final = EntryFormat(
+    error=TokenFileError,
+    command="edgehub token add NAME",
+    name=lambda token: token.name,
+    parse=_parse,
+    line=_line,
+)
+"""Of the tokens file."""

@@ -6,16 +6,14 @@ told from the time that a wrong token takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.devices.private_file import loose_mode
-from edgehub.devices.token_file import Role, Token, read_tokens
+from edgehub.devices.entry_file import EntryList
+from edgehub.devices.token_file import FORMAT, Role, Token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 TOKEN_CHARACTERS_MAX: Final = 256
@@ -25,19 +23,8 @@ _NOBODY: Final = Token.new("nobody", Role.READ)[0]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenList:
-    """What a tokens file holds.
-
-    Attributes:
-        path: The file, None = there is none.
-        entries: By name.
-        mode_exposed: Its permission bits where others may read or change it, else None.
-    """
-
-    path: Path | None = None
-    entries: Mapping[str, Token] = field(default_factory=dict)
-    mode_exposed: int | None = None
+TokenList = EntryList[Token]
+"""What a tokens file holds, by name."""
 
 
 def read_token_list(path: Path | None) -> TokenList:
@@ -46,9 +33,7 @@ def read_token_list(path: Path | None) -> TokenList:
     Raises:
         TokenFileError: With every fault of the file.
     """
-    if path is None:
-        return TokenList()
-    return TokenList(path=path, entries=read_tokens(path), mode_exposed=loose_mode(path))
+    return FORMAT.read_list(path)
 
 
 class Tokens:

@@ -264,6 +264,7 @@ class UrlTarget:
         except FileNotFoundError:
             return None
         except Exception as error:
+            # What a file system raises is its library's own; none of it is let through as that.
             raise self._failed(path, error) from error
         return content
 
@@ -276,6 +277,7 @@ class UrlTarget:
             self._system.pipe_file(partial, content)
             self._system.mv(partial, f"{folder}/{name}")
         except Exception as error:
+            # As in `read`.
             raise self._failed(path, error) from error
 
     def _failed(self, path: str, error: Exception) -> ExportError:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edgehub.settings.endpoints import CaFile, CertificateFile, KeyFile, tls_fault
+from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
 from edgehub.settings.values import OptionalFile, OptionalText, Section, Text, Whole
 from edgehub.topic_filter import filter_fault
 

@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 
 from edgehub.batch import has_zstd
 from edgehub.settings.link import LinkSettings
-from edgehub.settings.values import OptionalFile, OptionalText, PathName, Real, Text, Whole
+from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
+from edgehub.settings.values import NUMBER, OptionalFile, OptionalText, PathName, Real, Text, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 RESERVED_HEADERS: Final = frozenset(
     {
@@ -43,27 +43,24 @@ TemplateName = Annotated[str, Field(pattern=r"^[^/+#\x00-\x1f]{1,128}$")]
 Order = Literal["strict", "skip"]
 Batch = Literal["off", "plain", "zstd"]
 
-# The same keys at each kind of endpoint that can encrypt, and each in its own place among others.
-CaFile = Annotated[
-    OptionalFile,
-    Field(
-        description="Certificates that are trusted; absent = the system's.",
-        examples=["/etc/edgehub/ca.pem"],
-    ),
+# The same keys at each kind of endpoint with a session of MQTT, and each in its own place among
+# others.
+InFlightMax = Annotated[
+    int,
+    Field(ge=1, le=65_535, description="Unconfirmed messages, whatever the link takes."),
+    NUMBER,
 ]
-CertificateFile = Annotated[
-    OptionalFile,
-    Field(
-        description="Client certificate, to sign in with it; needs key_file.",
-        examples=["/etc/edgehub/client.pem"],
-    ),
+KeepAlive = Annotated[
+    int,
+    Field(ge=5, le=65_535, description="A silent peer is noticed after twice this time."),
+    NUMBER,
 ]
-KeyFile = Annotated[
-    OptionalFile,
-    Field(description="Key of certificate_file.", examples=["/etc/edgehub/client.key"]),
+AckTimeout = Annotated[
+    float,
+    Field(gt=0, le=3600, description="No confirmation for so long: connect anew."),
+    NUMBER,
 ]
 _UNFIT_FOR_TOPIC: Final = re.compile(r"[+#\x00-\x1f\x7f]|/.*/|^/|/$")
-_TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
 class EndpointSettings(LinkSettings):
@@ -113,15 +110,9 @@ class MqttEndpointSettings(EndpointSettings):
     ca_file: CaFile = None
     certificate_file: CertificateFile = None
     key_file: KeyFile = None
-    in_flight_max: Whole = Field(
-        default=1000, ge=1, le=65_535, description="Unconfirmed messages, whatever the link takes."
-    )
-    keep_alive_s: Whole = Field(
-        default=60, ge=5, le=65_535, description="A silent peer is noticed after twice this time."
-    )
-    ack_timeout_s: Real = Field(
-        default=60, gt=0, le=3600, description="No confirmation for so long: connect anew."
-    )
+    in_flight_max: InFlightMax = 1000
+    keep_alive_s: KeepAlive = 60
+    ack_timeout_s: AckTimeout = 60
     row_bytes_max: Whole | None = Field(
         default=None,
         ge=128,
@@ -332,15 +323,9 @@ class CumulocityEndpointSettings(EndpointSettings):
     ca_file: CaFile = None
     certificate_file: CertificateFile = None
     key_file: KeyFile = None
-    in_flight_max: Whole = Field(
-        default=1000, ge=1, le=65_535, description="Unconfirmed messages, whatever the link takes."
-    )
-    keep_alive_s: Whole = Field(
-        default=60, ge=5, le=65_535, description="A silent peer is noticed after twice this time."
-    )
-    ack_timeout_s: Real = Field(
-        default=60, gt=0, le=3600, description="No confirmation for so long: connect anew."
-    )
+    in_flight_max: InFlightMax = 1000
+    keep_alive_s: KeepAlive = 60
+    ack_timeout_s: AckTimeout = 60
     row_bytes_max: Whole = Field(
         default=16_184, ge=128, description="Largest packet that the platform takes."
     )
@@ -353,32 +338,6 @@ class CumulocityEndpointSettings(EndpointSettings):
         if fault:
             raise ValueError(fault)
         return self
-
-
-class TlsKeys(Protocol):
-    """Settings of whoever connects with TLS."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """Certificates that are trusted."""
-
-    @property
-    def certificate_file(self) -> Path | None:
-        """Client certificate."""
-
-    @property
-    def key_file(self) -> Path | None:
-        """Its key."""
-
-
-def tls_fault(keys: TlsKeys, without: str, *, encrypted: bool) -> str:
-    """Say what is wrong with the TLS files of a section; empty = nothing."""
-    named = [name for name in _TLS_FILES if getattr(keys, name)]
-    if named and not encrypted:
-        return f"{', '.join(named)} {without}"
-    if (keys.certificate_file is None) != (keys.key_file is None):
-        return "certificate_file and key_file belong together"
-    return ""
 
 
 def _url_fault(url: str) -> str:

@@ -24,7 +24,9 @@ from edgehub.settings.endpoints import (
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.redis import RedisSettings
 from edgehub.settings.routing_table import RoutingTableSettings, TenantName, TenantSettings
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
 from edgehub.settings.values import (
+    NUMBER,
     BytesOrShare,
     OptionalFile,
     OptionalPath,
@@ -53,6 +55,15 @@ def _local_topic(topic_filter: str) -> str:
 
 
 LocalTopic = Annotated[str, AfterValidator(_local_topic)]
+# The same keys at both listeners of devices, and each in its own place among others.
+Anonymous = Annotated[
+    bool, Field(description="Let clients in without a password; on loopback addresses only.")
+]
+MessageBytes = Annotated[
+    int,
+    Field(ge=1, le=256 * 2**20, description="Largest message: body, property names and values."),
+    NUMBER,
+]
 
 
 class StoreSettings(Section):
@@ -158,21 +169,14 @@ class MqttSettings(Section):
         description="Authorities whose client certificates sign in; absent = passwords only.",
         examples=["/etc/edgehub/devices-ca.pem"],
     )
-    anonymous: bool = Field(
-        default=True, description="Let clients in without a password; on loopback addresses only."
-    )
+    anonymous: Anonymous = True
     identities_file: OptionalFile = Field(
         default=None,
         description="Hashed passwords and rights; see `edgehub identity`.",
         examples=["/etc/edgehub/identities"],
     )
     clients_max: Whole = Field(default=1000, ge=1, le=100_000, description="Connections at once.")
-    message_bytes_max: Whole = Field(
-        default=MESSAGE_BYTES_MAX,
-        ge=1,
-        le=256 * 2**20,
-        description="Largest message: body, property names and values.",
-    )
+    message_bytes_max: MessageBytes = MESSAGE_BYTES_MAX
     connect_timeout_s: Real = Field(
         default=30, gt=0, le=300, description="A client's time to say who it is."
     )
@@ -209,9 +213,9 @@ class MqttSettings(Section):
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> MqttSettings:
-        if (self.certificate_file is None) != (self.key_file is None):
-            msg = "certificate_file and key_file belong together"
-            raise ValueError(msg)
+        fault = certificate_fault(self)
+        if fault:
+            raise ValueError(fault)
         if self.certificate_file is None:
             given = {"tls_port", "client_ca_file"} & self.model_fields_set
             without = [name for name in sorted(given) if getattr(self, name) is not None]
@@ -232,26 +236,13 @@ class HttpSettings(Section):
         description="Absent = no HTTP; 0 = any free port.",
         examples=[8080],
     )
-    anonymous: bool = Field(
-        default=True, description="Let clients in without a password; on loopback addresses only."
-    )
-    certificate_file: OptionalFile = Field(
-        default=None,
-        description="Certificate chain, for HTTPS; needs key_file.",
-        examples=["/etc/edgehub/server.pem"],
-    )
-    key_file: OptionalFile = Field(
-        default=None, description="Key of certificate_file.", examples=["/etc/edgehub/server.key"]
-    )
+    anonymous: Anonymous = True
+    certificate_file: ServerCertificateFile = None
+    key_file: ServerKeyFile = None
     connections_max: Whole = Field(
         default=1000, ge=1, le=100_000, description="Connections at once."
     )
-    message_bytes_max: Whole = Field(
-        default=MESSAGE_BYTES_MAX,
-        ge=1,
-        le=256 * 2**20,
-        description="Largest message: body, property names and values.",
-    )
+    message_bytes_max: MessageBytes = MESSAGE_BYTES_MAX
     batch_bytes_max: Whole = Field(
         default=2**20, ge=1, le=256 * 2**20, description="Largest body that holds a batch."
     )
@@ -264,9 +255,9 @@ class HttpSettings(Section):
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> HttpSettings:
-        if (self.certificate_file is None) != (self.key_file is None):
-            msg = "certificate_file and key_file belong together"
-            raise ValueError(msg)
+        fault = certificate_fault(self)
+        if fault:
+            raise ValueError(fault)
         return self
 
 

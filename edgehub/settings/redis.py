@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
+from edgehub.settings.tls import certificate_fault
 from edgehub.settings.values import OptionalFile, OptionalText, Real, Section, Whole
 
 _URL: Final = re.compile(r"(rediss?://[^/\s?#]+(/[0-9]+)?|unix:///[^\s?#]+(\?db=[0-9]+)?)")
@@ -72,9 +73,9 @@ class RedisSettings(Section):
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> RedisSettings:
-        if (self.certificate_file is None) != (self.key_file is None):
-            msg = "certificate_file and key_file belong together"
-            raise ValueError(msg)
+        fault = certificate_fault(self)
+        if fault:
+            raise ValueError(fault)
         if self.url is not None and not self.url.startswith("rediss:"):
             given = {"ca_file", "certificate_file"} & self.model_fields_set
             if given:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
 from edgehub.settings.values import OptionalFile, Real, Section, Text, Whole
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.IGNORECASE)
@@ -41,14 +42,8 @@ class WebSettings(Section):
         description="Hashed tokens, see `edgehub token`; absent = reading from this machine only.",
         examples=["/etc/edgehub/tokens"],
     )
-    certificate_file: OptionalFile = Field(
-        default=None,
-        description="Certificate chain, for HTTPS; needs key_file.",
-        examples=["/etc/edgehub/server.pem"],
-    )
-    key_file: OptionalFile = Field(
-        default=None, description="Key of certificate_file.", examples=["/etc/edgehub/server.key"]
-    )
+    certificate_file: ServerCertificateFile = None
+    key_file: ServerKeyFile = None
     host_names: tuple[HostName, ...] = Field(
         default=(),
         description="Names beside those of loopback under which requests without a token may come "
@@ -68,7 +63,7 @@ class WebSettings(Section):
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> WebSettings:
-        if (self.certificate_file is None) != (self.key_file is None):
-            msg = "certificate_file and key_file belong together"
-            raise ValueError(msg)
+        fault = certificate_fault(self)
+        if fault:
+            raise ValueError(fault)
         return self

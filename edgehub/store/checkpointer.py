@@ -79,14 +79,12 @@ class Results:
         return self.kinds.count(kind)
 
     def part(self, offset: int, refused: set[int]) -> tuple[Results, Results]:
-        """Part the results of rows up to `offset` from the others, and drop those refused."""
+        """Part the results of rows up to `offset` from the others, and drop those `refused`."""
         parts = (Results(), Results())
         for half, events in zip(parts, self.events.part(offset, refused), strict=True):
             half.events = events
-        gone = refused.intersection(self.offsets)
-        refused -= gone
         for row_offset, size, kind in zip(self.offsets, self.sizes, self.kinds, strict=True):
-            if row_offset in gone:
+            if row_offset in refused:
                 continue
             half = parts[row_offset > offset]
             half.offsets.append(row_offset)
@@ -94,9 +92,11 @@ class Results:
             half.bytes += size
             half.kinds.append(kind)
         for row_offset, attempts in self.attempts.items():
+            if row_offset in refused:
+                continue
             parts[row_offset > offset].attempts[row_offset] = attempts
         for row_offset, letter in self.dead_letters.items():
-            if row_offset in gone:
+            if row_offset in refused:
                 continue
             parts[row_offset > offset].dead_letters[row_offset] = letter
         return parts
@@ -120,7 +120,7 @@ class Results:
 class Checkpointer:
     """Admits rows to be sent and commits what became of them."""
 
-    __slots__ = ("_committing", "_refused", "_results", "checkpoint", "in_flight", "proposed")
+    __slots__ = ("_committing", "_results", "checkpoint", "in_flight", "proposed", "refused")
 
     def __init__(self, *, checkpoint: int, proposed: int) -> None:
         self.checkpoint = checkpoint
@@ -128,7 +128,8 @@ class Checkpointer:
         self.in_flight: dict[int, Row] = {}
         self._results = Results()
         self._committing: Results | None = None
-        self._refused: set[int] = set()
+        self.refused: set[int] = set()
+        """Rows read before their commit that will never be in the file: they count nowhere."""
 
     def propose(self, offset: int) -> None:
         """Note the highest committed offset of the queue."""
@@ -204,11 +205,13 @@ class Checkpointer:
         results = self._results
         # Events are of the rows that leave, and of others that were looked at at once.
         highest = max(chain(results.offsets, results.attempts, results.events.offsets), default=-1)
-        if highest <= self.proposed and not self._refused:
+        if highest <= self.proposed and not self.refused:
             self._committing = results
             self._results = Results()
         else:
-            self._committing, self._results = results.part(self.proposed, self._refused)
+            self._committing, self._results = results.part(self.proposed, self.refused)
+            if self.refused:
+                self.refused.intersection_update(self.in_flight)
         return self._committing
 
     def commit(self) -> None:
@@ -221,7 +224,7 @@ class Checkpointer:
 
     def refuse(self, offset: int) -> None:
         """Note that a row read before its commit will never be in the file."""
-        self._refused.add(offset)
+        self.refused.add(offset)
 
     def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
         """Note what the journal is to be told of some rows."""

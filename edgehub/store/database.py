@@ -117,20 +117,6 @@ def translate(error: Exception) -> Exception:
             return error
 
 
-def in_transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Run `work` between BEGIN IMMEDIATE and COMMIT; on any error nothing of it stays."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = work(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        # SQLite rolls back by itself on some errors (disk full, for one).
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return result
-
-
 class Database:
     """One database file and the thread that works on it."""
 

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -163,15 +164,23 @@ class Reader:
         assert not self._reading, "a queue has one reader"
         self._reading = True
         batch = _Batch(rows_max, bytes_max)
+        was_read = False
         try:
-            while not self._fill(batch) and await self._refill(rows_max):
-                pass
+            while not self._fill(batch):
+                was_read = True
+                has_more = await self._refill(rows_max)
+                self._pass_by_stale(batch)
+                if not has_more:
+                    break
         except BaseException:
             self._checkpointer.withdraw(batch.rows)
             self.give_back(batch.rows)
             raise
         finally:
             self._reading = False
+        if was_read:
+            # Lower rows may have come back, or in, meanwhile.
+            batch.rows.sort(key=attrgetter("offset"))
         return batch.rows
 
     def rows_ahead(self) -> Iterable[Row]:
@@ -183,11 +192,20 @@ class Reader:
         if self._leaving:
             # Those that were taken by their offsets are taken so again.
             rows = [row for row in rows if row.offset not in self._leaving]
+        refused = self._checkpointer.refused
+        if refused:
+            rows = [row for row in rows if row.offset not in refused]
         if rows:
             self._returned.extend(rows)
             self._returned_sorted = False
             if self._position <= self._mixed_until and not self._reading_file:
                 self._leave_to_file()
+
+    def refuse(self, offset: int) -> None:
+        """Forget a row that was read before its commit and will never be in the file."""
+        self._checkpointer.refuse(offset)
+        self._returned = deque([row for row in self._returned if row.offset != offset])
+        self._unripe = [row for row in self._unripe if row.offset != offset]
 
     def go_back(self, lowest: int) -> None:
         """Read again from `lowest` on: rows have come to places that were read before."""
@@ -357,6 +375,16 @@ class Reader:
         batch.bytes_left = left
         batch.rows.extend(self._checkpointer.admit(taken))
         return full, rows, size
+
+    def _pass_by_stale(self, batch: _Batch) -> None:
+        """Let go of rows that became stale while others were read from the file."""
+        now_ms = self._source.hub_time.now_ms()
+        stale = [row for row in batch.rows if row.fresh_until_ms <= now_ms]
+        if stale:
+            self._checkpointer.withdraw(stale)
+            batch.rows = [row for row in batch.rows if row.fresh_until_ms > now_ms]
+            batch.bytes_left += sum([row.size for row in stale])
+            self._source.stale_met()
 
     def _hold_back(self, row: Row) -> bool:
         if not self._held.holds(row):

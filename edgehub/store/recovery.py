@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.message import EndpointId, Priority
+from edgehub.sqlite_transaction import in_transaction
 from edgehub.store.ageing import Ageing, stored_ageing
 from edgehub.store.boots import BOOT_COLUMNS, StoredBoot
 from edgehub.store.creations import Creations
 from edgehub.store.damage import Damage, stored_damage
-from edgehub.store.database import in_transaction
 from edgehub.store.event_log import StoredEvents, stored_losses
 from edgehub.store.queue import QueueRecord
 from edgehub.store.transaction import create_queue_table, lowest_row, rebuild_zones

@@ -21,7 +21,8 @@ from edgehub.message import (
     Priority,
     queue_id,
 )
-from edgehub.store.database import Fault, classify, configure, in_transaction
+from edgehub.sqlite_transaction import in_transaction
+from edgehub.store.database import Fault, classify, configure
 from edgehub.store.migrations import migrate
 from edgehub.store.row_check import RowCheck
 from edgehub.store.transaction import create_queue_table, lowest_row, rebuild_zones

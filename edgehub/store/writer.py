@@ -17,8 +17,9 @@ import structlog
 
 from edgehub.errors import StoreError
 from edgehub.message import Refusal
+from edgehub.sqlite_transaction import in_transaction
 from edgehub.store.commit import Commit
-from edgehub.store.database import StoreBusyError, StoreValueError, in_transaction, settled
+from edgehub.store.database import StoreBusyError, StoreValueError, settled
 from edgehub.store.failure import Failure
 from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
 from edgehub.store.limits import Limits
@@ -435,7 +436,7 @@ class Writer:
             part.queue.rows_refused(part)
             part.queue.creations.left([row.offset for row in part.rows])
             if part.handed_out:
-                part.queue.checkpointer.refuse(part.rows[0].offset)
+                part.queue.reader.refuse(part.rows[0].offset)
         self.refused_total += 1
         self.pending_bytes -= group.bytes
         log.warning("store.message_refused", error=str(error), refused_total=self.refused_total)

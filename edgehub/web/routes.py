@@ -172,57 +172,40 @@ def _add_table(router: APIRouter, table: RouteTable) -> None:
 def _add_switches(
     router: APIRouter, table: RouteTable, tenant_of: Callable[[str | None, Request], Any]
 ) -> None:
-    async def switch(
-        change: Callable[..., Awaitable[Written]], request: Request, route_id: str, options: Waiting
-    ) -> JsonResponse:
-        tenant = tenant_of(options.tenant, request)
-        wanted = parse_if_match(request.headers.get("if-match"))
-        written = await change(
-            route_id,
-            tenant=tenant,
-            if_match=await _revision(table, route_id, tenant, wanted),
-            **options.asked(),
+    def add(
+        change: Callable[..., Awaitable[Written]], method: str, path: str, name: str, about: str
+    ) -> None:
+        async def switch(
+            request: Request, route_id: str, options: Annotated[Waiting, Query()]
+        ) -> JsonResponse:
+            tenant = tenant_of(options.tenant, request)
+            wanted = parse_if_match(request.headers.get("if-match"))
+            written = await change(
+                route_id,
+                tenant=tenant,
+                if_match=await _revision(table, route_id, tenant, wanted),
+                **options.asked(),
+            )
+            return _answer(written)
+
+        router.add_api_route(
+            path,
+            switch,
+            methods=[method],
+            name=name,
+            operation_id=name,
+            description=about,
+            response_model=WrittenView,
+            responses=_WRITTEN,
+            openapi_extra=_IF_MATCH,
         )
-        return _answer(written)
 
-    @router.post(
-        f"{_ROUTE}/enable",
-        response_model=WrittenView,
-        operation_id="enable_route",
-        responses=_WRITTEN,
-        openapi_extra=_IF_MATCH,
-    )
-    async def enable_route(
-        request: Request, route_id: str, options: Annotated[Waiting, Query()]
-    ) -> JsonResponse:
-        """Let a route run; done twice it changes nothing."""
-        return await switch(table.enable, request, route_id, options)
-
-    @router.post(
-        f"{_ROUTE}/disable",
-        response_model=WrittenView,
-        operation_id="disable_route",
-        responses=_WRITTEN,
-        openapi_extra=_IF_MATCH,
-    )
-    async def disable_route(
-        request: Request, route_id: str, options: Annotated[Waiting, Query()]
-    ) -> JsonResponse:
-        """Keep a route in the table without running it."""
-        return await switch(table.disable, request, route_id, options)
-
-    @router.delete(
-        _ROUTE,
-        response_model=WrittenView,
-        operation_id="remove_route",
-        responses=_WRITTEN,
-        openapi_extra=_IF_MATCH,
-    )
-    async def remove_route(
-        request: Request, route_id: str, options: Annotated[Waiting, Query()]
-    ) -> JsonResponse:
-        """Remove a route; of one that is not there, `changed` is false."""
-        return await switch(table.delete, request, route_id, options)
+    about = "Let a route run; done twice it changes nothing."
+    add(table.enable, "POST", f"{_ROUTE}/enable", "enable_route", about)
+    about = "Keep a route in the table without running it."
+    add(table.disable, "POST", f"{_ROUTE}/disable", "disable_route", about)
+    about = "Remove a route; of one that is not there, `changed` is false."
+    add(table.delete, "DELETE", _ROUTE, "remove_route", about)
 
 
 def _add_writing(

@@ -79,9 +79,6 @@ def _is_failing(machine: StoreAndPumpMachine) -> bool:
 class StoreAndPumpMachine(RuleBasedStateMachine):
     """One history on one event loop; time stands still unless a rule lets it pass."""
 
-    is_limited = True
-    """Some histories have a limit of rows."""
-
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
@@ -105,8 +102,6 @@ class StoreAndPumpMachine(RuleBasedStateMachine):
     )
     def begin(self, **plan: object) -> None:
         """Start."""
-        if not self.is_limited:
-            plan["overflow"] = None
         self._world = World(Path(self._folder.name), Plan(**plan))  # type: ignore[arg-type]
         self._run(self._world.start())
 
@@ -178,8 +173,6 @@ class StoreAndPumpMachine(RuleBasedStateMachine):
 
 class FailingDiskMachine(StoreAndPumpMachine):
     """The same on a disk that fails now and then."""
-
-    is_limited = False
 
     @rule(fault=st.sampled_from(FAULTS), times=st.integers(1, 6), work=WORK)
     def fail(self, fault: tuple[str, str], times: int, work: list[tuple[Any, ...]]) -> None:

@@ -211,6 +211,33 @@ async def test_row_read_early_and_then_refused_leaves_no_trace(tmp_path: Path) -
         assert await hub.count(queue) == (0, 0)
 
 
+@pytest.mark.parametrize("place", ["came back", "held", "in flight"])
+async def test_row_refused_to_its_sender_is_not_read_again(tmp_path: Path, place: str) -> None:
+    """Wherever it waits when the file turns out not to take it, it is forgotten."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        hub.send(a_message(body=b"x" * 30_000))
+        hub.send()
+        queue = hub.queue()
+        (large,) = await queue.read_batch(1, 1 << 20)
+        if place == "held":
+            queue.hold_row(large.offset)
+        if place != "in flight":
+            queue.give_back([large], attempted=True)
+        if place == "held":
+            queue.confirm(await read_all(queue))
+            hub.send()
+        await hub.store.flush()
+        assert (0, Refusal.INVALID) in hub.settled
+        if place == "in flight":
+            queue.give_back([large], attempted=True)
+        queue.release_row(large.offset)
+        await hub.store.flush()
+        assert large.offset not in {row.offset for row in await read_all(queue)}
+        assert not queue.checkpointer.refused
+
+
 async def test_reserved_offsets_are_not_used_again_after_a_crash(tmp_path: Path) -> None:
     """Ids that left the hub before any commit are never given to another message."""
     path = tmp_path / "q.db"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgehub.clock import ManualClock
 from edgehub.message import DEFAULT_PRIORITY, Recency
-from edgehub.store import StoreOptions
+from edgehub.store import StoreOptions, row_reading
+from edgehub.store.database import Database
 from tests.support.stores import (
     LAB,
     P0,
@@ -115,6 +119,62 @@ async def test_a_stale_row_is_never_sent_from_its_own_priority(tmp_path: Path) -
         hub.queue().confirm([first])
         await hub.store.flush()
         await agree(hub)
+
+
+async def test_a_row_that_becomes_stale_while_others_are_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that takes several reads of the file holds no row too old at its end."""
+    monkeypatch.setattr(row_reading, "READ_BYTES_MAX", 1)
+    clock = ManualClock()
+
+    class SlowReads(Database):
+        async def run(self, job: Callable[..., Any]) -> Any:
+            found = await super().run(job)
+            if getattr(job, "func", None) is row_reading.read_ranges:
+                await clock.advance(2)
+            return found
+
+    options = StoreOptions(cache_bytes_max=0)
+    path = tmp_path / "q.db"
+    async with running(path, clock=clock, options=options, database_type=SlowReads) as hub:
+        await hub.stored(2, recent(6))
+        await hub.stored(3, recent(60))
+        rows = await hub.queue().read_batch(9, 1 << 20)
+        assert [row.offset for row in rows] == [3, 4, 5]
+        await demoted(hub)
+        assert depths(hub) == {2: 3, 7: 2}
+        assert len(await read_all(hub.queue(P7))) == 2
+
+
+async def test_rows_that_move_in_while_others_are_read_keep_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that takes several reads of the file is in order, whatever came below meanwhile."""
+    monkeypatch.setattr(row_reading, "READ_BYTES_MAX", 1)
+    moving: list[Callable[[], Awaitable[None]]] = []
+
+    class BusyReads(Database):
+        async def run(self, job: Callable[..., Any]) -> Any:
+            found = await super().run(job)
+            if getattr(job, "func", None) is row_reading.read_ranges and moving:
+                await moving.pop()()
+            return found
+
+    options = StoreOptions(cache_bytes_max=0)
+    async with running(tmp_path / "q.db", options=options, database_type=BusyReads) as hub:
+        await hub.stored(3, recent(10))
+        late = await hub.queue().read_batch(3, 1 << 20)
+        await hub.stored(5, a_result(P7))
+        await hub.clock.advance(11)
+
+        async def move() -> None:
+            hub.queue().give_back(late, attempted=False)
+            await demoted(hub)
+
+        moving += [move, partial(asyncio.sleep, 0), partial(asyncio.sleep, 0)]
+        rows = await hub.queue(P7).read_batch(9, 1 << 20)
+        assert [row.offset for row in rows] == list(range(1, 9))
 
 
 async def test_rows_in_flight_stay_and_move_once_they_came_back(tmp_path: Path) -> None:

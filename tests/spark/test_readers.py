@@ -98,6 +98,8 @@ def test_only_segments_are_read(spark: SparkSession, tmp_path: Path):
     segment.unlink()
     segment.with_name("README.txt").write_text("not a segment")
     segment.with_name("_draft.jsonl.gz").write_bytes(b"not a segment")
+    for name in ("a.jsonl.gz.open", "a.jsonl.zst", ".a.jsonl.gz.01.part", "a.jsonl.gz.events"):
+        segment.with_name(name).write_bytes(b"not a segment")
     HandJournal("2026-11-27").write(tmp_path)
     assert faults_of(spark, tmp_path) == [(None, None)]
 

@@ -15,6 +15,11 @@ ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
 PYTHON_VERSION = "3.11"
 SOURCES = ("edgehub", "analytics", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+EXTRAS = "redis,web,zstd"
+"""What the image of the hub has, by deploy/Dockerfile."""
+OLDER = "async-timeout>=4.0.3"
+"""Redis needs it before Python 3.11.3; Debian's is older, the one that runs this may be newer."""
+
 TIMEOUT_S = 900
 
 
@@ -46,7 +51,7 @@ def make_wheels(folder: Path, *further: str) -> Path:
     (wheel,) = wheels.glob("edgehub-*.whl")
     fetch = ["download", "--dest", str(wheels), "--constraint", str(ROOT / "constraints.txt")]
     only = ["--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
-    _run([*pip, *fetch, *only, str(wheel), *further])
+    _run([*pip, *fetch, *only, f"{wheel}[{EXTRAS}]", OLDER, *further])
     return wheels
 
 

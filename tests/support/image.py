@@ -39,9 +39,11 @@ exec chroot --userspec="$OWNER" --groups= "$ROOT" "$@"
 """
 
 
+# Every engine gives its containers a hosts file; a Debian root of its own has none.
 _ENTER_ONCE = """
 set -e
 ip link set lo up
+echo 127.0.0.1 localhost > "$ROOT/etc/hosts"
 mount --bind "$ROOT" "$ROOT"
 mount -o remount,bind,ro "$ROOT"
 mount --rbind /dev "$ROOT/dev"

@@ -140,6 +140,7 @@ class Ledger:
             assert not copy.is_stale(now_ms), f"{copy} is too old for its queue"
             assert not copy.condemned, f"{copy} was passed by and is read"
             assert not copy.left, f"{copy} is read again"
+            assert not copy.disowned, f"{copy} was refused and is read"
             assert not copy.out, f"{copy} is read twice"
             assert copy.sender not in line.held_senders, f"the sender of {copy} is held"
             assert row.offset not in line.held_rows, f"{copy} is held"

@@ -7,12 +7,12 @@ import sqlite3
 import pytest
 
 from edgehub.errors import StoreCorruptError
+from edgehub.sqlite_transaction import in_transaction
 from edgehub.store.database import (
     Fault,
     StoreBusyError,
     StoreValueError,
     classify,
-    in_transaction,
     translate,
 )
 from tests.support.stores import sqlite_error

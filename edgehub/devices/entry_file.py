@@ -1,0 +1,142 @@
+"""A file of entries, one JSON object per line: read whole or not at all, replaced atomically.
+
+Owns what the files of identities and tokens have in common; what a line means belongs to each.
+Blocks on the disk. Invariant: a reader sees the file before or after a change, never in between.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from edgehub.devices.private_file import locked, loose_mode, replace_lines
+from edgehub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+E = TypeVar("E")
+
+
+class EntryFileError(ConfigError):
+    """A file of entries is unusable.
+
+    Attributes:
+        faults: Every fault found, each with file and line, reason and hint.
+    """
+
+    def __init__(self, faults: list[ConfigError]) -> None:
+        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+# No slots: with them `EntryList[Token]()` fails, as Python tells a frozen instance its type.
+@dataclass(frozen=True, kw_only=True)
+class EntryList(Generic[E]):
+    """What a file of entries holds.
+
+    Attributes:
+        path: The file, None = there is none.
+        entries: By name.
+        mode_exposed: Its permission bits where others may read or change it, else None.
+    """
+
+    path: Path | None = None
+    entries: Mapping[str, E] = field(default_factory=dict)
+    mode_exposed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryFormat(Generic[E]):
+    """What a kind of file has of its own.
+
+    Attributes:
+        error: Raised where a file is unusable.
+        command: Adds an entry, without the option that names the file.
+        name: Gives an entry's name, of which a file has one entry.
+        parse: Reads a line. Gives the entry, None = there is none, and adds what is wrong with the
+            line to the faults, under the key that it is given.
+        line: Writes an entry as a JSON object.
+    """
+
+    error: type[EntryFileError]
+    command: str
+    name: Callable[[E], str]
+    parse: Callable[[str, str, list[ConfigError]], E | None]
+    line: Callable[[E], Mapping[str, Any]]
+
+    def read(self, path: Path) -> dict[str, E]:
+        """Read a file; the order of the lines is kept.
+
+        Raises:
+            EntryFileError: The format's own, with every fault, if anything in it is wrong.
+        """
+        try:
+            lines = path.read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise self.error([ConfigError(str(path), f"not UTF-8: {error}")]) from error
+        except OSError as error:
+            absent = isinstance(error, FileNotFoundError)
+            hint = f"create it with `{self.command} --file {path}`" if absent else ""
+            fault = ConfigError(str(path), error.strerror or str(error), hint)
+            raise self.error([fault]) from error
+        entries: dict[str, E] = {}
+        faults: list[ConfigError] = []
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            key = f"{path}:{number}"
+            entry = self.parse(key, line, faults)
+            if entry is None:
+                continue
+            name = self.name(entry)
+            if name in entries:
+                faults.append(ConfigError(key, f"second entry of {name!r}", "keep one"))
+            entries[name] = entry
+        if faults:
+            raise self.error(faults)
+        return entries
+
+    def read_list(self, path: Path | None) -> EntryList[E]:
+        """Read a file, and who else may; likewise."""
+        if path is None:
+            return EntryList()
+        return EntryList(path=path, entries=self.read(path), mode_exposed=loose_mode(path))
+
+    @contextmanager
+    def changing(self, path: Path) -> Iterator[dict[str, E]]:
+        """Give the entries to change in place; written back when the block ends without an error.
+
+        Two commands do not undo each other's change. Of a symbolic link the file behind it is
+        changed.
+
+        Raises:
+            EntryFileError: The format's own, if the present file is unusable.
+        """
+        with locked(path) as file:
+            entries = self.read(file) if file.exists() else {}
+            yield entries
+            replace_lines(file, (json.dumps(self.line(each)) + "\n" for each in entries.values()))
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """Read a line's JSON object.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        entry: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        msg = f"not JSON: {error}"
+        raise ValueError(msg) from error
+    if not isinstance(entry, dict):
+        msg = "not a JSON object"
+        raise ValueError(msg)  # noqa: TRY004 - what callers collect
+    return entry

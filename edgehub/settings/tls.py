@@ -1,0 +1,84 @@
+"""Files of TLS that several sections name, and what must be so of them together.
+
+Owns these parts of the model; calls nothing of the hub.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+from pydantic import Field
+
+from edgehub.settings.values import OptionalFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The same keys at each peer that the hub encrypts to, and each in its own place among others.
+CaFile = Annotated[
+    OptionalFile,
+    Field(
+        description="Certificates that are trusted; absent = the system's.",
+        examples=["/etc/edgehub/ca.pem"],
+    ),
+]
+CertificateFile = Annotated[
+    OptionalFile,
+    Field(
+        description="Client certificate, to sign in with it; needs key_file.",
+        examples=["/etc/edgehub/client.pem"],
+    ),
+]
+KeyFile = Annotated[
+    OptionalFile,
+    Field(description="Key of certificate_file.", examples=["/etc/edgehub/client.key"]),
+]
+
+# Those of the listeners that speak HTTP.
+ServerCertificateFile = Annotated[
+    OptionalFile,
+    Field(
+        description="Certificate chain, for HTTPS; needs key_file.",
+        examples=["/etc/edgehub/server.pem"],
+    ),
+]
+ServerKeyFile = Annotated[
+    OptionalFile,
+    Field(description="Key of certificate_file.", examples=["/etc/edgehub/server.key"]),
+]
+_TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
+
+
+class CertificateKeys(Protocol):
+    """Settings of whoever shows a certificate."""
+
+    @property
+    def certificate_file(self) -> Path | None:
+        """Its own certificate."""
+
+    @property
+    def key_file(self) -> Path | None:
+        """Its key."""
+
+
+class TlsKeys(CertificateKeys, Protocol):
+    """Settings of whoever connects with TLS."""
+
+    @property
+    def ca_file(self) -> Path | None:
+        """Certificates that are trusted."""
+
+
+def certificate_fault(keys: CertificateKeys) -> str:
+    """Say what is wrong with the certificate of a section and its key; empty = nothing."""
+    if (keys.certificate_file is None) != (keys.key_file is None):
+        return "certificate_file and key_file belong together"
+    return ""
+
+
+def tls_fault(keys: TlsKeys, without: str, *, encrypted: bool) -> str:
+    """Say what is wrong with the TLS files of a section; empty = nothing."""
+    named = [name for name in _TLS_FILES if getattr(keys, name)]
+    if named and not encrypted:
+        return f"{', '.join(named)} {without}"
+    return certificate_fault(keys)
