@@ -33,17 +33,19 @@ SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 ROUTES = 10_000 if SOAK else 1_000
 PAIRS = 5 if SOAK else 3
 MESSAGES = 400 if SOAK else 100
-MOVED_S = 0.1
-"""So much the 99th percentile may move by comparisons without pause, in the middle of some pairs:
-others use the machine too, and what a hub does without end it does in turn with them. How long a
-comparison keeps messages waiting is bounded in test_table_size."""
-
-POLLED_S = 0.5
-"""Likewise by polls of the largest answers besides, in one run."""
+MOVED_S = 0.05
+"""So much the 99th percentile may move by comparisons without pause, in the middle of some pairs,
+and by polls of the largest answers besides, in one run: what a hub does without end it does in turn
+with its messages. How long a comparison keeps them waiting is bounded in test_table_size."""
 
 PATHS = ("/api/v1/status", "/metrics", "/api/v1/routes?limit=1000", "/api/v1/routes?after=r5")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.scaled, pytest.mark.timeout(600 if SOAK else 120)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.scaled,
+    pytest.mark.alone,
+    pytest.mark.timeout(600 if SOAK else 120),
+]
 
 
 def test_a_comparison_and_a_poll_do_not_move_the_acknowledgement(
@@ -71,7 +73,7 @@ def test_a_comparison_and_a_poll_do_not_move_the_acknowledgement(
             print(name, " ".join(f"{1000 * p99:.1f}" for p99 in each), "ms")
         assert polls[0] > 0
         assert meanwhile < before + MOVED_S
-        assert polled < before + POLLED_S
+        assert polled < before + MOVED_S
         assert daemon.stop() == 0
 
 
