@@ -159,6 +159,9 @@ class Journaling:
         try:
             if close:
                 complete = await journal.write_out(close=True, seconds_max=WRITE_OUT_S)
+            elif self._clock()["trusted"] and journal.statistics().held_segments:
+                # Their times are known by now, and whoever asks wants them.
+                await journal.write_out(seconds_max=WRITE_OUT_S)
             segments = await journal.plan_export(target)
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error

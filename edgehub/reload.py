@@ -228,7 +228,7 @@ class Reloader:
         return outcome
 
     def _read(self) -> Configuration:
-        return read_configuration(self._reread(), hub_id=self._hub_id)
+        return read_configuration(self._reread(), hub_id=self._hub_id, starts=False)
 
     async def _apply(self, wanted: Configuration) -> Outcome:
         old, parts = self.configuration, self._parts

@@ -262,6 +262,7 @@ class Roaming:
             devices=self._devices,
             registry=self._registry,
             common=self._common(),
+            coordinator=self._settings.affinity.coordinator,
         ).table()
 
     async def _catch_up(self, reader: NoticeReader) -> None:

@@ -47,6 +47,7 @@ class RoamingCommands:
         devices: What is in memory.
         registry: Where profiles are kept, None = in twins upstream, which others write.
         common: Profile of devices that nobody wrote down.
+        coordinator: Who elects, as the settings say it; `off` = nobody, and devices are not noted.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class RoamingCommands:
         devices: Devices,
         registry: DeviceRegistry | None,
         common: DeviceProfile,
+        coordinator: str,
     ) -> None:
         self._hub_id = hub_id
         self._store = store
@@ -67,6 +69,7 @@ class RoamingCommands:
         self._devices = devices
         self._registry = registry
         self._common = common
+        self._coordinator = coordinator
         self._writing = asyncio.Lock()
 
     def table(self) -> dict[str, Command]:
@@ -87,6 +90,7 @@ class RoamingCommands:
         rows = [self._row(name) for name in page[:limit]]
         return {
             "hub_id": self._hub_id,
+            "coordinator": self._coordinator,
             "devices": rows,
             "next": page[limit - 1] if limit and len(page) > limit else None,
         }

@@ -33,11 +33,13 @@ CAUSE_CLASSES: Final = {
 WINDOWS_TOLD: Final = 12
 
 _ADVICE: Final = {
-    "offline": "the endpoint was not reachable. A longer time to live would keep them.",
+    "offline": "the endpoint was not reachable. A longer time to live would keep them: the "
+    "route's, or the sender's message expiry where that is the shorter one.",
     "behind": "better priorities had rows to send. Give the route a better priority, or "
     "send less above it.",
     "retry": "they were held back after refusals. See what the endpoint refuses, and why.",
-    "rate": "their turn had come, but the link took no more. Send less, or give them more time.",
+    "rate": "their turn had come, but the link took no more. Send less, or give them more "
+    "time: the route's time to live, or the sender's message expiry where that is the shorter one.",
 }
 
 

@@ -1,7 +1,7 @@
 """`edgehub config`: check, show, describe and reload the configuration.
 
-`validate` is the code of the start, so what it accepts starts, as far as files can tell. All but
-`reload` and `show --running` work on files alone.
+`validate` is the code of the start, so what it accepts starts, as far as settings and
+files tell. All but `reload` and `show --running` work on files alone.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def config() -> None:
 def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
     """Check settings, manifest, identities, topics and files, as the start does.
 
-    FILE is a settings file; absent = the one that `edgehub run` would read. Exit code 78 if the hub
-    would not start with it.
+    FILE is a settings file; absent = the one that --config names before the command, as in
+    `edgehub --config FILE config validate`, or that `edgehub run` would read. Exit code 78 if the
+    hub would not start with it.
     """
     chosen = file or obj["config"]
     name = "the defaults" if chosen is None else str(chosen)
@@ -156,13 +157,13 @@ def print_faults(faults: list[dict[str, Any]]) -> None:
         hint = f" ({fault['hint']})" if fault["hint"] else ""
         line, column = fault["line"], fault["column"]
         place = "" if line is None else f"line {line}, column {column}: "
-        click.echo(f"{fault['key']}: {place}{fault['reason']}{hint}", err=True)
+        click.echo(f"edgehub: {fault['key']}: {place}{fault['reason']}{hint}", err=True)
 
 
 def _print_outcome(outcome: dict[str, Any]) -> None:
     print_faults(outcome["faults"])
     if outcome["faults"]:
-        click.echo("refused; what was in force stays in force", err=True)
+        click.echo("edgehub: refused; what was in force stays in force", err=True)
         return
     click.echo(outcome["outcome"])
     if outcome["applied"]:

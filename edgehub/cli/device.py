@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,6 +13,10 @@ from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.devices.source import Deduplication
 from edgehub.settings import load_settings
 
+_NOT_NOTED: Final = (
+    "devices are not noted, since nobody elects: this hub speaks for all that send to it (set"
+    ' coordinator = "in-process" or "redis" in [affinity] and restart it)'
+)
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -52,6 +56,9 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
             "-" if row["silent_s"] is None else f"{row['silent_s']:.0f} s",
         )
     print_table(table)
+    # A hub that was not restarted after an upgrade may not say.
+    if not answer["devices"] and not after and answer.get("coordinator") == "off":
+        click.echo(_NOT_NOTED, err=True)
     if answer["next"]:
         click.echo(f"more with --after {answer['next']}", err=True)
 

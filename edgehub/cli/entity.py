@@ -79,7 +79,14 @@ def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
 
 @entity.command()
 @click.argument("topic_id", metavar="TOPIC-ID")
-@click.option("--type", "type_", type=click.Choice(_TYPES), default="child-device")
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(_TYPES),
+    default="child-device",
+    show_default=True,
+    help="What it is.",
+)
 @click.option("--id", "external_id", help="Id at the cloud; absent = derived from TOPIC-ID.")
 @click.option("--parent", metavar="TOPIC-ID", help="Absent = the default parent.")
 @click.option("--health", metavar="TOPIC-ID", help="Service whose health stands for it.")
@@ -164,13 +171,17 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
         print_table(table)
     click.echo(
         f"{counted(document['messages'], 'message')} held for"
-        f" {document['entities_total']} entities, {document['bytes']} bytes;"
+        f" {_entities(document['entities_total'])}, {counted(document['bytes'], 'byte')};"
         f" {document['evicted_total']} evicted, {document['expired_total']} expired"
     )
 
 
 def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
     return call(load_settings(obj["config"]).control_path, command, **arguments)
+
+
+def _entities(number: int) -> str:
+    return "1 entity" if number == 1 else f"{number} entities"
 
 
 def _word(value: object) -> str:

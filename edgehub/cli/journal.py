@@ -21,6 +21,7 @@ EXIT_NOT_YET: Final = 75
 CLOSINGS_MAX: Final = 12
 """Some seconds each, for a hub whose events have piled up."""
 
+_RETOLD: Final = "being told again with right times, now that the clock is trusted"
 _TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
 
 
@@ -56,8 +57,9 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
         reason = document["clock"]["reason"]
         click.echo(f"not exported: the clock is not trusted, {reason}; {_TRUST}")
     if document["held_segments"]:
+        why = _RETOLD if document["clock"]["trusted"] else "held until the clock is trusted"
         click.echo(
-            f"held until the clock is trusted: {counted(document['held_segments'], 'segment')},"
+            f"{why}: {counted(document['held_segments'], 'segment')},"
             f" {counted(document['held_bytes'], 'byte')}"
         )
     for target in document["targets"]:
@@ -82,7 +84,8 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     bytes. URLs are those of fsspec, such as s3://bucket/journal, with its extra and their driver.
 
     Exit code 1: some segment could not go, the others did. Exit code 75: all that has a date went,
-    but lines are held until the clock is trusted, and a report made now would miss them.
+    but lines are held until the clock is trusted, or are just being told again because it has
+    become so, and a report made now would miss them.
     """
     if not target.strip():
         raise click.BadParameter("is empty; give a folder or a URL", param_hint="DIR|URL")
@@ -164,8 +167,12 @@ def _tell_missing(exported: _Exported) -> int:
     if plan["held_segments"]:
         held = counted(plan["held_segments"], "segment")
         verb = "is" if plan["held_segments"] == 1 else "are"
-        reason = plan["clock"]["reason"] or "not trusted until now"
-        click.echo(f"{held} {verb} held until the clock is trusted ({reason}): {_TRUST}", err=True)
+        if plan["clock"]["trusted"]:
+            click.echo(f"{held} {verb} {_RETOLD}: export again in some seconds", err=True)
+        else:
+            reason = plan["clock"]["reason"]
+            told = f"held until the clock is trusted ({reason}): {_TRUST}"
+            click.echo(f"{held} {verb} {told}", err=True)
     if exported.problems:
         return EXIT_FAILED
     return EXIT_NOT_YET if plan["held_segments"] or not exported.complete else 0

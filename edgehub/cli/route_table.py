@@ -33,6 +33,14 @@ _MEMBERS: Final = (
 )
 
 
+def _shown(member: str, value: object) -> str:
+    """Write a member for people; seconds with their unit, and what 0 of them means."""
+    if member.endswith("Secs"):
+        zero = "global" if member == "timeToLiveSecs" else "never"
+        return f"{value} s" if value else zero
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 @click.command("list")
 @tenant_option
 @json_option
@@ -78,8 +86,7 @@ def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) 
     click.echo(f"  route: {route.get('route', 'cannot be read')}")
     for member, title in _MEMBERS:
         if member in route:
-            value = route[member]
-            click.echo(f"  {title}: {value if isinstance(value, str) else json.dumps(value)}")
+            click.echo(f"  {title}: {_shown(member, route[member])}")
     click.echo(f"  from: {route['file'] or route['origin']}")
     if route["revision"]:
         click.echo(f"  revision: {route['revision']}, of {route['modified']}")

@@ -23,6 +23,11 @@ _OFFLINE_TEXTS: Final = {
     "draining": "after the next start, the hub is stopping",
 }
 
+_LEFT_HINT: Final = (
+    "a sender's own id is found only while rows of it wait or are dead letters; what has left is"
+    " found by the hub's id, which receivers see"
+)
+
 
 @click.command()
 @click.argument("message_id", metavar="MESSAGE-ID")
@@ -45,6 +50,8 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
 
 def _print(document: dict[str, Any]) -> None:
     click.echo(f"{document['message'] or document['asked']}: {document['state']}")
+    if document["state"] == "unknown" and document["by"] == "sender":
+        click.echo(_LEFT_HINT, err=True)
     if not document["complete"]:
         click.echo(f"no more than {counted(document['looked_at_rows'], 'row')} looked at", err=True)
     for copy in document["copies"]:
@@ -133,6 +140,8 @@ def _event_text(event: dict[str, Any]) -> str:
     if "to_endpoint" in event:
         priority = f"_Pri{event['to_priority']}" if "to_priority" in event else ""
         text += f" to {event['to_endpoint']}{priority}"
+    if "ttl_from" in event:
+        text += f", time to live {event['ttl_ms'] / 1000:.0f} s ({event['ttl_from']})"
     if "reason" in event:
         text += f" ({event['reason']})"
     if "waited_ms" in event:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgehub.config.files import named_files, read_digests
+from edgehub.config.listeners import listener_faults, sign_in_faults
 from edgehub.config.origin import LoadedSettings
 from edgehub.devices.identities import IdentityList, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
     from edgehub.config.origin import Origin, SettingsSource
     from edgehub.settings import (
         EndpointSettings,
-        HttpSettings,
         MqttSettings,
         Settings,
-        WebSettings,
     )
 
 T = TypeVar("T")
@@ -102,24 +101,39 @@ def read_settings(source: SettingsSource) -> LoadedSettings:
         return source.read()
     except SettingsError as error:
         try:
-            rest = source.read_rest(error)
-            if rest is not None:
-                hub_id = rest.settings.hub_id or stored_hub_id(rest.settings.data_dir)
-                read_configuration(rest, hub_id=hub_id or "")
-        except ConfigurationError as further:
-            raise ConfigurationError([*error.faults, *further.faults]) from error
+            rest, hidden = source.read_rest(error)
         except SettingsError:
             # The file has changed since, or is gone.
-            pass
-        raise
+            raise error from None
+        further = [*hidden, *([] if rest is None else _faults_of_files(rest))]
+        if ("web", "token_file") in error.paths:
+            # That there is none follows from the taking out.
+            further = [fault for fault in further if fault.key != "web.host"]
+        if not further:
+            raise
+        raise ConfigurationError([*error.faults, *further]) from error
 
 
-def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
+def _faults_of_files(loaded: LoadedSettings) -> list[ConfigError]:
+    settings = loaded.settings
+    try:
+        hub_id = settings.hub_id or stored_hub_id(settings.data_dir)
+        # Who could sign in depends on what was taken out, so that is left to the next try.
+        read_configuration(loaded, hub_id=hub_id or "", starts=False)
+    except ConfigurationError as error:
+        return list(error.faults)
+    return []
+
+
+def read_configuration(
+    loaded: LoadedSettings, *, hub_id: str, starts: bool = True
+) -> Configuration:
     """Read what the settings name and check it all.
 
     Args:
         loaded: Valid settings.
         hub_id: Device id of the hub itself, for conditions that ask for it.
+        starts: Refuse what nobody could sign in to; a hub that runs may lose its last identity.
 
     Raises:
         ConfigurationError: With every fault of manifest, identities, topics and named files.
@@ -129,17 +143,17 @@ def read_configuration(loaded: LoadedSettings, *, hub_id: str) -> Configuration:
     table = _part(faults, lambda: read_table(settings, hub_id=hub_id))
     identities = _part(faults, lambda: read_identity_list(settings.mqtt.identities_file))
     tokens = _part(faults, lambda: read_token_list(settings.web.token_file))
-    tls = _part(faults, lambda: _read_tls(settings.mqtt))
-    _part(faults, lambda: _check_http(settings.http))
-    _part(faults, lambda: _check_web(settings.web))
+    faults += listener_faults(settings)
+    if starts and identities is not None:
+        faults += sign_in_faults(settings, identities)
     _part(faults, lambda: _check_redis(settings))
     for key, endpoint in named_endpoints(settings):
         if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
             _part(faults, partial(_compile_topic, endpoint.topic, key))
-    faults += _shared_ports(settings)
     faults += _unreadable_files(settings)
     faults += _unknown_tenants(settings, identities)
     faults += [] if table is None else _shared_local_topics(settings, table)
+    tls = None if faults else _part(faults, lambda: _read_tls(settings.mqtt))
     files = None if faults else _part(faults, lambda: read_digests(settings))
     if table is None or identities is None or tokens is None or files is None:
         raise ConfigurationError(faults)
@@ -235,22 +249,6 @@ def _read_tls(mqtt: MqttSettings) -> ServerTls | None:
     return read_server_tls("mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file)
 
 
-def _check_http(http: HttpSettings) -> None:
-    if http.port is not None and http.certificate_file is not None and http.key_file is not None:
-        read_server_tls("http", http.certificate_file, http.key_file, None)
-
-
-def _check_web(web: WebSettings) -> None:
-    if web.port is None:
-        return
-    absent = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
-    if absent:
-        reason = f"the HTTP API needs {' and '.join(absent)}, which this installation does not have"
-        raise ConfigError("web.port", reason, "pip install 'edgehub[web]', or remove the port")
-    if web.certificate_file is not None and web.key_file is not None:
-        read_server_tls("web", web.certificate_file, web.key_file, None)
-
-
 def _check_redis(settings: Settings) -> None:
     affinity, table = settings.affinity, settings.routing_table
     asking = {
@@ -266,23 +264,6 @@ def _check_redis(settings: Settings) -> None:
 
 def _compile_topic(topic: str, key: str) -> TopicTemplate:
     return TopicTemplate(topic, endpoint_id=EndpointId(key), key=f"{key}.topic")
-
-
-def _shared_ports(settings: Settings) -> Iterator[ConfigError]:
-    # Of two listeners on one address the second would only find out when the first is open.
-    mqtt, http, web = settings.mqtt, settings.http, settings.web
-    taken: dict[tuple[str, int], str] = {}
-    for key, host, port in (
-        ("mqtt.port", mqtt.host, mqtt.port),
-        ("mqtt.tls_port", mqtt.host, mqtt.tls_port if mqtt.certificate_file else None),
-        ("http.port", http.host, http.port),
-        ("web.port", web.host, web.port),
-    ):
-        if not port:
-            continue
-        other = taken.setdefault((host, port), key)
-        if other != key:
-            yield ConfigError(key, f"{port} is {other} already", "choose another, or 0 for any")
 
 
 def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:

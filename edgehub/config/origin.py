@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from edgehub.errors import ConfigError
     from edgehub.settings import Settings, SettingsError
 
 
@@ -88,14 +89,14 @@ class SettingsSource:
         }
         return LoadedSettings(settings=settings, origins=origins)
 
-    def read_rest(self, error: SettingsError) -> LoadedSettings | None:
-        """Read again what is right of what `read` refused; None = it cannot be told apart.
+    def read_rest(self, error: SettingsError) -> tuple[LoadedSettings | None, list[ConfigError]]:
+        """Read again what is right of what `read` refused, and further faults of the settings.
 
-        Blocks on the disk.
+        Blocks on the disk. What is right is None where it cannot be told apart.
         """
         document = read_document(self._file)
-        left = settings_without_faults(document, error, file=self._file, flags=self._flags)
-        return None if left is None else LoadedSettings(settings=left, origins={})
+        left, hidden = settings_without_faults(document, error, file=self._file, flags=self._flags)
+        return None if left is None else LoadedSettings(settings=left, origins={}), hidden
 
     def _origin(self, path: list[str], document: Mapping[str, Any]) -> Origin | None:
         if _has(self._flags, path):

@@ -78,6 +78,30 @@ def read_server_tls(
     return ServerTls(context=context, fingerprint=hashlib.sha256(joined.encode()).hexdigest())
 
 
+def server_tls_faults(
+    section: str, certificate_file: Path, key_file: Path, client_ca_file: Path | None
+) -> list[ConfigError]:
+    """Give what is wrong with each file of a listener; see `read_server_tls`."""
+    faults: list[ConfigError] = []
+    authorities = [] if client_ca_file is None else [("client_ca_file", client_ca_file)]
+    for name, file in [("certificate_file", certificate_file), *authorities]:
+        try:
+            _read(f"{section}.{name}", file, "BEGIN CERTIFICATE", "certificate")
+        except ConfigError as error:
+            faults.append(error)
+    try:
+        _read(f"{section}.key_file", key_file, "PRIVATE KEY", "private key")
+    except ConfigError as error:
+        faults.append(error)
+    if not faults:
+        # What only shows of files that are all there.
+        try:
+            read_server_tls(section, certificate_file, key_file, client_ca_file)
+        except ConfigError as error:
+            faults.append(error)
+    return faults
+
+
 def renew_server_tls(
     context: ssl.SSLContext, section: str, certificate_file: Path, key_file: Path
 ) -> None:

@@ -69,6 +69,7 @@ class FileEndpoint:
         self.id = endpoint_id
         self._clock = clock
         self._utc_ms = utc_ms
+        self._path = options.path
         self._file = JsonLinesFile(
             options.path,
             rotate_bytes=options.rotate_bytes,
@@ -118,7 +119,8 @@ class FileEndpoint:
                 try:
                     await self._write_while_possible(listener)
                 except OSError as error:
-                    reason = error.strerror or str(error)
+                    where = error.filename or self._path
+                    reason = f"{where}: {error.strerror or error}"
                     self._give_up(reason)
                     wait_s = self._link.down(reason, listener)
                 await self._link.wait(wait_s)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 PARKED_RETRY_S: Final = 60.0
 
-# A peer that lets us in and closes soon after must not be asked once a second for ever.
-STABLE_S: Final = 30.0
+# A peer that lets us in and closes at once must not be asked once a second for ever; one that was
+# restarted after some seconds of work must not be waited for as if it had been away all the time.
+STABLE_S: Final = 5.0
 
 log = structlog.get_logger(__name__)
 

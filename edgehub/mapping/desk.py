@@ -123,7 +123,13 @@ class Desk:
             MappingError: It is refused; the text says why.
             NoRoomError: The store is full.
         """
-        topic_id = self._usable(topic_id)
+        written, topic_id = topic_id, self._usable(topic_id)
+        if "/" not in written:
+            # It would be an entity of another scheme, and the cloud would keep it.
+            raise EntityArgumentError(
+                f"`{written}` has one segment; a device is device/{written}//, and if {topic_id} is"
+                " meant, write it like that"
+            )
         registry = self._mapper.registry
         known = registry.get(topic_id)
         before = None if known is None else self.show(topic_id)

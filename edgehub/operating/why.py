@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from edgehub.egress import Egress
     from edgehub.journal.trace import Trace
     from edgehub.journaling import Journaling
-    from edgehub.message import Row
     from edgehub.operating.outlook import Outlook
     from edgehub.router import Router
     from edgehub.store.inspection import Copy
     from edgehub.store.store import Store
 
 COPIES_SHOWN: Final = 50
+_OF_ORIGIN: Final = frozenset({"v", "hub", "store", "seq"})
 LAST_EVENTS: Final = {
     "sent": "delivered",
     "expired": "expired",
@@ -96,7 +96,10 @@ class Why:
             ],
             "journal": None
             if trace is None
-            else {"complete": trace.complete, "events": [_event(line) for line in trace.lines]},
+            else {
+                "complete": trace.complete,
+                "events": [self._event(line) for line in trace.lines],
+            },
         }
 
     def _state(
@@ -143,7 +146,10 @@ class Why:
             "endpoint_state": None if figures is None else figures.state,
             "endpoint_reason": "" if figures is None else figures.reason,
             "orphaned": orphaned,
-            "ttl_from": self._ttl_from(row),
+            "ttl_from": self._ttl_from(
+                row.routes,
+                None if row.expires_ms >= NEVER_MS else row.expires_ms - row.enqueued_ms,
+            ),
             "waited": self._waited(copy, now_ms),
             "overtaken_by": None if trace is None else _overtakers(trace, at, copy),
             "before": {
@@ -174,14 +180,25 @@ class Why:
         names = ("offline_s", "behind_s", "retry_s", "rate_s")
         return {name: part / 1000 for name, part in zip(names, split, strict=True)}
 
-    def _ttl_from(self, row: Row) -> str:
-        """Say where a time to live came from, by the manifest in force now."""
+    def _event(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Leave out of a line what says where it came from; say whose its time to live was."""
+        event = {key: value for key, value in line.items() if key not in _OF_ORIGIN}
+        if "ttl_ms" in event:
+            event["ttl_from"] = self._ttl_from(event.get("routes", ()), event["ttl_ms"])
+        return event
+
+    def _ttl_from(self, routes: Sequence[str], ttl_ms: int | None) -> str:
+        """Say where a time to live came from, by the manifest in force now.
+
+        Args:
+            routes: Names of the row's routes, the one that decides first.
+            ttl_ms: What the row was given, None = it never expires.
+        """
         manifest = self._router.table.manifest
-        spec = next((each for each in manifest.routes if each.name in row.routes[:1]), None)
+        spec = next((each for each in manifest.routes if each.name in routes[:1]), None)
         if spec is None:
             return "a route that is gone"
         of_route = manifest.ttl_ms(spec)
-        ttl_ms = None if row.expires_ms >= NEVER_MS else row.expires_ms - row.enqueued_ms
         if ttl_ms == of_route:
             return "global" if spec.ttl_ms is None else "route"
         if ttl_ms is not None and (of_route is None or ttl_ms < of_route):
@@ -214,8 +231,3 @@ def _overtakers(trace: Trace, at: int, copy: Copy) -> dict[str, Any]:
             for priority, rows in sorted(by_priority.items())
         },
     }
-
-
-def _event(line: dict[str, Any]) -> dict[str, Any]:
-    """Leave out of a line what says where it came from."""
-    return {key: value for key, value in line.items() if key not in {"v", "hub", "store", "seq"}}

@@ -113,7 +113,8 @@ def _verdict(
     endpoint_id = spec.route.sink.endpoint_id
     if outcome is Outcome.ROUTED and winners[endpoint_id] != spec.name:
         outcome, winner = Outcome.BEATEN, winners[endpoint_id]
-        reason = f"it matches, but `{winner}` sends to {endpoint_id} as well and is better"
+        better = _why_better(table, spec, winner)
+        reason = f"it matches, but `{winner}` sends to {endpoint_id} as well and {better}"
     line, column = (None, None) if place is None else Positions(spec.route.text).at(place)
     return RouteVerdict(
         route=spec.name,
@@ -126,6 +127,16 @@ def _verdict(
         line=line,
         column=column,
     )
+
+
+def _why_better(table: RouteTable, spec: RouteSpec, winner: str) -> str:
+    """Say in what a route is better than one to the same endpoint that matches too."""
+    best = next(each for each in table.manifest.routes if each.name == winner)
+    if best.priority != spec.priority:
+        return "has a better priority"
+    if table.ttl_ms(best) != table.ttl_ms(spec):
+        return "has a longer time to live, at the same priority"
+    return "comes first by its name, at the same priority and time to live"
 
 
 def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[Outcome, str, int | None]:

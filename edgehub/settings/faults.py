@@ -19,7 +19,7 @@ from edgehub.settings.model import Settings
 from edgehub.settings.redaction import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
@@ -31,6 +31,8 @@ _NO_SECTION: Final = frozenset(
 
 _KEY_ITSELF: Final = "[key]"
 """What pydantic puts behind the name of a key that is wrong itself."""
+_PLAIN_NAME: Final = r"\w+"
+_DOTTED_NAME: Final = r"\w+(?:\.[\w-]+)+|^\w+(?=:)"
 _WHOLE: Final = "must be a whole number"
 _NUMBER: Final = "must be a number"
 _SWITCH: Final = "must be true or false"
@@ -114,8 +116,34 @@ def _is_in(document: Mapping[str, Any], path: list[str]) -> bool:
     return bool(path)
 
 
-def fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
-    """Say one report of the validator in the user's words."""
+def faults_of(origins: Origins, detail: ErrorDetails) -> Iterator[ConfigError]:
+    """Say one report of the validator in the user's words; a rule's has a fault in each line."""
+    if detail["type"] != "value_error":
+        yield _fault_of(origins, detail)
+        return
+    for line in str(detail["ctx"]["error"]).splitlines():
+        single = detail.copy()
+        single["ctx"] = {**detail["ctx"], "error": line}
+        yield _fault_of(origins, single)
+
+
+def faulty_paths(detail: ErrorDetails) -> Iterator[tuple[str, ...]]:
+    """Give the places that a report of the validator is about, as the file has them.
+
+    Of a rule on a section these are the keys that its text names, where there are such: the rest of
+    the section is right.
+    """
+    path, section = tuple(written_path(detail["loc"])), detail.get("input")
+    named: list[tuple[str, ...]] = []
+    if detail["type"] == "value_error" and isinstance(section, dict):
+        # A plain word may be a value that is called as a section is; at the top only dots tell.
+        names = re.findall(_PLAIN_NAME if path else _DOTTED_NAME, str(detail["ctx"]["error"]))
+        keys = (tuple(name.split(".")) for name in names)
+        named = [(*path, *key) for key in keys if _is_in(section, list(key))]
+    yield from dict.fromkeys(named or [path])
+
+
+def _fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
     path = written_path(detail["loc"])
     kind = detail["type"]
     context = detail.get("ctx", {})

@@ -20,7 +20,7 @@ from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
 from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
-from edgehub.settings.faults import Origins, SettingsError, fault_of, near, written_path
+from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, near
 from edgehub.settings.model import Settings
 from edgehub.settings.values import CREDENTIAL
 
@@ -84,8 +84,8 @@ def check_settings(
         loaded = Loaded(**_with_cleanup(given, cleanup))
     except ValidationError as invalid:
         origins = Origins(file=file, document=document, flags=given, variable=environment_variable)
-        faults = [fault_of(origins, detail) for detail in invalid.errors()]
-        paths = [tuple(written_path(detail["loc"])) for detail in invalid.errors()]
+        faults = [fault for detail in invalid.errors() for fault in faults_of(origins, detail)]
+        paths = [path for detail in invalid.errors() for path in faulty_paths(detail)]
         raise SettingsError([*faults, *unknown], paths) from invalid
     except PydanticSettingsError as invalid:
         raise SettingsError([_environment_fault(invalid), *unknown]) from invalid

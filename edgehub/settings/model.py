@@ -364,24 +364,28 @@ class Settings(BaseSettings):
         named = {f"endpoints.{name}": options for name, options in self.endpoints.items()}
         if self.upstream is not None:
             named = {"upstream": self.upstream, **named}
-        if self.routing_table.storage == "redis" and self.redis.url is None:
-            msg = "routing_table.storage is redis, but redis.url is not set"
-            raise ValueError(msg)
-        if "redis" in {self.affinity.coordinator, self.affinity.registry} and not self.redis.url:
-            msg = "affinity names redis, but redis.url is not set"
-            raise ValueError(msg)
+        faults = [
+            f"{key} is redis, but redis.url is not set"
+            for key, value in (
+                ("routing_table.storage", self.routing_table.storage),
+                ("affinity.coordinator", self.affinity.coordinator),
+                ("affinity.registry", self.affinity.registry),
+            )
+            if value == "redis" and self.redis.url is None
+        ]
         if self.affinity.registry == "twin" and not (
             isinstance(self.upstream, MqttEndpointSettings) and self.upstream.identity == "device"
         ):
-            msg = "affinity.registry is twin, but upstream.identity is not device"
-            raise ValueError(msg)
-        for name, options in self.endpoints.items():
-            if isinstance(options, MqttEndpointSettings) and options.identity == "device":
-                msg = f"endpoints.{name}.identity: only upstream has sessions of devices"
-                raise ValueError(msg)
-        faults = session_faults(named, broker=self.broker)
+            faults.append("affinity.registry is twin, but upstream.identity is not device")
+        faults += [
+            f"endpoints.{name}.identity: only upstream has sessions of devices"
+            for name, options in self.endpoints.items()
+            if isinstance(options, MqttEndpointSettings) and options.identity == "device"
+        ]
+        faults += session_faults(named, broker=self.broker)
         if faults:
-            raise ValueError("; ".join(faults))
+            # Each line becomes a fault of its own.
+            raise ValueError("\n".join(faults))
         return self
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ a stand-in where other files may speak of it, so that no fault follows from the 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.settings.faults import SettingsError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from edgehub.errors import ConfigError
     from edgehub.settings.model import Settings
 
 _ROUNDS_MAX: Final = 8
@@ -32,7 +34,7 @@ def settings_without_faults(
     *,
     file: Path | None,
     flags: Mapping[str, Any],
-) -> Settings | None:
+) -> tuple[Settings | None, list[ConfigError]]:
     """Give the settings that the right part of a document makes.
 
     Args:
@@ -42,21 +44,32 @@ def settings_without_faults(
         flags: Nested values from the command line.
 
     Returns:
-        None where nothing can be taken out: the environment, a flag or a rule is at fault.
+        Those, None where nothing can be taken out, since the environment or a flag is at fault; and
+        what is wrong beside `error` and showed only without it.
     """
     left = dict(document)
+    told = {(fault.key, fault.reason) for fault in error.faults}
+    hidden: list[ConfigError] = []
+    removed: set[str] = set()
     for _ in range(_ROUNDS_MAX):
         reduced = left
         for path in error.paths:
+            removed.update(path[-1:])
             reduced = _without(reduced, path)
         if reduced == left:
-            return None
+            return None, hidden
         left = reduced
         try:
-            return check_settings(left, file=file, flags=flags)
+            return check_settings(left, file=file, flags=flags), hidden
         except SettingsError as again:
             error = again
-    return None
+        for fault in error.faults:
+            # Of a key that was taken out a rule may say that it is missing.
+            follows = not removed.isdisjoint(re.findall(r"\w+", fault.reason))
+            if not follows and (fault.key, fault.reason) not in told:
+                told.add((fault.key, fault.reason))
+                hidden.append(fault)
+    return None, hidden
 
 
 def _without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
+
+from edgehub.cli.identity import identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,12 +23,12 @@ CREDENTIAL = "credential:"
 
 @pytest.mark.parametrize("folder", sorted(EXAMPLES.iterdir()), ids=lambda folder: folder.name)
 def test_an_example_has_no_faults(folder: Path, tmp_path: Path) -> None:
-    """`edgehub config validate` where all credentials and an identities file are there."""
+    """`edgehub config validate` where all credentials and an identity are there."""
     document = tomllib.loads((folder / "edgehub.toml").read_text("utf-8"))
     for name in _credentials(document):
         (tmp_path / name).write_text("secret", "utf-8")
     identities = tmp_path / "identities"
-    identities.touch(0o600)
+    CliRunner().invoke(identity, ["add", "pump-7", "--file", str(identities)], input="secret\n")
     environment = {
         **os.environ,
         "CONFIGURATION_DIRECTORY": str(folder),

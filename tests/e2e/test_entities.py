@@ -270,6 +270,8 @@ def test_the_command_line_registers_shows_and_removes(
     assert "is not registered" in run("show", "device/p", code=1)
     assert "nope/// is not registered" in run("list", "--parent", "nope", code=1)
     assert "more than four segments" in run("register", "a/b/c/d/e", code=1)
+    assert "a device is device/pump3//" in run("register", "pump3", code=1)
+    assert "1 message held for 1 entity, " in run("pending")
     assert "cannot be deregistered" in run("remove", "device/main", "--yes", code=1)
     daemon.kill()
     daemon.start()

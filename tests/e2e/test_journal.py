@@ -192,6 +192,9 @@ def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
         daemon.config.write_text(CONFIG, "utf-8")
         daemon.start()
         daemon.wait_until(lambda: daemon.call("status")["store"]["clock"]["trusted"], 10)
+        # The export itself has held lines told again, it does not wait for their time.
+        daemon.wait_until(lambda: edgehub(daemon, "journal", "export", "none").returncode == 0, 5)
+        assert daemon.call("journal status")["held_segments"] == 0
         publish(daemon, range(3, 4))
         told = edgehub(daemon, "journal", "export", "exported", "--close")
         assert (told.returncode, told.stderr) == (0, "")

@@ -123,7 +123,18 @@ def test_why_says_where_a_message_waits_and_what_stands_before_it(offline: Hub) 
     assert "without link" in text
     assert "leaves once its endpoint is connected again" in text
     assert MARKER not in text
-    assert "unknown" in offline.run("why", "nobody-knows", code=1).stdout
+    unknown = offline.run("why", "nobody-knows", code=1)
+    assert "unknown" in unknown.stdout
+    assert "a sender's own id is found only while rows of it wait" in unknown.stderr
+    assert by_hub["journal"]["events"][0]["ttl_from"] == "global"
+    assert ", time to live 600 s (route)" in text
+
+
+def test_a_hub_on_which_nobody_elects_says_why_it_lists_no_devices(offline: Hub) -> None:
+    """A device has sent, and the list is empty: with the reason, on stderr and in the JSON."""
+    assert "nobody elects" in offline.run("device", "list").stderr
+    answer = offline.ask("device", "list")
+    assert (answer["devices"], answer["coordinator"]) == ([], "off")
 
 
 def test_peek_shows_no_payload_unless_asked_for(offline: Hub) -> None:

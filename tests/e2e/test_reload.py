@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -147,7 +148,8 @@ def test_a_refused_reload_changes_nothing_and_names_every_fault(
     done = _edgehub(daemon, "config", "reload")
     assert done.returncode == 78
     assert "routes.status.priority" in done.stderr
-    assert "upstream.ca_file: there is no file" in done.stderr
+    assert re.search(r"^edgehub: \S*upstream\.ca_file: there is no file", done.stderr, re.MULTILINE)
+    assert all(line.startswith("edgehub: ") for line in done.stderr.splitlines())
     refused = daemon.wait_event("hub.reload_refused")
     assert len(refused["faults"]) == 2
     assert daemon.call("config show") == before

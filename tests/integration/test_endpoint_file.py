@@ -206,7 +206,7 @@ async def test_a_full_disk_takes_the_link_down_and_back(
         parts.send(a_row(1), a_row(2))
         await parts.settled(2)
         assert parts.listener.results[1].kind is FailureKind.DISCONNECTED
-        assert parts.listener.links[-1] == "down: No space left on device"
+        assert parts.listener.links[-1] == f"down: {parts.path}: No space left on device"
         assert parts.path.read_bytes() == b""
         full = False
         parts.listener.results.clear()
@@ -223,10 +223,18 @@ async def test_a_path_that_cannot_be_written_keeps_the_link_down(tmp_path: Path)
     path.mkdir()
     async with file_endpoint(path) as parts:
         await parts.listener.until(lambda: bool(parts.listener.links))
-        assert parts.listener.links == ["down: Is a directory"]
+        assert parts.listener.links == [f"down: {path}: Is a directory"]
         path.rmdir()
         parts.endpoint.retry_now()
         await up(parts)
+
+
+async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """Of several file endpoints the reason alone says which path is at fault."""
+    (tmp_path / "file").write_text("", "utf-8")
+    async with file_endpoint(tmp_path / "file" / "rows.jsonl") as parts:
+        await parts.listener.until(lambda: bool(parts.listener.links))
+        assert str(tmp_path / "file") in parts.listener.links[0]
 
 
 async def test_stopping_waits_for_the_write_that_runs(tmp_path: Path) -> None:

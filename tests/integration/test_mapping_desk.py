@@ -57,7 +57,7 @@ async def test_registration_change_and_removal_are_answered_once_durable(tmp_pat
         assert (await desk.change(B, {"@parent": "device/main"}))["outcome"] == "updated"
         assert [each["@topic-id"] for each in desk.entities(parent="device/main//")] == [A, B]
         assert [each["@id"] for each in desk.entities(type_="device")] == ["gw"]
-        assert (await desk.register("x", {**CHILD, "@parent": "y"}))["waits_for"] == "y///"
+        assert (await desk.register("x/", {**CHILD, "@parent": "y"}))["waits_for"] == "y///"
         assert (await desk.remove("x"))["removed"] == ["x///"]
     async with gateway(path, away()) as hub:
         desk = desk_of(hub)
@@ -79,6 +79,7 @@ async def test_registration_change_and_removal_are_answered_once_durable(tmp_pat
         (("register", "a\x07", CHILD), EntityArgumentError, "cannot stand in a topic"),
         (("register", "a" * 65_536, CHILD), EntityArgumentError, "at most 1024 characters"),
         (("register", "a\ud800", CHILD), EntityArgumentError, "cannot stand in a topic"),
+        (("register", "pump3", CHILD), EntityArgumentError, "a device is device/pump3//"),
         (("register", A, {**CHILD, "n": 2**70}), MappingError, "cannot be passed on"),
         (("change", A, {"@parent": B}), UnknownEntityError, "device/a// is not registered"),
         (("change", "device/main//", {"name": "x"}), EntityArgumentError, "not name"),

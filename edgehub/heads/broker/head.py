@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 PARKED_RETRY_S: Final = 60.0
 
-STABLE_S: Final = 30.0
-"""A broker that lets the hub in and closes soon after must not be asked once a second for ever."""
+STABLE_S: Final = 5.0
+"""A broker that lets the hub in and closes at once must not be asked once a second for ever."""
 
 _FAILURE: Final = 0x80
 

@@ -164,7 +164,7 @@ def test_tokens_are_read_with_the_rest(tmp_path):
 
 def test_the_api_needs_its_packages(monkeypatch):
     """A hub that is asked for it and cannot have it says how to install it, before it starts."""
-    absent = "edgehub.config.configuration.find_spec"
+    absent = "edgehub.config.listeners.find_spec"
     monkeypatch.setattr(absent, lambda name: None if name == "fastapi" else object())
     (fault,) = _faults(web={"port": 0})
     assert "needs fastapi" in fault["reason"]

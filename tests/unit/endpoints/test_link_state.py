@@ -65,6 +65,21 @@ async def test_back_off_grows_until_the_peer_does_its_work(
     assert link.down("lost", listener) < 1.5
 
 
+async def test_a_link_that_worked_for_some_seconds_starts_over(
+    link: LinkState, clock: ManualClock
+) -> None:
+    """After an outage of a minute: up for 1.5 s changes nothing, for 6 s it begins with 1 s."""
+    listener = RecordingListener()
+    for _ in range(6):
+        link.down("refused", listener)
+    link.up()
+    await clock.advance(1.5)
+    assert link.down("lost", listener) > 40
+    link.up()
+    await clock.advance(6)
+    assert link.down("lost", listener) < 1.5
+
+
 def test_a_state_of_affairs_gets_one_line(link: LinkState) -> None:
     """Not one for each try; a success in between makes the same reason news again."""
     listener = RecordingListener()

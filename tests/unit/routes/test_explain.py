@@ -44,6 +44,25 @@ def test_each_route_gets_a_verdict_in_the_manifest_s_order():
 
 
 @pytest.mark.parametrize(
+    ("best", "why"),
+    [
+        ({"priority": 2, "timeToLiveSecs": 60}, "has a better priority"),
+        ({"priority": 5, "timeToLiveSecs": 90}, "has a longer time to live, at the same priority"),
+        (
+            {"priority": 5, "timeToLiveSecs": 60},
+            "comes first by its name, at the same priority and time to live",
+        ),
+    ],
+)
+def test_a_beaten_route_says_in_what_the_winner_is_better(best, why):
+    """Where nothing but the name decides, that is said, not that it is better."""
+    route = "FROM /* INTO $upstream"
+    beaten = {"route": route, "priority": 5, "timeToLiveSecs": 60}
+    _, verdict = a_table({"a": {"route": route, **best}, "b": beaten}).explain(MESSAGE)
+    assert verdict.reason == f"it matches, but `a` sends to upstream as well and {why}"
+
+
+@pytest.mark.parametrize(
     ("condition", "outcome", "reason", "column"),
     [
         ("kind = 'alarm'", "false", "`kind = 'alarm'` is false: kind is \"bulk\"", 15),
