@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,26 +153,15 @@ def test_500_retained_registrations_and_twins_come_again_within_5_s(
     publish_all(daemon.mqtt_port, messages, retain=True)
     wait_for(daemon, 502)
     assert daemon.stop() == 0
-    daemon.log.clear()
-    daemon.start()
     began = time.monotonic()
+    daemon.start()
     publish_all(daemon.mqtt_port, messages[:20], retain=True)
     publish(daemon, "te/device/d7///m/", {"t": 7})
     rows = wait_for(daemon, 505)
-    # Without the start of Python, which on a busy machine takes most of it.
-    assert handed_in_s(daemon) + time.monotonic() - began < 5
+    assert time.monotonic() - began < 5
     assert len(rows) == 505
     assert len({text for _, text in rows if text.startswith("101")}) == 250
     assert len({topic for topic, _ in rows if "inventory" in topic}) == 250
-
-
-def handed_in_s(daemon: Daemon) -> float:
-    """Give the time from the open database to heads that listen, all retained handed in."""
-    times = {line["event"]: line.get("timestamp") for line in daemon.log}
-    opened, started = (
-        datetime.fromisoformat(times[event]) for event in ("store.opened", "hub.started")
-    )
-    return (started - opened).total_seconds()
 
 
 def test_an_operation_becomes_a_command_and_its_states_go_back(
