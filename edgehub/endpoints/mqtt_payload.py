@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _MEMO_MAX: Final = 8192
 _REMEMBERED_BYTES: Final = 65_536
 """Of records; how far they compress is told by the last ones of about so many bytes."""
+_REMEMBERED_BYTES_FIRST: Final = 4096
+"""The same at first: on a thin link it would take minutes to forget the first rows, sent alone."""
 
 
 class Payloads(Protocol):
@@ -130,6 +132,7 @@ class BatchedRows:
         "_packet_bytes",
         "_packet_bytes_max",
         "_record_bytes",
+        "_remembered_bytes",
         "_rows_max",
         "_rows_max_now",
         "_topics",
@@ -155,6 +158,7 @@ class BatchedRows:
         self._packet_bytes_max = packet_bytes_max
         self._memo: dict[int, bytes] = {}
         self._record_bytes = self._packet_bytes = 1.0
+        self._remembered_bytes = _REMEMBERED_BYTES_FIRST
 
     def wire_bytes(self, row: Row) -> int:
         """See `Payloads`; its share of a packet, as the last ones were."""
@@ -225,9 +229,10 @@ class BatchedRows:
         # By bytes, so that rows which were sent alone say little about those that were not.
         self._record_bytes += record_bytes
         self._packet_bytes += packet_bytes
-        if self._record_bytes > _REMEMBERED_BYTES:
+        if self._record_bytes > self._remembered_bytes:
             self._record_bytes /= 2
             self._packet_bytes /= 2
+            self._remembered_bytes = min(_REMEMBERED_BYTES, 2 * self._remembered_bytes)
 
 
 class BatchTopic:

@@ -56,9 +56,18 @@ PACE_GAIN_GROWING: Final = 2.5
 BUNCH_SHARE: Final = 0.1
 """Of the head-of-line allowance; round trips shorter than that bring no bunch that matters."""
 
-# Until the rate grows no more, the window covers so many round trips, whatever confirmations wait
-# for: where they are held back, growing is the only way to tell that wait from a queue.
-SEARCH_GAIN: Final = 3.0
+SEARCH_ROWS: Final = 3
+"""Rows in flight, at least, until the rate grows no more: with so many, confirmations that are held
+back come in bunches."""
+HELD_GAIN: Final = 3.0
+"""Where they do, the window covers so many round trips until then: growing is the only way to tell
+that wait from a queue."""
+FILL_GAIN: Final = 2.0
+"""Where they do not, it grows as long as none waits, to so many."""
+FILL_GAIN_THIN: Final = 1.5
+FILL_ROWS_SPARED: Final = 4
+"""Less while the link holds few rows: each that is too many takes long, and TCP sends those again
+whose round trip grows at a stroke."""
 SEARCH_PROOF: Final = 1.25
 SEARCH_ROUNDS: Final = 3
 LAPSE: Final = 3
@@ -109,6 +118,7 @@ class SendWindow:
         "_full_rate",
         "_full_rounds",
         "_head_of_line_s",
+        "_is_bunched",
         "_is_held",
         "_last_flight",
         "_low_rounds",
@@ -121,6 +131,7 @@ class SendWindow:
         "_round_bunched_s",
         "_round_ends_at",
         "_round_held_s",
+        "_round_limited",
         "_round_row_bytes",
         "_round_rtt_s",
         "_row_bytes",
@@ -189,7 +200,7 @@ class SendWindow:
         self._pace = Budget()
         self._flights = self._flights_confirmed = 0
         self._last_flight: Flight | None = None
-        self._is_held = False
+        self._is_held = self._is_bunched = False
         self._bytes = 0.0
         self._turned_at = 0.0
         self._round = 0
@@ -198,6 +209,7 @@ class SendWindow:
         self._round_ahead_bytes = 0
         self._round_bunched_s = 0.0
         self._round_row_bytes = 1.0
+        self._round_limited = False
         self._searching = True
         self._short_rounds = 0
         self._full_rate = 0.0
@@ -282,7 +294,8 @@ class SendWindow:
         self.in_flight_bytes += size
         self._pace.spend(now, size)
         self._cap.spend(now, size)
-        self._row_bytes += (size / rows - self._row_bytes) * _MEAN_SHARE
+        share = _MEAN_SHARE if self._flights > 1 else 1.0
+        self._row_bytes += (size / rows - self._row_bytes) * share
         return flight
 
     def _unit_bytes(self, rows: int, size: int) -> float:
@@ -315,6 +328,7 @@ class SendWindow:
             latest: Flight of the confirmed row that was sent last.
         """
         self.lost(rows, size)
+        self._is_bunched = self._is_bunched or rows > 1
         rtt_s = max(now - latest.sent_at, _INSTANT_S)
         self._rtt.take(now, rtt_s, latest, flights=self._flights)
         bunched_s = self._held_in_bunch_s(rtt_s, size, latest)
@@ -335,6 +349,7 @@ class SendWindow:
             life_s=(self._rtt.seconds or 0.0) + self._head_of_line_s,
             turn=self._round,
         )
+        self._round_limited = latest.app_limited
         if latest.delivered >= self._round_ends_at:
             self._end_round()
 
@@ -355,7 +370,7 @@ class SendWindow:
 
     def _end_round(self) -> None:
         if self._round == 0:
-            self._bytes = min(FIRST_ROWS * self._row_bytes, max(FIRST_BYTES, self._row_bytes))
+            self._bytes = self._rows_bytes(SEARCH_ROWS)
         self._round += 1
         self._round_ends_at = self._rate.delivered
         self._search()
@@ -366,8 +381,14 @@ class SendWindow:
         self._pace.change(pace, self._piece(pace))
         self._round_rtt_s = self._round_held_s = math.inf
 
+    def _rows_bytes(self, rows: int) -> float:
+        return min(rows * self._row_bytes, max(FIRST_BYTES, self._row_bytes))
+
     def _search(self) -> None:
         rate = self._rate.bytes_s
+        if self._round_limited and rate <= self._full_rate * SEARCH_PROOF:
+            # Little demand proves nothing of the link.
+            return
         self._low_rounds = self._low_rounds + 1 if rate < self._full_rate / LAPSE else 0
         if rate > self._full_rate * SEARCH_PROOF or self._low_rounds > LAPSE_ROUNDS:
             self._full_rate = rate
@@ -389,15 +410,25 @@ class SendWindow:
         # What was in flight when this message left is what made it wait.
         ahead = self._round_ahead_bytes
         wanted = ahead * min(1.0, empty_s / self._round_rtt_s) + rate * target_s
+        if not self._is_bunched:
+            # One message among few says more than is true when it was lucky.
+            wanted = min(wanted, rate * (empty_s + target_s))
         # Growing fast takes a wait that was short for certain.
         is_short = queue_s + self._round_bunched_s < target_s * _SHORT_SHARE
         self._short_rounds = min(GROWTH_ROUNDS, self._short_rounds + 1) if is_short else 0
         if is_short:
             # One round without a wait proves little, several in a row that the link has got faster.
-            gain = 2.0 if self._searching else min(2.0, GROWTH ** (self._short_rounds - 1))
-            wanted = max(wanted, gain * ahead)
+            if self._searching:
+                on_way = rate * self._rtt.seconds
+                spared = FILL_ROWS_SPARED * self._row_bytes
+                wanted = max(wanted, FILL_GAIN_THIN * on_way, FILL_GAIN * on_way - spared)
+            else:
+                wanted = max(wanted, ahead * min(2.0, GROWTH ** (self._short_rounds - 1)))
         if self._searching:
-            wanted = max(wanted, rate * self._rtt.seconds * SEARCH_GAIN)
+            wanted = max(wanted, self._rows_bytes(SEARCH_ROWS))
+            if self._is_bunched:
+                wanted = max(wanted, rate * self._rtt.seconds * HELD_GAIN)
+        self._is_bunched = False
         # A second payload keeps a long way busy while the first one is on it.
         way_s = self._rtt.seconds - self._rtt.row_bytes / max(rate, 1.0)
         payloads = 2 if way_s > self._head_of_line_s * LONG_WAY_SHARE else 1

@@ -109,6 +109,16 @@ class SimulatedLink:
             self._step()
             self._send()
 
+    def send_alone(self, rows: int) -> None:
+        """Send single rows, each after the confirmation of the one before, and none besides."""
+        for _ in range(rows):
+            flight = self.window.sent(self.now, 1, self.size)
+            self.now += self.size / self.rate + self.rtt_s
+            self.window.delivered(self.now, 1, self.size, flight)
+            self.window.ran_dry()
+        self.free_at = self.now
+        self._next_alarm_at = self.now + self._pause_s()
+
     def used(self, seconds: float) -> float:
         """Run and give the share of the time in which the link transmitted."""
         before = self.acked_bytes

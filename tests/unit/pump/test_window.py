@@ -198,6 +198,19 @@ def test_a_peer_that_holds_confirmations_back_does_not_empty_the_link(kbit_s: in
     assert link.alarm_wait_s(0.99) < 1.5
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_few_large_messages_do_not_pile_up_while_the_link_is_looked_for(rows: int) -> None:
+    """Half a second a message at 600 ms: from the start an alarm waits for less than two of them.
+
+    TCP sends again what comes back late by as much, and each of these costs another half second.
+    """
+    link = Link(764, 0.53, modem=True, alarm_every_s=8)
+    link.size = 348
+    link.send_alone(rows)
+    assert link.used(60) > 0.9
+    assert link.alarm_wait_s(1) < 2 * link.size / link.rate
+
+
 def test_a_quarter_of_an_hour_of_saturation_changes_nothing() -> None:
     """The last minute's alarms wait as long as the first minute's."""
     link = Link(8000, 0.6, **MODEM)
