@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.errors import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
@@ -47,8 +49,9 @@ async def flush(store: Store) -> None:
     try:
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             await store.flush()
-    except TimeoutError:
-        log.warning("hub.flush_cut_short", failing=store.statistics().failing)
+    except (TimeoutError, StoreError) as error:
+        failing = store.statistics().failing or str(error) or None
+        log.warning("hub.flush_cut_short", failing=failing)
 
 
 async def _drain_parts(heads: Iterable[Head], egress: Egress, deadline: float) -> None:

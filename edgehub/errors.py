@@ -148,6 +148,10 @@ class StoreCorruptError(StoreError):
     """The database file is damaged."""
 
 
+class StoreGoneError(StoreError):
+    """The database file, or its log, is not there under its name any more."""
+
+
 class StartupError(EdgeHubError):
     """The hub cannot start; the text says what to do."""
 

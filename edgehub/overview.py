@@ -70,6 +70,7 @@ class Overview:
             "mqtt": asdict(parts.listener.statistics()),
             "http": None if parts.http is None else asdict(parts.http.statistics()),
             "store": asdict(store),
+            "written": status.written_document(parts.store.queues()),
             **{assembly.name: assembly.document() for assembly in parts.assemblies},
             "endpoints": endpoints,
             "queues": queues,

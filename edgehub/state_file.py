@@ -20,6 +20,7 @@ import structlog
 
 from edgehub.durable_files import sync_folder
 from edgehub.errors import StartupError, StoreError
+from edgehub.file_presence import FilePresence
 from edgehub.sqlite_transaction import in_transaction
 
 if TYPE_CHECKING:
@@ -51,12 +52,13 @@ class StateFile:
         damaged: Names of damaged files that were set aside and are still there, the newest last.
     """
 
-    __slots__ = ("_connection", "damaged", "path")
+    __slots__ = ("_connection", "_presence", "damaged", "path")
 
     def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
         self.path = path
         self.damaged: list[str] = []
         self._connection = connection
+        self._presence = FilePresence([])
 
     @classmethod
     async def open(cls, path: Path, scripts: Iterable[str] = ()) -> Self:
@@ -84,6 +86,7 @@ class StateFile:
             await file._job(_configure)
             for script in scripts:
                 await file.add(script)
+            await asyncio.to_thread(file._note_files)
         except (sqlite3.Error, StateError) as exc:
             await connection.close()
             raise StartupError(
@@ -94,6 +97,9 @@ class StateFile:
             await connection.close()
             raise
         return file
+
+    def _note_files(self) -> None:
+        self._presence = FilePresence([self.path, _beside(self.path, "-wal")])
 
     def warnings(self) -> list[str]:
         """List what a person should look at."""
@@ -121,8 +127,17 @@ class StateFile:
 
         Raises:
             StateError: The disk stands in the way, or a value cannot be stored; nothing was done.
+                Or the file is not there any more, and no start would find what was done.
         """
-        return await self._job(lambda connection: in_transaction(connection, job))
+
+        def checked(connection: sqlite3.Connection) -> T:
+            result = in_transaction(connection, job)
+            fault = self._presence.fault()
+            if fault is not None:
+                raise StateError(f"{fault}; restart the hub")
+            return result
+
+        return await self._job(checked)
 
     async def close(self) -> None:
         """Close the file after the jobs handed in before."""

@@ -9,7 +9,7 @@ import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import call
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import counted, new_table, print_table, printable
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None
         return
     for name, value in letter.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        click.echo(f"{name}: {text}")
+        click.echo(f"{name}: {printable(text)}")
 
 
 @dead.command()

@@ -10,7 +10,7 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import call
 from edgehub.cli.dead import dead
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import counted, new_table, print_table, printable
 from edgehub.settings import load_settings
 
 _FIGURES: Final = (
@@ -147,7 +147,8 @@ def _take_out(
     done = total
     if not dry_run:
         if total["rows"]:
-            ask(f"{verb} {counted(total['rows'], 'row')} {where}?", yes=yes)
+            beyond = f", beyond its limit of {caps}" if (caps := _caps(total)) else ""
+            ask(f"{verb} {counted(total['rows'], 'row')} {where}{beyond}?", yes=yes)
         total |= {"rows": 0, "bytes": 0, "in_flight": 0}
         at: int | None = 0
         while at is not None:
@@ -155,7 +156,8 @@ def _take_out(
             at = done["next_offset"]
             for figure in ("rows", "bytes", "in_flight"):
                 total[figure] += done[figure]
-    result = {key: total[key] for key in ("queue", "to", "rows", "bytes", "in_flight")}
+    total["exceeds"] = done["exceeds"]
+    result = {key: total[key] for key in ("queue", "to", "rows", "bytes", "in_flight", "exceeds")}
     if as_json:
         click.echo(json.dumps(result | {"dry_run": dry_run}, indent=2))
         return
@@ -164,6 +166,15 @@ def _take_out(
     if total["in_flight"]:
         verb = "stays" if total["in_flight"] == 1 else "stay"
         click.echo(f"{counted(total['in_flight'], 'row')} in flight {verb}", err=True)
+    if caps := _caps(total):
+        text = (
+            f"beyond the limit of {caps} of {total['to']}: the next message for it finds that limit"
+        )
+        click.echo(f"{text} reached, so what `store.overflow` says happens then", err=True)
+
+
+def _caps(total: dict[str, Any]) -> str:
+    return " and ".join(total["exceeds"])
 
 
 def queue_table(queues: list[dict[str, Any]]) -> None:
@@ -205,21 +216,22 @@ def drain_text(drain: dict[str, Any]) -> str:
 
 def sender(row: dict[str, Any]) -> str:
     """Write who sent a message."""
-    return row["device"] if row["module"] is None else f"{row['device']}/{row['module']}"
+    name = row["device"] if row["module"] is None else f"{row['device']}/{row['module']}"
+    return printable(name)
 
 
 def properties(row: dict[str, Any]) -> str:
     """Write the properties of a message, with values where the daemon gave them."""
     found = row["properties"]
     if isinstance(found, dict):
-        return ", ".join(f"{name}={value}" for name, value in found.items())
-    return ", ".join(found)
+        found = [f"{name}={value}" for name, value in found.items()]
+    return printable(", ".join(found))
 
 
 def body(row: dict[str, Any]) -> str:
     """Write the body of a message on one line."""
     if "body" in row:
-        return json.dumps(row["body"], ensure_ascii=False)
+        return printable(json.dumps(row["body"], ensure_ascii=False))
     return f"base64 {row['body_base64']}"
 
 

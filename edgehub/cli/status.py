@@ -9,6 +9,7 @@ import click
 
 from edgehub.cli.daemon import call
 from edgehub.cli.queue import queue_table
+from edgehub.cli.tables import printable, span
 from edgehub.settings import load_settings
 
 
@@ -29,11 +30,11 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     click.echo(f"  durable: {'yes' if document['store']['durable'] else 'no'}")
     click.echo(f"  clock: {_clock_text(document['store']['clock'])}")
     for warning in document["warnings"]:
-        click.echo(f"  warning: {warning}")
+        click.echo(f"  warning: {printable(warning)}")
     for endpoint in document["endpoints"]:
-        click.echo(f"  endpoint {_endpoint_text(endpoint)}")
+        click.echo(f"  endpoint {printable(_endpoint_text(endpoint))}")
     if document["broker"]["enabled"]:
-        click.echo(f"  broker: {_broker_text(document['broker'])}")
+        click.echo(f"  broker: {printable(_broker_text(document['broker']))}")
     if document["entities"]["enabled"]:
         click.echo(f"  entities: {_entities_text(document['entities'])}")
     queue_table(document["queues"])
@@ -80,7 +81,8 @@ def _endpoint_text(endpoint: dict[str, Any]) -> str:
     if endpoint["reason"]:
         text += f", {endpoint['reason']}"
     if endpoint["backoff_remaining_s"] is not None:
-        text += f", next try in {endpoint['backoff_remaining_s']:.0f} s"
+        what = "next window" if endpoint["state"] == "closed" else "next try"
+        text += f", {what} in {span(endpoint['backoff_remaining_s'])}"
     if endpoint["rate_bytes_s_max"] is not None:
         text += f", capped at {endpoint['rate_bytes_s_max']:.0f} bytes/s"
     if endpoint["drain_eta_seconds"]:

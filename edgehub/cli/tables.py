@@ -6,7 +6,7 @@ conditions may hold any character and people search for them with `grep`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -14,12 +14,51 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from rich.console import RenderableType
+
 _WIDTH_MAX: Final = 1_000_000
+MINUTE_S: Final = 60
+HOUR_S: Final = 3_600
+DAY_S: Final = 86_400
 
 
 def counted(number: int, noun: str) -> str:
     """Give a number and what it counts: `1 segment`, `2 segments`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Give text that others wrote as it may stand on a terminal: what would steer it is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        [each if each.isprintable() else each.encode("unicode_escape").decode() for each in text]
+    )
+
+
+def span(seconds: float) -> str:
+    """Give a length of time in the unit that says most: `40 s`, `25 min`, `6.0 h`, `457.5 days`."""
+    if seconds < 2 * MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    if seconds < 2 * DAY_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / DAY_S:.1f} days"
+
+
+class _SafeTable(Table):
+    """A table whose cells steer no terminal, whoever wrote what is in them."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; lines of a cell stay lines."""
+        super().add_row(*[_safe(cell) for cell in cells], **options)
+
+
+def _safe(cell: RenderableType | None) -> RenderableType | None:
+    if not isinstance(cell, str):
+        return cell
+    return "\n".join([printable(line) for line in cell.split("\n")])
 
 
 def new_table(*columns: str, right: Collection[str] = ()) -> Table:
@@ -29,7 +68,7 @@ def new_table(*columns: str, right: Collection[str] = ()) -> Table:
         columns: Their headings.
         right: Those of figures, which stand on the right and are never folded.
     """
-    table = Table(box=None)
+    table = _SafeTable(box=None)
     for name in columns:
         if name in right:
             table.add_column(name, justify="right", no_wrap=True)

@@ -9,9 +9,11 @@ import click
 
 from edgehub.cli.daemon import call
 from edgehub.cli.queue import sender
-from edgehub.cli.tables import counted
+from edgehub.cli.tables import counted, printable
 from edgehub.settings import load_settings
 
+_GONE_AHEAD: Final = frozenset({"in_flight", "leaving"})
+"""States of rows before which nothing goes any more."""
 _LEAVES_TEXTS: Final = {
     "never": "not while more comes in for its queue and better ones than the link takes",
     "unserved": "once an upstream is named",
@@ -62,7 +64,7 @@ def _print(document: dict[str, Any]) -> None:
     for letter in document["dead_letters"]:
         click.echo(
             f"dead letter {letter['dead_letter']} of {letter['endpoint']} since {letter['dead']}:"
-            f" {letter['kind']}: {letter['reason']}"
+            f" {letter['kind']}: {printable(letter['reason'])}"
         )
     journal = document["journal"]
     if journal is None:
@@ -78,7 +80,7 @@ def _print_copy(copy: dict[str, Any]) -> None:
     if copy["orphaned"]:
         click.echo("  orphaned: no settings or route name its endpoint any more")
     elif copy["endpoint_state"] is not None:
-        reason = f", {copy['endpoint_reason']}" if copy["endpoint_reason"] else ""
+        reason = f", {printable(copy['endpoint_reason'])}" if copy["endpoint_reason"] else ""
         click.echo(f"  endpoint: {copy['endpoint_state']}{reason}")
     click.echo(f"  routes: {', '.join(copy['routes'])}")
     ttl = "never expires" if copy["ttl_s"] is None else f"{copy['ttl_s']:.0f} s"
@@ -87,6 +89,14 @@ def _print_copy(copy: dict[str, Any]) -> None:
     click.echo(f"  waits for {copy['age_s']:.1f} s{_waited_text(copy['waited'])}")
     if copy["attempts"]:
         click.echo(f"  refused {counted(copy['attempts'], 'time')}")
+    if copy["suspected"] is not None:
+        for line in suspicion_texts(copy["suspected"]):
+            click.echo(f"  {line}")
+    elif copy["narrow_rows"]:
+        click.echo(
+            f"  its endpoint sends one row at a time, {counted(copy['narrow_rows'], 'row')} more:"
+            " the peer has closed the connection over one of them"
+        )
     passed = copy["overtaken_by"]
     if passed is not None and (passed["rows"] or passed["complete"]):
         queues = ", ".join(f"{rows} of {name}" for name, rows in passed["queues"].items())
@@ -95,12 +105,42 @@ def _print_copy(copy: dict[str, Any]) -> None:
             f"  overtaken by {least}{counted(passed['rows'], 'row')}"
             + (f": {queues}" if queues else "")
         )
-    before = copy["before"]
-    click.echo(f"  before it in its queue: {_amount(before)}")
-    for each in before["better"]:
-        click.echo(f"  goes first: {_amount(each)} of {each['queue']}")
+    _print_outlook(copy)
+
+
+def _print_outlook(copy: dict[str, Any]) -> None:
+    if copy["state"] not in _GONE_AHEAD:
+        before = copy["before"]
+        click.echo(f"  before it in its queue: {_amount(before)}")
+        for each in before["better"]:
+            click.echo(f"  goes first: {_amount(each)} of {each['queue']}")
     if copy["leaves"] is not None:
         click.echo(f"  leaves {_leaves_text(copy)}")
+
+
+def suspicion_texts(suspected: dict[str, Any]) -> list[str]:
+    """Write what speaks against a row over which the peer may have closed, and what comes next."""
+    closes, alone, left = suspected["closes"], suspected["alone"], suspected["closes_left"]
+    counts = (
+        f"suspected: the peer has closed the connection {counted(closes, 'time')} with it first of"
+        f" those in flight, {counted(alone, 'time')} with nothing else in flight"
+    )
+    better = "a connection without it has worked" if suspected["cleared"] else ""
+    match suspected["next"]:
+        case "in_company":
+            text = f"sent again beside others; after {counted(left, 'more such close')} alone"
+        case "alone":
+            text = f"sent alone; after {counted(left, 'more close')} "
+            text += f"a dead letter, as {better}" if better else "kept out of the connection"
+        case _:
+            text = "not sent: a dead letter once a connection without it confirms another row,"
+            quiet_s = suspected["quiet_left_s"]
+            text += (
+                " or lasts with nothing else to send"
+                if quiet_s is None
+                else f" or lasts for {quiet_s:.0f} s more with nothing else to send"
+            )
+    return [counts, f"next: {text}"]
 
 
 def _leaves_text(copy: dict[str, Any]) -> str:
@@ -143,7 +183,7 @@ def _event_text(event: dict[str, Any]) -> str:
     if "ttl_from" in event:
         text += f", time to live {event['ttl_ms'] / 1000:.0f} s ({event['ttl_from']})"
     if "reason" in event:
-        text += f" ({event['reason']})"
+        text += f" ({printable(event['reason'])})"
     if "waited_ms" in event:
         text += f", waited {event['waited_ms'] / 1000:.1f} s"
     return text

@@ -9,6 +9,7 @@ its place nor the hub's end.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import stat
 from typing import TYPE_CHECKING, Any, Final
@@ -124,7 +125,10 @@ class ControlServer:
 
     def _unusable(self, error: OSError) -> StartupError:
         msg = f"cannot open the control socket {self._path}: {error.strerror or error}"
-        return StartupError(f"{msg} (set control_socket to another path that this user may write)")
+        hint = "set control_socket to another path that this user may write"
+        if error.errno == errno.ENOSPC:
+            hint = "free space or inodes, or set control_socket to a path elsewhere"
+        return StartupError(f"{msg} ({hint})")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= CLIENTS_MAX:

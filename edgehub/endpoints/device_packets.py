@@ -28,6 +28,16 @@ _CONNACK, _PUBLISH, _PUBACK, _SUBACK, _PINGRESP, _DISCONNECT = 2, 3, 4, 9, 13, 1
 _LENGTH_BYTES_MAX: Final = 4
 _USERNAME, _PASSWORD, _CLEAN = 0x80, 0x40, 0x02
 
+MID_MAX: Final = 65_535
+_RECEIVE_MAXIMUM, _PACKET_BYTES_MAX = 0x21, 0x27
+# Of the properties that may stand in a CONNACK, by the form of their values.
+_NUMBERS: Final = {
+    **dict.fromkeys((0x24, 0x25, 0x28, 0x29, 0x2A), 1),
+    **dict.fromkeys((0x13, 0x21, 0x22), 2),
+    **dict.fromkeys((0x11, 0x27), 4),
+}
+_TEXTS: Final = {**dict.fromkeys((0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F), 1), 0x26: 2}
+
 
 class PacketError(EdgeHubError):
     """The peer sent what is no MQTT, or what nobody asked for."""
@@ -35,9 +45,17 @@ class PacketError(EdgeHubError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connack:
-    """The peer's answer to CONNECT; `code` 0 = it lets us in."""
+    """The peer's answer to CONNECT.
+
+    Attributes:
+        code: 0 = it lets us in.
+        receive_maximum: PUBLISHes without PUBACK that it takes.
+        packet_bytes_max: Largest packet that it takes, None = it does not say.
+    """
 
     code: int
+    receive_maximum: int = MID_MAX
+    packet_bytes_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +182,7 @@ class PacketParser:
         kind = first >> 4
         packet: Packet
         if kind == _CONNACK:
-            packet = Connack(code=content[1])
+            packet = self._connack(content)
         elif kind == _PUBLISH:
             packet = self._publish(first, content)
         elif kind == _PUBACK:
@@ -179,6 +197,19 @@ class PacketParser:
         else:
             raise PacketError(f"packet of type {kind}")
         return packet
+
+    def _connack(self, content: bytes) -> Connack:
+        code = content[1]
+        if self._version != MQTT_5 or len(content) == 2:  # noqa: PLR2004 - flags and code alone
+            return Connack(code=code)
+        said = _numbers(content)
+        receive_maximum = said.get(_RECEIVE_MAXIMUM, MID_MAX)
+        packet_bytes_max = said.get(_PACKET_BYTES_MAX)
+        if receive_maximum == 0 or packet_bytes_max == 0:
+            raise PacketError("a bound of zero in the answer to CONNECT")
+        return Connack(
+            code=code, receive_maximum=receive_maximum, packet_bytes_max=packet_bytes_max
+        )
 
     def _publish(self, first: int, content: bytes) -> Publish:
         qos = first >> 1 & 3
@@ -209,6 +240,30 @@ def _header(data: bytes, position: int) -> tuple[int, int] | None:
                 raise PacketError(f"packet of {remaining} bytes")
             return at + 1, at + 1 + remaining
     raise PacketError("length that never ends")
+
+
+def _numbers(content: bytes) -> dict[int, int]:
+    """Read the properties of a CONNACK; gives those that are numbers."""
+    header = _header(content, 1)
+    if header is None or header[1] > len(content):
+        raise PacketError("malformed properties")
+    position, end = header
+    numbers: dict[int, int] = {}
+    while position < end:
+        name = content[position]
+        position += 1
+        if name in _NUMBERS:
+            size = _NUMBERS[name]
+            numbers[name] = int.from_bytes(content[position : position + size], "big")
+            position += size
+        elif name in _TEXTS:
+            for _ in range(_TEXTS[name]):
+                position += 2 + _number(content, position)
+        else:
+            raise PacketError(f"property {name:#x} in the answer to CONNECT")
+    if position != end:
+        raise PacketError("malformed properties")
+    return numbers
 
 
 def _number(content: bytes, position: int) -> int:

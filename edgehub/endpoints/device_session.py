@@ -2,7 +2,8 @@
 
 Owns the connection and what is in flight on it. Invariants: a row is settled exactly once; when the
 connection ends, by whatever way, its rows are settled as `away` and its end is told once; it never
-connects again by itself, so a session that another hub has taken over stays there.
+connects again by itself, so a session that another hub has taken over stays there; the peer never
+gets more unconfirmed rows, or a larger packet, than it said that it takes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import fcntl
 import ssl
 import struct
+from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +22,8 @@ import structlog
 
 from edgehub.endpoints.device_packets import (
     DISCONNECT,
+    MID_MAX,
+    MQTT_5,
     PINGREQ,
     SESSION_TAKEN_OVER,
     Connack,
@@ -36,6 +40,7 @@ from edgehub.endpoints.device_packets import (
     build_subscribe,
 )
 from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
+from edgehub.endpoints.mqtt_packet import publish_bytes
 from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
@@ -49,7 +54,6 @@ if TYPE_CHECKING:
     from edgehub.message import Row
 
 CLOSE_TIMEOUT_S: Final = 1.0
-_MID_MAX: Final = 65_535
 _REFUSED: Final = 0x80
 _TOO_LARGE: Final = 0x95
 _QUOTA: Final = 0x97
@@ -124,11 +128,17 @@ class DeviceSession(asyncio.Protocol):
         self._message = message
         self._transport: asyncio.Transport | None = None
         self._parser = PacketParser(version=options.version)
-        self._answer: asyncio.Future[int] | None = None
+        self._answer: asyncio.Future[Connack] | None = None
         self._gone: asyncio.Future[None] | None = None
         self._is_open = False
         self._end: tuple[End, str] | None = None
-        self._in_flight: dict[int, tuple[Row, Settle]] = {}
+        self._welcome = Connack(code=0)
+        self._in_flight: dict[int, tuple[Row, Settle, int]] = {}
+        self._waiting: deque[tuple[Row, Settle, bytes, int]] = deque()
+        """Rows beyond what the peer takes without confirming; they leave with its PUBACKs."""
+        self._waiting_bytes = 0
+        self._question_bytes_max = 0
+        """Largest packet of QoS 0 on this connection."""
         self._listening: dict[str, asyncio.Future[int]] = {}
         self._subscribing: dict[int, asyncio.Future[int]] = {}
         self._mid = 0
@@ -149,8 +159,8 @@ class DeviceSession(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Give the number of unconfirmed rows."""
-        return len(self._in_flight)
+        """Give the number of unconfirmed rows, those that have not left included."""
+        return len(self._in_flight) + len(self._waiting)
 
     async def open(self) -> None:
         """Connect and sign in; when cancelled or failed it is closed.
@@ -172,7 +182,8 @@ class DeviceSession(asyncio.Protocol):
                     context = await asyncio.to_thread(_tls_context, options.tls)
                 await loop.create_connection(lambda: self, options.host, options.port, ssl=context)
                 self._write(self._connect_packet(password))
-                code = await self._answer
+                self._welcome = await self._answer
+                self._question_bytes_max = 0
         except (OSError, TimeoutError, UnicodeDecodeError) as exc:
             self._abort()
             text = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
@@ -180,9 +191,9 @@ class DeviceSession(asyncio.Protocol):
         except BaseException:
             self._abort()
             raise
-        if code:
+        if self._welcome.code:
             self._abort()
-            raise SessionError(f"refused with code {code}")
+            raise SessionError(f"refused with code {self._welcome.code}")
         self._is_open = True
         self._heard_s = self._progress_s = self._clock.monotonic()
         self._watch()
@@ -208,12 +219,17 @@ class DeviceSession(asyncio.Protocol):
         self._abort()
 
     def send(self, row: Row, topic: bytes, settle: Settle) -> None:
-        """Publish a row; `settle` is called once."""
-        mid = self._next_mid()
-        if not self._in_flight:
-            self._progress_s = self._clock.monotonic()
-        self._in_flight[mid] = (row, settle)
-        self._write(build_publish(topic, mid, row.message.body, version=self._options.version))
+        """Publish a row; `settle` is called once, at once if the peer cannot take it."""
+        has_properties = self._options.version == MQTT_5
+        size = publish_bytes(len(topic), len(row.message.body) + has_properties)
+        limit = self._welcome.packet_bytes_max
+        if limit is not None and size > limit:
+            text = f"packet of {size} bytes, the peer takes {limit}"
+            settle(row, SendResult(FailureKind.TOO_LARGE, text))
+            return
+        self._waiting.append((row, settle, topic, size))
+        self._waiting_bytes += size
+        self._send_waiting()
 
     def subscribe(self, topic_filter: str) -> None:
         """Take messages to the device."""
@@ -239,8 +255,17 @@ class DeviceSession(asyncio.Protocol):
             raise SessionError(f"the peer refuses a subscription to {topic_filter}")
 
     def publish(self, topic: bytes, body: bytes) -> None:
-        """Publish with QoS 0: what is answered need not be confirmed."""
-        self._write(build_message(topic, body, version=self._options.version))
+        """Publish with QoS 0: what is answered need not be confirmed.
+
+        Raises:
+            SessionError: The peer has said that it does not take so large a packet.
+        """
+        packet = build_message(topic, body, version=self._options.version)
+        limit = self._welcome.packet_bytes_max
+        if limit is not None and len(packet) > limit:
+            raise SessionError(f"packet of {len(packet)} bytes, the peer takes {limit}")
+        self._question_bytes_max = max(self._question_bytes_max, len(packet))
+        self._write(packet)
 
     def acknowledge(self, message: Publish) -> None:
         """Confirm a message to the device."""
@@ -254,7 +279,7 @@ class DeviceSession(asyncio.Protocol):
             return 0
         sock: socket.socket = transport.get_extra_info("socket")
         (in_kernel,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, b"\0\0\0\0"))
-        return transport.get_write_buffer_size() + int(in_kernel)
+        return self._waiting_bytes + transport.get_write_buffer_size() + int(in_kernel)
 
     # The protocol's side.
 
@@ -278,10 +303,9 @@ class DeviceSession(asyncio.Protocol):
                     self._take_puback(packet)
                 case Connack():
                     if self._answer is not None and not self._answer.done():
-                        self._answer.set_result(packet.code)
+                        self._answer.set_result(packet)
                 case Disconnect():
-                    end = End.TAKEN_OVER if packet.code == SESSION_TAKEN_OVER else End.LOST
-                    self._end = self._end or (end, f"closed by the peer, code {packet.code:#x}")
+                    self._take_disconnect(packet)
                 case Publish():
                     self._take_message(packet)
                 case Suback():
@@ -297,8 +321,12 @@ class DeviceSession(asyncio.Protocol):
             self._timer = None
         # MQTT 3.1.1 has no word for a take-over, and some brokers do not say it in MQTT 5 either.
         end, reason = self._end or (End.DROPPED, str(exc) if exc else "closed by the peer")
-        in_flight, self._in_flight = self._in_flight, {}
-        for row, settle in in_flight.values():
+        rest = [(row, settle) for row, settle, _ in self._in_flight.values()]
+        rest += [(row, settle) for row, settle, _, _ in self._waiting]
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        for row, settle in rest:
             settle(row, SendResult(FailureKind.AWAY, reason))
         self._listening.clear()
         for granted in self._subscribing.values():
@@ -324,12 +352,37 @@ class DeviceSession(asyncio.Protocol):
         if granted is not None:
             granted.set_result(packet.code)
 
+    def _send_waiting(self) -> None:
+        version = self._options.version
+        while self._waiting and len(self._in_flight) < self._welcome.receive_maximum:
+            row, settle, topic, size = self._waiting.popleft()
+            self._waiting_bytes -= size
+            mid = self._next_mid()
+            if not self._in_flight:
+                self._progress_s = self._clock.monotonic()
+            self._in_flight[mid] = (row, settle, size)
+            self._write(build_publish(topic, mid, row.message.body, version=version))
+
+    def _take_disconnect(self, packet: Disconnect) -> None:
+        end = End.TAKEN_OVER if packet.code == SESSION_TAKEN_OVER else End.LOST
+        self._end = self._end or (end, f"closed by the peer, code {packet.code:#x}")
+        if packet.code == _TOO_LARGE and self._in_flight:
+            # If any of them is too large for the peer, the largest is; it would end each session.
+            mid = max(self._in_flight, key=lambda mid: self._in_flight[mid][2])
+            row, settle, size = self._in_flight[mid]
+            if size <= self._question_bytes_max:
+                return  # it may have been that
+            del self._in_flight[mid]
+            text = f"packet of {size} bytes, refused with code {packet.code:#x}"
+            settle(row, SendResult(FailureKind.TOO_LARGE, text))
+
     def _take_puback(self, packet: Puback) -> None:
         entry = self._in_flight.pop(packet.mid, None)
         if entry is None:
             return
         self._progress_s = self._clock.monotonic()
-        row, settle = entry
+        row, settle, _ = entry
+        self._send_waiting()
         if packet.code < _REFUSED:
             settle(row, DELIVERED)
             return
@@ -366,7 +419,7 @@ class DeviceSession(asyncio.Protocol):
 
     def _next_mid(self) -> int:
         while True:
-            self._mid = self._mid % _MID_MAX + 1
+            self._mid = self._mid % MID_MAX + 1
             if self._mid not in self._in_flight and self._mid not in self._subscribing:
                 return self._mid
 

@@ -102,6 +102,7 @@ class Journal:
         self._clock = clock
         self._pace = Pace(source, clock)
         self._bounds = bounds
+        self._bytes_max = bounds.bytes_max
         self._book = ExportBook(segments.folder / "exports.json")
         self._ledger = Ledger(origin)
         self._growing: list[Segment] = []
@@ -304,7 +305,7 @@ class Journal:
         """Add the lines of one commit; without right times they go to a held segment."""
         if not events.trusted:
             hour = events.hub_ms // HOUR_MS
-            entry = self._held.growing(hour, SEGMENT_BYTES_MAX)
+            entry = self._held.growing(hour, min(SEGMENT_BYTES_MAX, self._bytes_max))
             if entry is None:
                 if not self._held.entries:
                     await self._add(writes, self._ledger.settle(number, events), paced=paced)
@@ -365,7 +366,7 @@ class Journal:
         await self._source.forget(number, self._dump(), self._ledger.hub_ms)
         self._fresh = True
         last = self._growing[-1] if self._growing else None
-        whole = last is not None and last.length >= SEGMENT_BYTES_MAX
+        whole = last is not None and last.length >= min(SEGMENT_BYTES_MAX, self._bytes_max)
         await self._close(self._growing if whole else self._growing[:-1])
 
     def _is_given_up(self) -> bool:
@@ -374,7 +375,7 @@ class Journal:
         if not held.entries or held.retelling or self._source.clock_trusted:
             return False
         waited_ms = self._source.hub_now_ms() - held.entries[0].hub_ms
-        return waited_ms >= UNKNOWN_AFTER_MS or held.size > self._bounds.bytes_max
+        return waited_ms >= UNKNOWN_AFTER_MS or held.size > self._bytes_max
 
     async def _give_up(self) -> None:
         """Let the oldest held lines be as they are; a date that comes begins with what waits."""
@@ -462,6 +463,7 @@ class Journal:
         )
         found = await self._worker.do(job)
         self._closed, self._exported = found.kept, found.exported
+        self._bytes_max = found.bytes_max
         if found.not_exported:
             self._dropped += found.not_exported
             log.warning(

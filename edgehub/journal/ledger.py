@@ -189,9 +189,9 @@ class Ledger:
         dated: bool,
     ) -> Iterator[list[str]]:
         start = next((note for note in events.notes if note[0] == "start"), None)
-        missing: dict[Key, tuple[int, int]] = {}
+        found: list[Counts] = []
         if start is not None:
-            missing = self._find(start, events.notes)
+            found = self._find(start, events.notes)
             _, last_hub_ms, last_wall_ms, _ = start
             if self._guessed and stretches is not None:
                 last_wall_ms = stretches.utc_ms(max(last_hub_ms, self.hub_ms))
@@ -200,10 +200,7 @@ class Ledger:
             yield from self._to_date(lines, events.hub_ms, wall_ms, live=start is None)
         if start is not None:
             yield self._carried(lines, "start", events.hub_ms)
-            counts: list[Counts] = [
-                (*key, RowEvent.LOST.value, *missing[key], None) for key in sorted(missing)
-            ]
-            yield self._sums(lines, events.hub_ms, counts)
+            yield self._sums(lines, events.hub_ms, found)
         yield self._note_states(lines, events.notes)
         for section in events.sections:
             for texts, told in lines.rows(section, self._waits):
@@ -224,11 +221,15 @@ class Ledger:
             self._stopped = False
         return []
 
-    def _find(self, start: Note, notes: list[Note]) -> dict[Key, tuple[int, int]]:
-        """Take over what was found in the file, and give what damage has cost, by queue."""
+    def _find(self, start: Note, notes: list[Note]) -> list[Counts]:
+        """Take over what was found in the file, and give what damage has changed, by queue.
+
+        That is what is lost, and what is parked because its queue is not known any more.
+        """
         found = {(name, number): (rows, size) for name, number, rows, size in start[3] if rows}
         before = {key: figures for key, figures in self.gauges.items() if figures[0]}
         missing: dict[Key, tuple[int, int]] = {}
+        parked: dict[Key, tuple[int, int]] = {}
         for losses in [note[1] for note in notes if note[0] == "lost"]:
             missing = {(name, number): (rows, size) for name, number, rows, size in losses}
             for key, (rows, size) in before.items():
@@ -236,13 +237,18 @@ class Ledger:
                 # More may be missing than could be read of the damaged file.
                 if rows - left_rows > missing.get(key, (0, 0))[0]:
                     missing[key] = (rows - left_rows, max(0, size - left_size))
-        self.gauges = dict(found)
+            if self._day is not None:
+                parked = {key: figures for key, figures in found.items() if key not in before}
+        self.gauges = {key: figures for key, figures in found.items() if key not in parked}
         for key, (rows, size) in missing.items():
             left_rows, left_size = found.get(key, (0, 0))
             self.gauges[key] = (left_rows + rows, left_size + size)
         self.corrections += self._day is not None and self.gauges != before
         self._links = {}
-        return missing
+        return [
+            *((*key, RowEvent.LOST.value, *missing[key], None) for key in sorted(missing)),
+            *((*key, RowEvent.ENQUEUED.value, *parked[key], None) for key in sorted(parked)),
+        ]
 
     def _resume(
         self, lines: CommitLines, last_hub_ms: int, last_wall_ms: int, *, dated: bool

@@ -9,13 +9,16 @@ costs a date for each look and not all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from shutil import disk_usage
+from typing import TYPE_CHECKING, Final
 
 from edgehub.journal.lines import day_text
 
 if TYPE_CHECKING:
     from edgehub.journal.exports import ExportBook
     from edgehub.journal.segments import Segments
+
+VOLUME_SHARE: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,10 @@ class Bounds:
     keep_days: int
     bytes_max: int
 
+    def bytes_on(self, volume_bytes: int) -> int:
+        """Give the space on a volume of some size: at most a share, for rows need the rest."""
+        return min(self.bytes_max, volume_bytes // VOLUME_SHARE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidied:
@@ -40,12 +47,14 @@ class Tidied:
         exported: Those that went to some target.
         not_exported: Segments deleted before any export.
         not_exported_bytes: Sum of their sizes.
+        bytes_max: The bound of space on this volume.
     """
 
     kept: dict[str, int]
     exported: set[str]
     not_exported: int
     not_exported_bytes: int
+    bytes_max: int
 
 
 def drop_segments(
@@ -67,7 +76,9 @@ def drop_segments(
     closed = segments.closed()
     kept_from = "" if today is None else day_text(today - bounds.keep_days)
     aged = min([segment.date for segment in closed if segment.date < kept_from], default=None)
-    over = sum([segment.bytes for segment in closed]) + held_bytes - bounds.bytes_max
+    folder = segments.folder if segments.folder.exists() else segments.folder.parent
+    bytes_max = bounds.bytes_on(disk_usage(folder).total)
+    over = sum([segment.bytes for segment in closed]) + held_bytes - bytes_max
     gone: set[str] = set()
     lost = lost_bytes = 0
     for segment in sorted(closed, key=lambda segment: segment.path not in exported):
@@ -84,4 +95,5 @@ def drop_segments(
         exported=exported - gone,
         not_exported=lost,
         not_exported_bytes=lost_bytes,
+        bytes_max=bytes_max,
     )

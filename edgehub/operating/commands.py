@@ -22,7 +22,7 @@ from edgehub.message import (
     queue_id,
 )
 from edgehub.operating.arguments import ArgumentError, optional_text, text, whole, wholes
-from edgehub.operating.documents import letter_document, row_document
+from edgehub.operating.documents import letter_document, row_document, state_of
 from edgehub.operating.why import Why
 from edgehub.store.release import LETTERS_MAX
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from edgehub.operating.outlook import Outlook
     from edgehub.router import Router
     from edgehub.store import Queue
+    from edgehub.store.statistics import QueueStatistics
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, object]
@@ -112,13 +113,14 @@ class Operating:
         )
         now_ms = self._store.hub_time.now_ms()
         payload = arguments.get("payload") is True
+        pump = self._egress.pump(queue.endpoint_id)
         return {
             "queue": queue.id,
             "depth": queue.zones.depth,
             "rows": [
                 row_document(
                     row,
-                    queue.row_state(row),
+                    state_of(row, queue, pump)[0],
                     now_ms=now_ms,
                     utc_ms=self._store.utc_ms,
                     payload=payload,
@@ -152,6 +154,7 @@ class Operating:
                 "rows": figures.depth - figures.in_flight,
                 "bytes": figures.bytes,
                 "in_flight": figures.in_flight,
+                "exceeds": self._exceeds(target, figures),
                 "through": through,
                 "next_offset": None,
             }
@@ -175,9 +178,21 @@ class Operating:
             "rows": done.rows,
             "bytes": done.bytes,
             "in_flight": done.in_flight,
+            "exceeds": self._exceeds(target),
             "through": through,
             "next_offset": done.next_offset,
         }
+
+    def _exceeds(
+        self, target: tuple[EndpointId, Priority] | None, joining: QueueStatistics | None = None
+    ) -> list[str]:
+        """List the limits of a queue that rows moved there go beyond; they join all the same."""
+        if target is None:
+            return []
+        known = [each for each in self._store.queues_of(target[0]) if each.priority == target[1]]
+        parts = [each.statistics() for each in known] + ([] if joining is None else [joining])
+        rows, size = sum([each.depth for each in parts]), sum([each.bytes for each in parts])
+        return [cap.value for cap in self._store.caps.exceeded_by(rows, size)]
 
     async def _dead_list(self, arguments: Arguments) -> dict[str, Any]:
         name = optional_text(arguments, "queue")

@@ -10,13 +10,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from edgehub.message import NEVER_MS
+from edgehub.pump.poison import NextStep
+from edgehub.store.statistics import RowState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.message import Message, Row
+    from edgehub.pump.poison import Suspicion
+    from edgehub.pump.pump import Pump
     from edgehub.store import DeadLetter
-    from edgehub.store.statistics import RowState
+    from edgehub.store.queue import Queue
 
     Utc = Callable[[int], int]
 
@@ -30,6 +34,21 @@ def utc_text(utc_ms: int) -> str:
 def seconds_left(expires_ms: int, now_ms: int) -> float | None:
     """Give the seconds until a time to live ends, None = never."""
     return None if expires_ms >= NEVER_MS else (expires_ms - now_ms) / 1000
+
+
+def state_of(row: Row, queue: Queue, pump: Pump | None) -> tuple[RowState, Suspicion | None]:
+    """Say what becomes of a row, and what speaks against it.
+
+    Args:
+        row: It was just read from the file.
+        queue: It lies there.
+        pump: Serves that queue, None = nobody does.
+    """
+    state = queue.row_state(row)
+    suspicion = None if pump is None else pump.suspicion(row.offset)
+    if suspicion is not None and suspicion.next is NextStep.KEPT_OUT:
+        state = RowState.KEPT_OUT
+    return state, suspicion
 
 
 def row_document(

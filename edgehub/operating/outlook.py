@@ -74,12 +74,13 @@ class Outlook:
         return self._egress.endpoint_documents(self._drain.seconds())
 
     async def refresh(self) -> None:
-        """Look at the oldest rows of queues that have got their first ones since the last look."""
-        if any(
-            queue.zones.depth and self._watch.head(queue.id) is None
-            for queue in self._store.queues()
-        ):
-            await self._watch.look()
+        """Look at the oldest rows of queues if one of them is another than at the last look."""
+        for queue in self._store.queues():
+            head = self._watch.head(queue.id)
+            oldest_ms = queue.statistics().oldest_enqueued_ms
+            if oldest_ms is not None and (head is None or head.enqueued_ms != oldest_ms):
+                await self._watch.look()
+                return
 
     def queue_documents(self) -> list[dict[str, Any]]:
         """Describe all queues, by endpoint and priority."""

@@ -7,11 +7,12 @@ what is not known is said to be unknown, never guessed.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.journal.trace import Passed
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, queue_id
-from edgehub.operating.documents import letter_document, row_document
+from edgehub.operating.documents import letter_document, row_document, state_of
 from edgehub.store.statistics import RowState
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from edgehub.store.store import Store
 
 COPIES_SHOWN: Final = 50
+REQUEUED: Final = ", longer by its time as a dead letter"
 _OF_ORIGIN: Final = frozenset({"v", "hub", "store", "seq"})
 LAST_EVENTS: Final = {
     "sent": "delivered",
@@ -80,7 +82,10 @@ class Why:
         if message_id is not None:
             passed = [Passed(endpoint_id=c.queue.endpoint_id, offset=c.row.offset) for c in shown]
             trace = await self._journaling.trace(message_id, passed)
+        events = [] if trace is None else self._events(trace)
         documents = [await self._copy(copy, trace, at) for at, copy in enumerate(shown)]
+        for document in documents:
+            document["ttl_from"] = _told_from(events, document) or document["ttl_from"]
         utc_ms = self._store.utc_ms
         return {
             "asked": name,
@@ -98,7 +103,7 @@ class Why:
             if trace is None
             else {
                 "complete": trace.complete,
-                "events": [self._event(line) for line in trace.lines],
+                "events": events,
             },
         }
 
@@ -127,8 +132,8 @@ class Why:
     async def _copy(self, copy: Copy, trace: Trace | None, at: int) -> dict[str, Any]:
         queue, row = copy.queue, copy.row
         now_ms = self._store.hub_time.now_ms()
-        state = queue.row_state(row)
         pump = self._egress.pump(queue.endpoint_id)
+        state, suspicion = state_of(row, queue, pump)
         own_rows, own_bytes = await self._store.inspection.before(queue, row.offset)
         better = [
             each
@@ -146,6 +151,8 @@ class Why:
             "endpoint_state": None if figures is None else figures.state,
             "endpoint_reason": "" if figures is None else figures.reason,
             "orphaned": orphaned,
+            "suspected": None if suspicion is None else asdict(suspicion),
+            "narrow_rows": 0 if pump is None else pump.narrow_rows,
             "ttl_from": self._ttl_from(
                 row.routes,
                 None if row.expires_ms >= NEVER_MS else row.expires_ms - row.enqueued_ms,
@@ -180,12 +187,20 @@ class Why:
         names = ("offline_s", "behind_s", "retry_s", "rate_s")
         return {name: part / 1000 for name, part in zip(names, split, strict=True)}
 
-    def _event(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Leave out of a line what says where it came from; say whose its time to live was."""
-        event = {key: value for key, value in line.items() if key not in _OF_ORIGIN}
-        if "ttl_ms" in event:
-            event["ttl_from"] = self._ttl_from(event.get("routes", ()), event["ttl_ms"])
-        return event
+    def _events(self, trace: Trace) -> list[dict[str, Any]]:
+        """Leave out of lines what says where they came from; say whose times to live were."""
+        events = []
+        origins: dict[str, str] = {}
+        for line in trace.lines:
+            event = {key: value for key, value in line.items() if key not in _OF_ORIGIN}
+            if "ttl_ms" in event:
+                endpoint = line["endpoint"]
+                origin = self._ttl_from(event.get("routes", ()), event["ttl_ms"])
+                if line["event"] == "requeued" and REQUEUED not in origins.get(endpoint, ""):
+                    origins[endpoint] = origins.get(endpoint, "not known") + REQUEUED
+                event["ttl_from"] = origins.setdefault(endpoint, origin)
+            events.append(event)
+        return events
 
     def _ttl_from(self, routes: Sequence[str], ttl_ms: int | None) -> str:
         """Say where a time to live came from, by the manifest in force now.
@@ -215,6 +230,16 @@ def _message_id(
     if copies:
         return copies[0].row.message.message_id
     return letters[0].message.message_id if letters else None
+
+
+def _told_from(events: Sequence[dict[str, Any]], copy: dict[str, Any]) -> str | None:
+    """Say where a copy's time to live came from if that takes what the journal knows."""
+    told = [
+        each["ttl_from"]
+        for each in events
+        if each.get("endpoint") == copy["endpoint"] and "ttl_from" in each
+    ]
+    return told[-1] if told and REQUEUED in told[-1] else None
 
 
 def _overtakers(trace: Trace, at: int, copy: Copy) -> dict[str, Any]:

@@ -9,6 +9,8 @@ peer, and a connection without it did better.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -32,10 +34,42 @@ HURRIED_ROWS_MAX: Final = 4
 """Rows kept out from which on the peer itself is to blame, and has its back-off."""
 KEPT_OUT_MAX: Final = 64
 """Rows kept out of connections at once; a peer that refuses more than that refuses everything."""
+SUSPECTS_MAX: Final = 256
+"""As many as counts are kept of; the oldest, which may have left, are forgotten first."""
 REASON: Final = "connection closed"
 _ENDED: Final = frozenset({FailureKind.CLOSED, FailureKind.DISCONNECTED})
 
 log = structlog.get_logger(__name__)
+
+
+class NextStep(StrEnum):
+    """What becomes of a row that closes are counted against."""
+
+    IN_COMPANY = "in_company"  # it is sent beside others as before
+    ALONE = "alone"  # it is sent with nothing else in flight
+    KEPT_OUT = "kept_out"  # it waits for how a connection does without it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """What speaks against a row.
+
+    Attributes:
+        closes: Closes by the peer with the row oldest of those in flight.
+        alone: Those of them with nothing else in flight.
+        cleared: A connection without the row has confirmed another one.
+        next: What becomes of it now.
+        closes_left: So many more of them until the step after that, None = none brings it on.
+        quiet_left_s: So long the connection has to last, with nothing else to send, until the row
+            is a dead letter; None = something else waits or is in flight, or there is no link.
+    """
+
+    closes: int
+    alone: int
+    cleared: bool
+    next: NextStep
+    closes_left: int | None
+    quiet_left_s: float | None
 
 
 class CloseCounts(Protocol):
@@ -107,6 +141,39 @@ class Poison:
         self._kept_out: dict[int, tuple[Row, Lane]] = {}
         self.suspects: set[int] = set()
 
+    @property
+    def narrow_rows(self) -> int:
+        """So many more rows leave one by one, 0 = no row is looked for."""
+        return self._narrow_rows
+
+    def suspicion(self, offset: int, now: float) -> Suspicion | None:
+        """Say what speaks against a row, None = nothing does.
+
+        Args:
+            offset: Of the row.
+            now: Monotonic seconds.
+        """
+        closes, alone, cleared = self.counts.get(offset)
+        if not closes:
+            return None
+        step = NextStep.IN_COMPANY
+        left: int | None = CLOSES_MAX - closes
+        quiet_left_s = None
+        if offset in self._kept_out:
+            step, left = NextStep.KEPT_OUT, None
+            if self._idle_since is not None:
+                quiet_left_s = max(0.0, self._idle_since + STABLE_S - now)
+        elif closes >= CLOSES_MAX:
+            step, left = NextStep.ALONE, max(1, CLOSES_MAX - alone)
+        return Suspicion(
+            closes=closes,
+            alone=alone,
+            cleared=cleared,
+            next=step,
+            closes_left=left,
+            quiet_left_s=quiet_left_s,
+        )
+
     def connected(self) -> None:
         """Note that a connection begins."""
         self._sent.clear()
@@ -134,6 +201,8 @@ class Poison:
         alone += len(ended) == 1
         self.counts.note(row.offset, (closes, alone, cleared))
         self.suspects.add(row.offset)
+        if len(self.suspects) > SUSPECTS_MAX:
+            self.forget(min(self.suspects - self._kept_out.keys()))
         self._hurries = closes <= HURRIED_CLOSES_MAX and len(self._kept_out) < HURRIED_ROWS_MAX
         if closes >= CLOSES_MAX and not self._narrow_rows:
             self._narrow(len(ended))
@@ -165,7 +234,7 @@ class Poison:
             return
         confirmed = [row.offset for row, result in results if result.kind is None]
         for offset in self.suspects.intersection(confirmed):
-            self._forget(offset)
+            self.forget(offset)
         for offset in self.suspects - self._sent:
             # This connection has confirmed another row, and the suspect was not on it.
             closes, alone, cleared = self.counts.get(offset)
@@ -187,7 +256,7 @@ class Poison:
         for offset, (row, lane) in list(self._kept_out.items()):
             if row.expires_ms <= now_ms:
                 del self._kept_out[offset]
-                self._forget(offset)
+                self.forget(offset)
                 lane.expired.append(row)
         due = now + min(
             [(row.expires_ms - now_ms) / 1000 for row, _ in self._kept_out.values()],
@@ -212,7 +281,7 @@ class Poison:
     def _end_all(self) -> None:
         kept_out, self._kept_out = self._kept_out, {}
         for offset, (row, lane) in kept_out.items():
-            self._forget(offset)
+            self.forget(offset)
             lane.bury(row, FailureKind.REJECTED, REASON)
         self.left(len(kept_out))
         log.warning(
@@ -222,7 +291,8 @@ class Poison:
             reason=REASON,
         )
 
-    def _forget(self, offset: int) -> None:
+    def forget(self, offset: int) -> None:
+        """Hold nothing against a row any more: it has left, for whatever reason."""
         self.suspects.discard(offset)
         self.counts.forget(offset)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.message import DeliveryRules, Priority, QueueId, Row, SendResult
     from edgehub.pump.lane import Lane
-    from edgehub.pump.poison import CloseCounts
+    from edgehub.pump.poison import CloseCounts, Suspicion
     from edgehub.pump.queue import PumpQueue
     from edgehub.pump.succession import Succession
     from edgehub.pump.watch import PumpListener
@@ -209,6 +209,15 @@ class Pump:
     def lane(self, queue_id: QueueId) -> Lane | None:
         """Give what is known of the service of one queue, None = it was not seen yet."""
         return self._lanes.of(queue_id)
+
+    def suspicion(self, offset: int) -> Suspicion | None:
+        """Say what speaks against a row of this endpoint over which the peer may have closed."""
+        return self._poison.suspicion(offset, self._clock.monotonic())
+
+    @property
+    def narrow_rows(self) -> int:
+        """So many more rows leave one by one while such a row is looked for."""
+        return self._poison.narrow_rows
 
     def statistics(self) -> PumpStatistics:
         """Give a snapshot for status and metrics."""

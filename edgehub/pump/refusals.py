@@ -13,6 +13,7 @@ import structlog
 
 from edgehub.endpoints.backoff import Backoff, delay_s
 from edgehub.message import FailureKind, Order
+from edgehub.pump.dead_letter_log import DeadLetterLog
 from edgehub.pump.order import HOLDS_MAX, Holds
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Refusals:
         poison: Poison,
     ) -> None:
         self._endpoint_id = endpoint_id
+        self._dead_letter_log = DeadLetterLog(endpoint_id)
         self._rules = rules
         self._rng = rng
         self._poison = poison
@@ -97,6 +99,7 @@ class Refusals:
             reason = self._dead_letter_reason(row, kind, result.reason, now_ms)
             if reason is not None:
                 lane.bury(row, kind, reason)
+                self._poison.forget(row.offset)
                 dead.append(reason)
             else:
                 self._retry(row, lane, result, now=now, now_ms=now_ms)
@@ -111,12 +114,7 @@ class Refusals:
                     self.follow_again.add(offset)
         if dead:
             self._poison.left(len(dead))
-            log.warning(
-                "pump.rows_dead_lettered",
-                endpoint_id=self._endpoint_id,
-                rows=len(dead),
-                reason=dead[0],
-            )
+            self._dead_letter_log.tell(len(dead), dead[0], now)
 
     def worked(self) -> None:
         """Take note of a delivery: the link is fine and the peer lets us in."""

@@ -6,21 +6,27 @@ Owns that part of the endpoints' models; calls nothing of the hub.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.settings.values import Section, Whole
 
+FIELDS: Final = 5
 _CHECKED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _cron(expression: str) -> str:
+    hint = f"in {expression!r}; write minute, hour, day, month and weekday in UTC"
+    if len(expression.split()) != FIELDS:
+        # With six the parser would take the first one for seconds.
+        msg = f"Wrong number of fields {hint}"
+        raise ValueError(msg)
     try:
         moment = next(CronSim(expression, _CHECKED_AT), None)
     except CronSimError as error:
-        msg = f"{error} in {expression!r}; write minute, hour, day, month and weekday in UTC"
+        msg = f"{error} {hint}"
         raise ValueError(msg) from error
     if moment is None:
         msg = f"{expression!r} never comes"

@@ -77,7 +77,7 @@ class StoreSettings(Section):
         default=0,
         ge=0,
         le=1000,
-        description="Fixed wait for more rows before a commit; 0 = adaptive, up to 2 ms.",
+        description="Longest wait of a row for its commit, fixed; 0 = adaptive, up to 2 ms.",
     )
     check_entire_queue_on_cleanup: bool = Field(
         default=True,
@@ -124,7 +124,7 @@ class JournalSettings(Section):
     bytes_max: Whole = Field(
         default=256 * 2**20,
         ge=2**20,
-        description="Space for its files; exported ones go first, then the oldest.",
+        description="Space for its files, at most a tenth of the volume; exported ones go first.",
     )
 
 

@@ -51,3 +51,11 @@ class Caps:
     free_bytes_min: int = 0
     free_percent: int = 0
     overflow: Overflow = Overflow.BY_VALUE
+
+    def exceeded_by(self, rows: int, size: int) -> list[Cap]:
+        """List which caps of a single queue so many rows and bytes of it go beyond."""
+        wanted = (
+            (Cap.QUEUE_ROWS, rows, self.queue_rows),
+            (Cap.QUEUE_BYTES, size, self.queue_bytes),
+        )
+        return [cap for cap, taken, limit in wanted if limit and taken > limit]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.message import NEVER_MS
 from edgehub.row_events import EventColumns, RowEvent
+from edgehub.store.dead_letters import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -176,6 +177,14 @@ class Checkpointer:
     def unstored_bytes(self) -> int:
         """Sum of the sizes of the rows that have left and are still in the file."""
         return self._results.bytes + (self._committing.bytes if self._committing else 0)
+
+    @property
+    def dying_bytes(self) -> int:
+        """Sum of the sizes of the dead letters that are not in the file yet."""
+        committing = self._committing.dead_letters if self._committing else {}
+        if not committing and not self._results.dead_letters:
+            return 0
+        return bytes_of([*committing.values(), *self._results.dead_letters.values()])
 
     def ripe(self) -> bool:
         """Tell whether results wait that can be stored: of rows that are in the file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.row_events import EventColumns, JoinedRows, RowEvent
+from edgehub.store.dead_letters import bytes_of
 from edgehub.store.transaction import Outcome, QueueWrite, Transaction
 from edgehub.store.zones import ZoneChanges
 
@@ -126,6 +127,11 @@ class Commit:
     def deleted_bytes(self) -> int:
         """Sum of the sizes of the rows that leave."""
         return sum([sum(entry.results.sizes) for entry in self._queues if entry.results])
+
+    @property
+    def dead_letter_bytes(self) -> int:
+        """Sum of the sizes of the dead letters that join."""
+        return bytes_of(self._dead_letters)
 
     def roll_back(self) -> None:
         """Let the results join a later transaction."""

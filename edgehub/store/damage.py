@@ -20,6 +20,7 @@ from edgehub.durable_files import sync_folder
 from edgehub.errors import StartupError, StoreError
 from edgehub.store.event_log import store_losses
 from edgehub.store.salvage import salvage
+from edgehub.store.table_list import SUFFIX as TABLES_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +140,7 @@ def _note(path: Path, damage: Damage) -> None:
 
 
 def _put_in_place(path: Path, salvaged: Path, aside: Path) -> None:
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", TABLES_SUFFIX):
         old = _beside(path, suffix)
         if old.exists():
             old.rename(_beside(aside, suffix))
@@ -167,5 +168,5 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-wal", "-shm", TABLES_SUFFIX):
         _beside(path, suffix).unlink(missing_ok=True)

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 import aiosqlite
 import structlog
 
-from edgehub.errors import StartupError, StoreCorruptError, StoreError
+from edgehub.errors import StartupError, StoreCorruptError, StoreError, StoreGoneError
+from edgehub.file_presence import FilePresence
+from edgehub.sqlite_transaction import in_transaction
 from edgehub.store.migrations import APPLICATION_ID, migrate
+from edgehub.store.pages import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +130,7 @@ class Database:
         self._hold = hold
         self.in_memory = in_memory
         """Nothing is on disk."""
+        self._file = self._beside = FilePresence([])
         self._connection = aiosqlite.connect(
             ":memory:" if in_memory else hold.path,
             isolation_level=None,
@@ -174,6 +178,8 @@ class Database:
             await database._connection
             await database.run(configuring)
             await database.run(migrate)
+            if not in_memory:
+                await asyncio.to_thread(database._note_files)
         except BaseException as exc:
             await database.close()
             if isinstance(exc, sqlite3.Error):
@@ -206,6 +212,34 @@ class Database:
         await asyncio.wait((future,))
         return future.result()
 
+    def submit_transaction(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run `work` as one transaction of the file; see `submit`.
+
+        Beside what that raises, the future fails with `StoreGoneError`: what was committed went
+        to a file that no start will find.
+        """
+
+        def job(connection: sqlite3.Connection) -> T:
+            result = in_transaction(connection, work)
+            self.look_for_files()
+            return result
+
+        return self.submit(job)
+
+    def look_for_files(self) -> None:
+        """See that the files are still there; blocks, for the connection's thread.
+
+        Raises:
+            StoreGoneError: One of them is not.
+        """
+        fault = self._file.fault() or self._beside.fault()
+        if fault is not None:
+            raise StoreGoneError(fault)
+
+    def has_file(self) -> bool:
+        """Tell whether the file itself is still there; blocks."""
+        return self._file.fault() is None
+
     async def close(self) -> None:
         """Close the connection after the jobs submitted before."""
         await self._connection.close()
@@ -214,6 +248,12 @@ class Database:
     def path(self) -> Path:
         """The file."""
         return self._hold.path
+
+    def _note_files(self) -> None:
+        path = self._hold.path
+        self._file = FilePresence([path])
+        beside = (f"{path.name}-wal", f"{path.name}.lock")
+        self._beside = FilePresence([path.with_name(name) for name in beside])
 
     def _call(self, job: Callable[[sqlite3.Connection], T]) -> T:
         # On the connection's thread.
@@ -270,7 +310,9 @@ def configure(connection: sqlite3.Connection) -> None:
     if not fresh and application_id != APPLICATION_ID:
         raise StartupError("the queue file is a database of another program; name another file")
     if fresh:
-        # Freed pages can only be given back if the file was made for it; must precede the rest.
+        # What reads a damaged file without SQLite relies on both; must precede the rest.
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        # Freed pages can only be given back if the file was made for it.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     # A commit appends to one file and syncs once, and readers see whole transactions.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgehub.store.options import StoreOptions
 
 REASON_CHARS_MAX: Final = 1000
+VOLUME_SHARE: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +59,12 @@ class DeadLetter:
 class DeadLetters:
     """Counts, bounds and the way in and out."""
 
-    __slots__ = ("_labels", "_options", "bytes", "rows")
+    __slots__ = ("_bytes_max", "_labels", "_options", "bytes", "rows")
 
     def __init__(self, labels: Labels, options: StoreOptions, *, rows: int, size: int) -> None:
         self._labels = labels
         self._options = options
+        self._bytes_max = options.dead_letter_bytes_max
         self.rows = rows
         self.bytes = size
 
@@ -105,13 +107,17 @@ class DeadLetters:
         """Give rows and bytes by which the bounds are exceeded once `added` are in."""
         return (
             self.rows + len(added) - self._options.dead_letter_rows_max,
-            self.bytes + _bytes_of(added) - self._options.dead_letter_bytes_max,
+            self.bytes + bytes_of(added) - self._bytes_max,
         )
+
+    def bound(self, volume_bytes: int) -> None:
+        """Take no more than a share of a small volume: what waits is worth more."""
+        self._bytes_max = min(self._options.dead_letter_bytes_max, volume_bytes // VOLUME_SHARE)
 
     def committed(self, added: list[Params], evicted: list[Depth]) -> None:
         """Count what a transaction has added and evicted."""
         self.rows += len(added) - sum([rows for *_, rows, _ in evicted])
-        self.bytes += _bytes_of(added) - sum([size for *_, size in evicted])
+        self.bytes += bytes_of(added) - sum([size for *_, size in evicted])
         assert self.rows >= 0
         assert self.bytes >= 0
 
@@ -187,7 +193,8 @@ class DeadLetters:
         )
 
 
-def _bytes_of(letters: list[Params]) -> int:
+def bytes_of(letters: list[Params]) -> int:
+    """Sum the sizes of dead letters."""
     total = 0
     for letter in letters:
         size = letter[0]

@@ -1,14 +1,20 @@
 """A run of commits that did not succeed: why, since when, and how long to wait before the next try.
 
-Pure. Invariant: the pause doubles with each try, up to a bound.
+Owns when it is logged. Invariants: the pause doubles with each try, up to a bound; a run is logged
+at its first failure and then at a bounded rate.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import structlog
+
 BACK_OFF_MIN_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
+LOG_PERIOD_S: Final = 30.0
+
+log = structlog.get_logger(__name__)
 
 
 class Failure:
@@ -21,6 +27,20 @@ class Failure:
         self.since_s = now_s
         self.logged_s = now_s
         self.attempts = 0
+
+    def met(self, reason: str, now_s: float, pending_bytes: int) -> None:
+        """Note why a try failed, before it is counted."""
+        self.reason = reason
+        if self.attempts and now_s - self.logged_s < LOG_PERIOD_S:
+            return
+        self.logged_s = now_s
+        log.warning(
+            "store.commit_failed",
+            error=reason,
+            attempts=self.attempts + 1,
+            failing_for_s=round(now_s - self.since_s, 1),
+            pending_bytes=pending_bytes,
+        )
 
     def delay_s(self) -> float:
         """Double up to a few seconds: a full disk may be emptied any moment."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.message import NEVER_MS
 
 if TYPE_CHECKING:
     from edgehub.message import Refusal, Row
@@ -78,6 +80,8 @@ class Part:
         self.full = [columns for columns in self.full if columns[0] not in gone]
         self.senders = []
         self.handed_out -= len(gone)
+        if self.early_max != NO_BARRIER:
+            self.early_max -= len(gone)
         self.withdrawn = set()
 
     def split(self, offset: int) -> tuple[Part, Part]:
@@ -154,6 +158,21 @@ class Group:
         self.waiters[index] = (_settled_before, token, row.offset)
         settle(token, None)
 
+    def oldest_ms(self) -> int:
+        """Forget the rows that were withdrawn; gives when the oldest one left has come in.
+
+        Returns:
+            Hub time, `NEVER_MS` = no row is left.
+        """
+        for part in self.parts:
+            if part.withdrawn:
+                part.prune()
+                if not part.rows:
+                    part.queue.reader.open_part = None
+        self.parts = [part for part in self.parts if part.rows]
+        self.waiters = [waiter for waiter in self.waiters if waiter[0] is not _settled_before]
+        return min([part.rows[0].enqueued_ms for part in self.parts], default=NEVER_MS)
+
     def seal(self) -> None:
         """Let no more rows join."""
         pruned = False
@@ -187,6 +206,15 @@ class Group:
                     half.rows += len(rest.rows)
                     half.bytes += rest.bytes
         return halves
+
+
+def take_freeing(groups: Iterable[Group]) -> list[Operation]:
+    """Take the operations that only delete out of some groups."""
+    freeing: list[Operation] = []
+    for group in groups:
+        freeing += group.freeing
+        group.freeing = []
+    return freeing
 
 
 def _offset_of(waiter: Waiter) -> int:

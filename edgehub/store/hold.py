@@ -31,7 +31,8 @@ class Hold:
         is_new: It did not exist, or was empty.
         was_closed: The last hub closed it in order.
         log_missing: The last hub left without a close, and its write-ahead log is not there.
-        file_missing: It is new, though a hub has held it before.
+        is_known: A hub has held it before.
+        file_missing: It is new, though a hub has held it before; or it is not the one that hub had.
         damage: Damage that the last hub met, empty = none.
         high_water: No offset above it had been handed out when the file was closed, or when the
             last hub that left without a close began; 0 = not known.
@@ -42,6 +43,7 @@ class Hold:
         "damage",
         "file_missing",
         "high_water",
+        "is_known",
         "is_new",
         "log_missing",
         "path",
@@ -55,7 +57,8 @@ class Hold:
         word = self._read()
         self.damage = str(word.get("damage", ""))
         self.was_closed = word.get("state") == "closed"
-        self.file_missing = self.is_new and "state" in word
+        self.is_known = "state" in word
+        self.file_missing = self.is_known and (self.is_new or word.get("file") == "gone")
         log_path = path.with_name(f"{path.name}-wal")
         # A hub that met damage closes the file all the same.
         left_open = word.get("state") == "open" and not self.damage
@@ -110,9 +113,11 @@ class Hold:
         self.damage = ""
         self.opened(self.high_water)
 
-    def closed(self, high_water: int) -> None:
-        """Leave word that the file was closed in order."""
-        if not self.damage:
+    def closed(self, high_water: int, *, is_there: bool = True) -> None:
+        """Leave word that the file was closed in order, or was not there any more."""
+        if not is_there:
+            self._write({"state": "open", "high_water": high_water, "file": "gone"})
+        elif not self.damage:
             self._write({"state": "closed", "high_water": high_water})
 
     def release(self) -> None:

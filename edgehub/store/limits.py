@@ -181,7 +181,7 @@ class Limits:
             floor = max(floor, space.total * caps.free_percent // 100)
             growth = (max(0, space.free - floor) + space.spare) // GROWTH_SHARE
             # What is under way to the file has no space there yet.
-            self._disk_bytes = self._stored()[1] + growth
+            self._disk_bytes = self._stored()[1] + growth + self._dying()
             self._look_after = growth // 2
         self._written = 0
         self.recount()
@@ -194,6 +194,15 @@ class Limits:
     def taken_beside(self, size: int) -> None:
         """Count bytes that something beside messages has taken out of the room handed out."""
         self.bytes_left = max(0, self.bytes_left - size)
+
+    def kept_beside(self, size: int) -> None:
+        """Count bytes of rows that are dead letters in the file now; none may join for them."""
+        if self._disk_bytes < NEVER_MS:
+            self._disk_bytes -= size
+            self.recount()
+
+    def _dying(self) -> int:
+        return sum([queue.checkpointer.dying_bytes for queue in self._registry.queues()])
 
     def recount(self) -> None:
         """Have the next message looked at: something beside messages has taken room."""
@@ -312,7 +321,10 @@ class Limits:
 
     def _bytes_cap(self) -> tuple[Cap, int]:
         cap = self._hub_bytes_cap()
-        return (Cap.DISK, self._disk_bytes) if self._disk_bytes < cap else (Cap.HUB_BYTES, cap)
+        if self._disk_bytes == NEVER_MS:
+            return Cap.HUB_BYTES, cap
+        disk = self._disk_bytes - self._dying()
+        return (Cap.DISK, disk) if disk < cap else (Cap.HUB_BYTES, cap)
 
     def _hub_bytes_cap(self) -> int:
         cap = self.caps.bytes or NEVER_MS

@@ -1,6 +1,6 @@
 """How long a group waits for more rows before its commit begins.
 
-Pure decisions on numbers. A commit costs a hop between threads and a sync however few rows it
+Pure decisions. A commit costs a hop between threads and a sync however few rows it
 carries; while traffic is steady, one more millisecond makes groups several times larger. A lone
 message never waits, and where waiting brings nothing (senders that wait for their own
 acknowledgement) it stops soon.
@@ -8,7 +8,12 @@ acknowledgement) it stops soon.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from edgehub.message import NEVER_MS
+
+if TYPE_CHECKING:
+    from edgehub.store.group import Group
 
 LINGER_S: Final = 0.001
 """Asked of the timer; the loop's resolution makes it 1 to 2 ms. Twice as long brought nothing."""
@@ -39,9 +44,9 @@ class Linger:
         return self._fixed_s
 
     def delay_s(self, rows: int, now_s: float) -> float:
-        """Tell how long a group that has `rows` rows should wait."""
+        """Tell how long a group that has `rows` rows should wait where that is adaptive, else 0."""
         if self._fixed_s:
-            return self._fixed_s
+            return 0.0
         if rows >= ROWS_ENOUGH or self._rate < RATE_MIN:
             return 0.0
         if self._last_s is not None and now_s - self._last_s > MEMORY_S:
@@ -50,6 +55,15 @@ class Linger:
             self._skip -= 1
             return 0.0
         return LINGER_S
+
+    def unripe_s(self, group: Group, now_ms: int) -> float:
+        """Tell how long a group may wait on where the linger is fixed, else 0.
+
+        The time is that of its oldest row: rows that were confirmed meanwhile are never written, so
+        as long as the link keeps up nothing is.
+        """
+        came_ms = group.oldest_ms() if self._fixed_s else NEVER_MS
+        return 0.0 if came_ms == NEVER_MS else self._fixed_s - (now_ms - came_ms) / 1000
 
     def lingered(self, before: int, after: int) -> None:
         """Learn whether a linger paid: it should at least double the group."""

@@ -16,7 +16,9 @@ import structlog
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.store.damage import finish_replacement, replace_damaged
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
+from edgehub.store.file_header import header_fault
 from edgehub.store.recovery import Missing, Recovered, recover
+from edgehub.store.table_list import TableListKeeper
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
@@ -57,6 +59,7 @@ async def open_file(
         if is_replaced or not (was_closed or began):
             high_water += OFFSETS_SKIPPED
         await asyncio.to_thread(hold.opened, high_water)
+        await database.run(TableListKeeper(hold.path).keep)
         damage = await _damage_shown(hold, database, recovered.damage, is_new=is_replaced)
     except BaseException:
         # Its thread would keep the process alive.
@@ -97,6 +100,8 @@ async def open_in_memory(hold: Hold, database_type: type[Database]) -> tuple[Dat
 async def _open_or_replace(
     hold: Hold, database_type: type[Database], clock: Clock, reason: str
 ) -> tuple[Database, Recovered, bool]:
+    if not reason and hold.is_known and not hold.is_new:
+        reason = await asyncio.to_thread(header_fault, hold.path)
     if not reason:
         try:
             return *await _open(hold, database_type), False

@@ -37,7 +37,7 @@ class StoreOptions:
     Attributes:
         durable: Messages are kept on disk; False = in memory, as long as the process lives.
         commit_linger_ms: 0 = adaptive (up to 2 ms while traffic is steady); 1 to 1000 = each
-            group waits so long for more, confirmations too, to spare flash.
+            row waits so long for its commit, confirmations too, to spare flash.
         check_entire_queue_on_cleanup: Clean-up looks at all rows; False = stops at the first row
             that has not expired.
         cache_bytes_max: Memory for rows just committed or read ahead, over all queues.

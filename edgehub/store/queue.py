@@ -481,7 +481,6 @@ class Queue:
             between = self.checkpointer.results.events.take({row.offset for row in early})
             key = (self.endpoint_id, self.priority)
             self._host.events.early(key, early, RowEvent(kind), between)
-            self._host.changed(self, 0)
         return others
 
     def _record(self, event: RowEvent, rows: Sequence[Row], reason: str | None = None) -> None:

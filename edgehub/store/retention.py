@@ -209,6 +209,8 @@ class Retention:
         self.head_only = head_only
         """Stop at the first live row of a queue; may change between rounds."""
         self._hurried = False
+        self._cleaned_ms = 0
+        """Clean-up has been everywhere since this hub time."""
         self._idle = Pause()
         self.shortest_ttl_ms = self._shortest_stored()
         """Shortest time to live seen; of rows stored before, what was left of it at start."""
@@ -221,11 +223,25 @@ class Retention:
 
     async def clean(self) -> None:
         """Do one round over all queues."""
+        began_ms = self._hub_time.now_ms()
         for queue in self._registry.queues():
             if not await self._clean_queue(queue):
                 return
+        self._cleaned_ms = began_ms
         if self._dead_letters.rows:
             await self._between(self._prepare_dead_letters)
+
+    @property
+    def lag_ms(self) -> int:
+        """Longest time for which something that has expired may wait for clean-up, 0 = none does.
+
+        Rows in flight do not expire, and head-only clean-up leaves rows by intent: neither makes it
+        longer than the time between two rounds.
+        """
+        now_ms = self._hub_time.now_ms()
+        queues = self._registry.queues()
+        since_ms = min([q.zones.expired_from_ms(now_ms) for q in queues], default=NEVER_MS)
+        return max(0, now_ms - max(since_ms, self._cleaned_ms))
 
     def ttl_seen(self, ttl_ms: int) -> None:
         """Note a time to live shorter than all before; the period follows it at once."""

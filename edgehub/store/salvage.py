@@ -1,17 +1,14 @@
 """Copies what can be read of a damaged database file into a new one.
 
-Walks each table by its key: forwards to the first page that cannot be read, backwards to the last,
-and by halves in between. Plain SQL on two connections of its own; the damaged file is only read.
+Table by table; what the records come from is `damaged_file.py`. Plain SQL on the new file.
 Invariant: a row is taken whole and checked, or counted as lost.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from edgehub.message import (
     BEST_PRIORITY,
@@ -22,24 +19,32 @@ from edgehub.message import (
     queue_id,
 )
 from edgehub.sqlite_transaction import in_transaction
-from edgehub.store.database import Fault, classify, configure
+from edgehub.store.damaged_file import Table, damaged_file, queue_shape
+from edgehub.store.database import configure
 from edgehub.store.migrations import migrate
+from edgehub.store.placement import ZoneDepths, counts_of
 from edgehub.store.row_check import RowCheck
-from edgehub.store.transaction import create_queue_table, lowest_row, rebuild_zones
+from edgehub.store.stray_rows import StrayRows
+from edgehub.store.transaction import (
+    create_queue_table,
+    lowest_row,
+    offset_ranges,
+    rebuild_zones,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
+    from edgehub.store.damaged_file import DamagedFile
     from edgehub.store.event_log import Depth
-    from edgehub.store.row_check import Check
+    from edgehub.store.row_check import Check, Record
 
-FAILURES_MAX: Final = 20_000
-"""Reads of one table that may fail; what has not been reached by then is given up."""
-KEY_MAX: Final = 2**62
 MADE_ANEW: Final = frozenset({"queue", "zone"})
-SQLITE_DAMAGE: Final = (Fault.DAMAGE, Fault.BUG)
-"""Beside SQLite's own words for damage: texts that are none, columns of the wrong type."""
+REGISTRY_INDEX: Final = "sqlite_autoindex_queue_1"
+PRIORITIES: Final = frozenset(
+    {*range(BEST_PRIORITY, WORST_EXPLICIT_PRIORITY + 1), DEFAULT_PRIORITY}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +79,9 @@ def salvage(source: Path, target: Path) -> Salvaged:
         # It is thrown away if it does not become whole, and synced at the end.
         into.execute("PRAGMA journal_mode = OFF")
         into.execute("PRAGMA synchronous = OFF")
-        damaged = sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True)
-        try:
-            damaged.isolation_level = None
-            damaged.text_factory = lambda data: data.decode("utf-8", "replace")
+        made = dict(into.execute("SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0"))
+        with damaged_file(source, made) as damaged:
             result = in_transaction(into, lambda _: _Salvage(damaged, into).run())
-        finally:
-            damaged.close()
         into.execute("PRAGMA synchronous = FULL")
         into.execute("PRAGMA journal_mode = WAL")
         into.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -90,7 +91,7 @@ def salvage(source: Path, target: Path) -> Salvaged:
 
 
 class _Salvage:
-    def __init__(self, source: sqlite3.Connection, into: sqlite3.Connection) -> None:
+    def __init__(self, source: DamagedFile, into: sqlite3.Connection) -> None:
         self._source = source
         self._into = into
         self._rows = 0
@@ -98,30 +99,30 @@ class _Salvage:
         self._is_exact = True
         self._incomplete: set[str] = set()
         self._check = RowCheck()
+        self._numbers: dict[int, tuple[EndpointId, Priority]] = {}
+        self._queues: dict[int, Table] = {}
+        self._shape = queue_shape()
+        self._parked = 0
 
     def run(self) -> Salvaged:
         """Copy everything."""
-        # The first lets SQLite read a file that is shorter than it says, or whose schema has holes.
-        self._try("PRAGMA writable_schema = ON")
-        self._try("PRAGMA cell_size_check = ON")
-        # Where part of the schema is lost, this fails; what comes after it sees the other part.
-        self._try("SELECT count(*) FROM sqlite_schema")
-        known = {row[0] for row in self._try("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        tables = [
-            (name, "WITHOUT ROWID" not in sql)
-            for name, sql in self._into.execute(
-                "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
+        names = [
+            name
+            for (name,) in self._into.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table'"
                 " AND name NOT LIKE 'sqlite_%' ORDER BY name <> 'label'"
-            ).fetchall()
+            )
             if name not in MADE_ANEW
         ]
-        for name, has_rowid in tables:
-            if name in known:
-                self._table(name, has_rowid=has_rowid)
-            else:
-                self._incomplete.add(name)
-        self._queues({name for name in known if name.startswith("q_") and name[2:].isdigit()})
-        sound = self._try("PRAGMA quick_check(1)") == [("ok",)]
+        for name in names:
+            self._table(Table(self._into, name))
+        listed = self._source.listed
+        if listed is not None and listed.store_id:
+            self._into.execute(
+                "INSERT OR IGNORE INTO meta (key, value) VALUES ('store_id', ?)", (listed.store_id,)
+            )
+        self._all_queues()
+        sound = self._source.is_sound()
         return Salvaged(
             rows=self._rows,
             lost=self._lost,
@@ -130,123 +131,131 @@ class _Salvage:
             is_whole=sound and not self._lost and self._is_exact and not self._incomplete,
         )
 
-    def _try(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Read what may be had of a small result."""
-        found: list[tuple[Any, ...]] = []
-        try:
-            found.extend(self._source.execute(sql, parameters))
-        except sqlite3.Error as exc:
-            _only_damage(exc)
-        return found
+    def _table(self, table: Table, *, root: int = 0) -> None:
+        records = self._source.records(table, root=root)
+        self._copy(table, records)
+        if not records.is_whole or self._check.refused:
+            self._incomplete.add(table.name)
 
-    def _table(self, name: str, *, has_rowid: bool) -> None:
-        columns = [row[1] for row in self._into.execute(f"PRAGMA table_info({name})")]
-        theirs = {row[1] for row in self._try(f"PRAGMA table_info({name})")}
-        columns = [column for column in columns if column in theirs]
-        if not columns:
-            self._incomplete.add(name)
-            return
-        walk: _Walk | _Ends = _Ends(self._source, name, columns)
-        records = iter(walk)
-        if has_rowid:
-            walk = _Walk(self._source, name, ["rowid", *columns])
-            records = (record[1:] for record in walk)
-        check = self._check.of(name, columns)
-        self._copy(name, columns, records, check)
-        if walk.failures or self._check.refused:
-            self._incomplete.add(name)
-
-    def _copy(
-        self, name: str, columns: list[str], records: Iterator[tuple[Any, ...]], check: Check
-    ) -> None:
+    def _copy(self, table: Table, records: Iterable[Record]) -> int:
+        """Write the records that pass; gives how many."""
+        check: Check = self._check.of(table.name, table.columns)
         sql = (
-            f"INSERT OR IGNORE INTO {name} ({', '.join(columns)})"  # noqa: S608 - our names
-            f" VALUES ({', '.join('?' * len(columns))})"
+            f"INSERT OR IGNORE INTO {table.name} ({', '.join(table.columns)})"  # noqa: S608 - our names
+            f" VALUES ({', '.join('?' * len(table.columns))})"
         )
+        before = self._into.total_changes
         for record in records:
             values = check(record)
             if values is None:
                 continue
             try:
                 self._into.execute(sql, values)
-            except (sqlite3.IntegrityError, OverflowError):
+            except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError):
                 self._check.refused += 1  # a value that no column of ours holds
+        return self._into.total_changes - before
 
-    def _queues(self, tables: set[str]) -> None:
-        expected = self._expected()
-        if expected is None:
-            self._is_exact, expected = False, {}
-        numbers = self._registered()
-        for number in sorted({*expected, *numbers, *(int(name[2:]) for name in tables)}):
-            if number not in numbers:
-                # Parked until a person says where they belong.
-                numbers[number] = (EndpointId(f"salvaged-{number}"), DEFAULT_PRIORITY)
-            endpoint_id, priority = numbers[number]
+    def _all_queues(self) -> None:
+        zones = self._zones()
+        self._is_exact = zones.is_whole
+        self._numbers = self._registered()
+        for number in self._numbers:
+            self._make_queue(number)
+        names = [name[2:] for name in self._source.names if name.startswith("q_")]
+        named = {int(name) for name in names if name.isascii() and name.isdigit()}
+        for number in sorted(named):
+            self._table(self._make_queue(number))
+        expected = zones.expected()
+        for number in expected:
+            self._make_queue(number)
+        if self._source.has_carved:
+            self._nameless(zones, [number for number in self._numbers if number not in named])
+            strays = StrayRows(self._source, self._into, self._queues, self._shape, self._copy)
+            strays.place_bodies(Table(self._into, "body"))
+            if strays.place(zones, self._make_parked):
+                self._is_exact = False
+        self._bodies()
+        for number in sorted(self._numbers):
+            rebuild_zones(self._into, number)
+            self._settle(number, expected.get(number, (0, 0)))
+
+    def _make_queue(self, number: int) -> Table:
+        """Enter a queue and make its table, once."""
+        if number not in self._queues:
+            if number not in self._numbers:
+                # Its rows wait until a person says where they belong.
+                self._numbers[number] = (EndpointId(f"salvaged-{number}"), DEFAULT_PRIORITY)
+            endpoint_id, priority = self._numbers[number]
             self._into.execute(
                 "INSERT OR REPLACE INTO queue (number, name, endpoint_id, priority, checkpoint)"
                 " VALUES (?, ?, ?, ?, 0)",
                 (number, queue_id(endpoint_id, priority), endpoint_id, priority),
             )
             create_queue_table(self._into, number)
-            if f"q_{number}" in tables:
-                self._queue(number)
-        self._bodies(list(numbers))
-        for number, (endpoint_id, priority) in sorted(numbers.items()):
-            rebuild_zones(self._into, number)
-            self._settle(number, endpoint_id, priority, expected.get(number, (0, 0)))
+            self._queues[number] = Table(self._into, f"q_{number}")
+        return self._queues[number]
+
+    def _nameless(self, zones: ZoneDepths, numbers: Collection[int]) -> None:
+        """Copy the tables of queues whose names are lost; `numbers` are queues without a table."""
+        for root in self._source.carving.nameless():
+            records = self._source.records(self._shape, root=root)
+            found = counts_of(record[0] for record in records)
+            if found:
+                number = zones.queue_of(found, numbers) or self._free_number()
+                self._table(self._make_queue(number), root=root)
+
+    def _free_number(self) -> int:
+        return 1 + max(self._numbers, default=0)
+
+    def _make_parked(self) -> Table:
+        self._parked = self._parked or self._free_number()
+        return self._make_queue(self._parked)
 
     def _registered(self) -> dict[int, tuple[EndpointId, Priority]]:
-        """Give endpoint and priority by number, also of queues that only the index still knows."""
-        sql = "SELECT number, endpoint_id, priority FROM queue"
+        """Give endpoint and priority by number, also of queues that only copies still know."""
+        records = self._source.records(Table(self._into, "queue"))
+        known = [(number, *queue) for number, _, *queue, _ in records]
+        if not records.is_whole:
+            index = self._source.carving.table(REGISTRY_INDEX, has_rowid=False)
+            for _, record in index or ():
+                known.extend([(number, *queue) for *queue, number in [record]])
+        if self._source.listed is not None:
+            known.extend(self._source.listed.queues)
         found: dict[int, tuple[EndpointId, Priority]] = {}
-        priorities = {*range(BEST_PRIORITY, WORST_EXPLICIT_PRIORITY + 1), DEFAULT_PRIORITY}
-        for number, endpoint_id, priority in (
-            *self._try(f"{sql} INDEXED BY sqlite_autoindex_queue_1"),
-            *self._try(f"{sql} NOT INDEXED"),
-        ):
-            if isinstance(number, int) and isinstance(endpoint_id, str) and priority in priorities:
-                found[number] = (EndpointId(endpoint_id), Priority(priority))
+        for number, *queue in known:
+            if isinstance(number, int) and number > 0 and number not in found and _is_queue(queue):
+                found[number] = (EndpointId(queue[0]), Priority(queue[1]))
         return found
 
-    def _expected(self) -> dict[int, tuple[int, int]] | None:
-        """Give rows and bytes by queue as the zones tell, None = they cannot be read."""
-        expected: dict[int, tuple[int, int]] = {}
-        try:
-            for number, rows, size in self._source.execute(
-                "SELECT queue, sum(rows), sum(bytes) FROM zone GROUP BY queue"
-            ):
-                expected[number] = (rows, size)
-        except sqlite3.Error as exc:
-            _only_damage(exc)
-            return None
-        return expected
+    def _zones(self) -> ZoneDepths:
+        zones = ZoneDepths()
+        table = Table(self._into, "zone")
+        records = self._source.records(table)
+        for record in records:
+            zones.add(table.columns, record)
+        zones.is_whole &= records.is_whole
+        return zones
 
-    def _queue(self, number: int) -> None:
-        name = f"q_{number}"
-        columns = [row[1] for row in self._into.execute(f"PRAGMA table_info({name})")]
-        walk = _Walk(self._source, name, columns)
-        self._copy(name, columns, iter(walk), self._check.of(name, columns))
-        if walk.failures or self._check.refused:
-            self._incomplete.add(name)
-
-    def _bodies(self, numbers: list[int]) -> None:
+    def _bodies(self) -> None:
         """Make shared bodies and the rows that refer to them fit each other."""
         self._into.execute("UPDATE body SET refs = 0")
-        for number in numbers:
+        for number in self._numbers:
             self._into.execute(
                 f"DELETE FROM q_{number} WHERE body_id IS NOT NULL"  # noqa: S608 - our number
                 " AND body_id NOT IN (SELECT id FROM body)"
             )
-            self._into.execute(
-                "UPDATE body SET refs = refs + shared.rows FROM (SELECT body_id, count(*) AS rows"  # noqa: S608 - our number
-                f" FROM q_{number} WHERE body_id IS NOT NULL GROUP BY body_id) AS shared"
-                " WHERE id = shared.body_id"
-            )
+            for offsets in offset_ranges(self._into, number):
+                self._into.execute(
+                    "UPDATE body SET refs = refs + shared.rows FROM (SELECT body_id,"  # noqa: S608 - our number
+                    f" count(*) AS rows FROM q_{number} WHERE offset BETWEEN ? AND ?"
+                    " AND body_id IS NOT NULL GROUP BY body_id) AS shared"
+                    " WHERE id = shared.body_id",
+                    offsets,
+                )
         self._into.execute("DELETE FROM body WHERE refs = 0")
 
-    def _settle(
-        self, number: int, endpoint_id: str, priority: int, expected: tuple[int, int]
-    ) -> None:
+    def _settle(self, number: int, expected: tuple[int, int]) -> None:
+        endpoint_id, priority = self._numbers[number]
         rows, size = self._into.execute(
             f"SELECT count(*), coalesce(sum(size), 0) FROM q_{number}"  # noqa: S608 - our number
         ).fetchone()
@@ -262,72 +271,10 @@ class _Salvage:
             self._lost.append(
                 (endpoint_id, priority, expected[0] - rows, max(0, expected[1] - size))
             )
-        elif incomplete:
+        elif incomplete and expected[0] != rows:
             self._is_exact = False
 
 
-class _Walk:
-    """Records of a table with a whole-number key, which is the first column, in any order.
-
-    Attributes:
-        failures: Reads that met damage.
-    """
-
-    def __init__(self, source: sqlite3.Connection, table: str, columns: list[str]) -> None:
-        key = columns[0]
-        self._source = source
-        self._sql = (
-            f"SELECT {', '.join(columns)} FROM {table} WHERE {key} BETWEEN ? AND ? ORDER BY {key}"  # noqa: S608 - our names
-        )
-        self.failures = 0
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        ranges = deque([(-KEY_MAX, KEY_MAX)])
-        while ranges and self.failures < FAILURES_MAX:
-            low, high = ranges.popleft()
-            failures = self.failures
-            for record in self._read(self._sql, low, high):
-                # A spoilt tree may give keys in any order, and must not lead back.
-                low = max(low, record[0] + 1)
-                yield record
-            if self.failures == failures:
-                continue
-            failures = self.failures
-            for record in self._read(f"{self._sql} DESC", low, high):
-                high = min(high, record[0] - 1)
-                yield record
-            if self.failures > failures and low < high:
-                middle = (low + high) // 2
-                ranges.extend([(low, middle), (middle + 1, high)])
-
-    def _read(self, sql: str, low: int, high: int) -> Iterator[tuple[Any, ...]]:
-        try:
-            yield from self._source.execute(sql, (low, high))
-        except sqlite3.Error as exc:
-            _only_damage(exc)
-            self.failures += 1
-
-
-class _Ends:
-    """Records of a small table with another key: from both ends up to what cannot be read."""
-
-    def __init__(self, source: sqlite3.Connection, table: str, columns: list[str]) -> None:
-        self._source = source
-        self._sql = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {columns[0]}"  # noqa: S608 - our names
-        self.failures = 0
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for sql in (self._sql, f"{self._sql} DESC"):
-            try:
-                yield from self._source.execute(sql)
-            except sqlite3.Error as exc:
-                _only_damage(exc)
-                self.failures += 1
-            else:
-                return
-
-
-def _only_damage(error: sqlite3.Error) -> None:
-    """Let damage pass; a full disk, a lock or want of memory is another matter."""
-    if classify(error) not in SQLITE_DAMAGE:
-        raise error
+def _is_queue(values: Sequence[Any]) -> bool:
+    endpoint_id, priority = values
+    return isinstance(endpoint_id, str) and priority in PRIORITIES

@@ -14,15 +14,15 @@ import structlog
 
 from edgehub.store.database import StoreBusyError
 from edgehub.store.limits import Space
+from edgehub.store.pages import PAGE_BYTES
 from edgehub.store.vacuum import PAGES_KEPT
-from edgehub.store.wal import PAGE_BYTES
 
 if TYPE_CHECKING:
     import sqlite3
-    from pathlib import Path
 
     from edgehub.clock import Clock
     from edgehub.store.database import Database
+    from edgehub.store.dead_letters import DeadLetters
     from edgehub.store.writer import Writer
 
 LOOK_S: Final = 5.0
@@ -33,10 +33,13 @@ log = structlog.get_logger(__name__)
 class SpaceWatch:
     """The task."""
 
-    __slots__ = ("_clock", "_database", "_limits", "_writer")
+    __slots__ = ("_clock", "_database", "_dead_letters", "_limits", "_writer")
 
-    def __init__(self, database: Database, writer: Writer, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, writer: Writer, clock: Clock, dead_letters: DeadLetters
+    ) -> None:
         self._database = database
+        self._dead_letters = dead_letters
         self._writer = writer
         self._limits = writer.limits
         self._clock = clock
@@ -50,18 +53,27 @@ class SpaceWatch:
             self._writer.trim()
 
     async def look(self) -> None:
-        """Look once."""
+        """Look once.
+
+        Raises:
+            StoreGoneError: The file is not there any more.
+        """
         if self._database.in_memory:
             return
         try:
-            job = partial(_look, self._database.path)
-            self._limits.set_space(await self._database.run(job))
-        except StoreBusyError as exc:
+            job = partial(_look, self._database)
+            space = await self._database.run(job)
+        except (StoreBusyError, OSError) as exc:
             # What was seen before still holds; commits fail by themselves where it does not.
             log.warning("store.read_failed", queue=None, error=str(exc))
+        else:
+            self._limits.set_space(space)
+            self._dead_letters.bound(space.total)
 
 
-def _look(path: Path, connection: sqlite3.Connection) -> Space:
+def _look(database: Database, connection: sqlite3.Connection) -> Space:
+    database.look_for_files()
+    path = database.path
     usage = disk_usage(path.parent)
     pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
     spare_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]

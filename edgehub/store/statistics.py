@@ -29,6 +29,7 @@ class RowState(StrEnum):
 
     WAITING = "waiting"  # its turn has not come
     IN_FLIGHT = "in_flight"  # handed to the endpoint, not confirmed
+    KEPT_OUT = "kept_out"  # in the pump's hand and not sent: the peer may have closed over it
     LEAVING = "leaving"  # it has left, and the commit of that is under way
     HELD = "held"  # kept back after a refusal, its own or of an older row of its sender
     EXPIRED = "expired"  # its time is up, and clean-up has not come by yet
@@ -120,6 +121,7 @@ class StoreStatistics:
         row_bytes_total: Sum of the sizes of committed rows.
         damage: What damage of the file has cost, None = nothing, or it was looked at.
         missing: `file` or `log`: that was not there at the start, though a hub had left it.
+        expiry_lag_seconds: So long at most has something that has expired waited for clean-up.
         clock: What is known of the time of day.
         limits: The caps that are reached.
     """
@@ -146,5 +148,6 @@ class StoreStatistics:
     row_bytes_total: int
     damage: Damage | None
     missing: Missing | None
+    expiry_lag_seconds: float
     clock: ClockStatistics
     limits: list[LimitStatistics]

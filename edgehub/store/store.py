@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import structlog
 
-from edgehub.errors import StartupError
+from edgehub.errors import StartupError, StoreError, StoreGoneError, first_of
 from edgehub.store.database import Database
 from edgehub.store.dead_letters import DeadLetter, dead_offsets
 from edgehub.store.demotion import Staleness
@@ -69,6 +69,7 @@ class Store:
         self._database = database
         self._clock = clock
         self._recovered = recovered
+        self._is_closed = False
         self._shared = shared = Foundation(recovered, clock, options)
         self.hub_time: HubTime = shared.boot.hub_time
         self.utc_ms: Callable[[int], int] = shared.boot.utc_ms
@@ -158,13 +159,25 @@ class Store:
         """Commit, clean up and give space back until cancelled.
 
         Raises:
-            ExceptionGroup: The file is damaged, or a bug; nothing more is acknowledged.
+            ExceptionGroup: The file is damaged or gone, or a bug; nothing more is acknowledged.
         """
         await self._upkeep.begin()
-        async with asyncio.TaskGroup() as tasks:
-            self._begin_journal()
-            tasks.create_task(self._writer.run(), name="store[writer]")
-            self._upkeep.start(tasks)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._begin_journal()
+                tasks.create_task(self._writer.run(), name="store[writer]")
+                self._upkeep.start(tasks)
+        except* StoreError as group:
+            self._end_intake()
+            error = first_of(group)
+            if isinstance(error, StoreGoneError):
+                log.error("store.file_gone", error=str(error))  # noqa: TRY400 - no bug of ours
+            raise
+
+    def _end_intake(self) -> None:
+        # Whoever waits is told at once, so that nothing delays the stop that follows.
+        self._intake.closed = True
+        self._writer.give_up()
 
     def _begin_journal(self) -> None:
         if self.journal is None:
@@ -271,6 +284,11 @@ class Store:
         self._shared.cache.bytes_max = cache_bytes_max
         self._writer.limits.change(caps)
 
+    @property
+    def caps(self) -> Caps:
+        """The limits in force."""
+        return self._writer.limits.caps
+
     def count_beside(self, beside: Callable[[], int]) -> None:
         """Count bytes of other tables of the file into those of the hub's cap."""
         self._writer.limits.count_beside(beside)
@@ -319,9 +337,9 @@ class Store:
 
         Messages that cannot be committed now are refused as closed; they were never acknowledged.
         """
-        if self._intake.closed:
+        if self._is_closed:
             return
-        self._intake.closed = True
+        self._is_closed = self._intake.closed = True
         self._writer.note_end()
         try:
             await self._writer.drain()
@@ -335,7 +353,7 @@ class Store:
 
     def _end_hold(self) -> None:
         if not self._database.in_memory:
-            self._hold.closed(self._offsets.high_water())
+            self._hold.closed(self._offsets.high_water(), is_there=self._database.has_file())
         self._hold.release()
 
     @property
@@ -371,6 +389,7 @@ class Store:
             row_bytes_total=writer.row_bytes_total,
             damage=self._recovered.damage,
             missing=self._recovered.missing,
+            expiry_lag_seconds=self._upkeep.retention.lag_ms / 1000,
             clock=self._shared.boot.statistics(ageing=self._upkeep.timekeeper.pending is not None),
             limits=writer.limits.statistics(),
         )

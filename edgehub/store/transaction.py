@@ -21,7 +21,7 @@ from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from edgehub.store.encoding import Params
     from edgehub.store.event_log import Depth, EventBatch
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 ROWS_PER_STATEMENT: Final = 32
 """Rows of one INSERT. The interpreter lock is dropped and taken at each statement, and on a busy
 loop each taking may wait for a switch interval; 32 rows also cost a sixth less than one by one."""
+
+ZONES_PER_RANGE: Final = 100
 
 
 class QueueWrite:
@@ -195,14 +197,30 @@ def write_zones(connection: sqlite3.Connection, number: int, zones: list[ZoneVal
 def rebuild_zones(connection: sqlite3.Connection, number: int) -> list[ZoneValues]:
     """Make the zone rows of one queue from its rows, inside the running transaction."""
     connection.execute("DELETE FROM zone WHERE queue = ?", (number,))
-    values: list[ZoneValues] = connection.execute(
-        f"SELECT offset / {ZONE_OFFSETS}, min(coalesce(expires_ms, {NEVER_MS})),"  # noqa: S608 - our numbers
-        f" max(coalesce(expires_ms, {NEVER_MS})), max(coalesce(fresh_until_ms, {NEVER_MS})),"
-        f" count(*), sum(size), min(coalesce(fresh_until_ms, {NEVER_MS}))"
-        f" FROM q_{number} GROUP BY 1 ORDER BY 1"
-    ).fetchall()
+    values: list[ZoneValues] = []
+    for offsets in offset_ranges(connection, number):
+        values += connection.execute(
+            f"SELECT offset / {ZONE_OFFSETS}, min(coalesce(expires_ms, {NEVER_MS})),"  # noqa: S608 - our numbers
+            f" max(coalesce(expires_ms, {NEVER_MS})), max(coalesce(fresh_until_ms, {NEVER_MS})),"
+            f" count(*), sum(size), min(coalesce(fresh_until_ms, {NEVER_MS}))"
+            f" FROM q_{number} WHERE offset BETWEEN ? AND ? GROUP BY 1 ORDER BY 1",
+            offsets,
+        ).fetchall()
     write_zones(connection, number, values)
     return values
+
+
+def offset_ranges(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, int]]:
+    """Part the rows of one queue, by first and last offset, at the borders of zones.
+
+    What SQLite gathers of a part to sort it stays in memory, so it must not be of a whole backlog.
+    """
+    lowest = f"SELECT min(offset) FROM q_{number} WHERE offset >= ?"  # noqa: S608 - our number
+    low: int | None = connection.execute(lowest, (0,)).fetchone()[0]
+    while low is not None:
+        next_low = (low // ZONE_OFFSETS + ZONES_PER_RANGE) * ZONE_OFFSETS
+        yield low, next_low - 1
+        low = connection.execute(lowest, (next_low,)).fetchone()[0]
 
 
 def write_checkpoint(

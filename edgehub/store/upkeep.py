@@ -68,7 +68,7 @@ class Upkeep:
             registry, writer, offsets, staleness, clock=clock, hub_time=hub_time, labels=labels
         )
         self._vacuum = Vacuum(database, writer, clock)
-        self._space = SpaceWatch(database, writer, clock)
+        self._space = SpaceWatch(database, writer, clock, shared.dead_letters)
         self.timekeeper = Timekeeper(
             shared.boot, registry, writer, offsets, clock=clock, pending=ageing
         )

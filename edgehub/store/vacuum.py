@@ -66,8 +66,9 @@ class Vacuum:
             await self._writer.between(self._prepare)
         freed = self._freed - before
         self._samples = deque((pages - freed for pages in self._samples), maxlen=SAMPLES)
-        # The file is cut when the log is moved into it.
-        await self._writer.wal.checkpoint()
+        # The file is cut when the log is moved into it; and what has filled and emptied the file
+        # has made the log long.
+        await self._writer.wal.checkpoint(cut=True)
         log.info("store.space_given_back", bytes=freed * 4096)
 
     def _prepare(self) -> Job:

@@ -16,6 +16,8 @@ import structlog
 
 from edgehub.errors import StoreError
 from edgehub.store.database import StoreBusyError
+from edgehub.store.pages import PAGE_BYTES
+from edgehub.store.table_list import TableListKeeper
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PAGE_BYTES: Final = 4096
 FRAME_BYTES: Final = PAGE_BYTES + 24
 COMMIT_PAGES: Final = 5
 """Pages that every commit rewrites: boot row, zones, last pages of tables, maps of free pages."""
@@ -39,7 +40,15 @@ SPACE_SHARE: Final = 4
 class Wal:
     """Estimates the log's length and empties it in time."""
 
-    __slots__ = ("_bytes_max", "_database", "_estimate", "_failing", "_threshold", "bytes_total")
+    __slots__ = (
+        "_bytes_max",
+        "_database",
+        "_estimate",
+        "_failing",
+        "_tables",
+        "_threshold",
+        "bytes_total",
+    )
 
     def __init__(self, database: Database, bytes_max: int) -> None:
         self._database = database
@@ -47,6 +56,7 @@ class Wal:
         self._threshold = min(bytes_max, FIRST_BYTES)
         self._estimate = 0
         self._failing = False
+        self._tables = TableListKeeper(database.path)
         self.bytes_total = 0
 
     def written(self, row_bytes: int) -> None:
@@ -62,12 +72,18 @@ class Wal:
         if self._estimate >= self._threshold:
             await self.checkpoint()
 
-    async def checkpoint(self) -> None:
-        """Move the log into the file; a failure is logged once and tried again later."""
+    async def checkpoint(self, *, cut: bool = False) -> None:
+        """Move the log into the file; a failure is logged once and tried again later.
+
+        Args:
+            cut: Give the log's own space back, too: it will not be wanted again soon.
+        """
         if self._database.in_memory:
             self._estimate = 0
             return
-        job = partial(_checkpoint, Path(f"{self._database.path}-wal"), self._bytes_max)
+        log_path = Path(f"{self._database.path}-wal")
+        kept = BYTES_MIN if cut else None
+        job = partial(_checkpoint, log_path, self._bytes_max, kept, self._tables)
         try:
             frames, self._threshold = await self._database.run(job)
         except StoreBusyError as exc:
@@ -82,23 +98,36 @@ class Wal:
 
     async def truncate(self) -> None:
         """Move all of the log into the file and cut it, at the end."""
+        if self._database.in_memory:
+            return
         try:
-            await self._database.run(
-                lambda conn: conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            )
+            await self._database.run(partial(_truncate, self._tables))
         except StoreError as exc:
             # Nothing is lost by it, on a damaged file either: the next start reads the log.
             log.warning("store.wal_checkpoint_failed", error=str(exc))
 
 
-def _checkpoint(path: Path, bytes_max: int, connection: sqlite3.Connection) -> tuple[int, int]:
+def _truncate(tables: TableListKeeper, connection: sqlite3.Connection) -> None:
+    tables.keep(connection)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+def _checkpoint(
+    path: Path,
+    bytes_max: int,
+    kept: int | None,
+    tables: TableListKeeper,
+    connection: sqlite3.Connection,
+) -> tuple[int, int]:
+    # Before pages of a changed list of tables leave the log.
+    tables.keep(connection)
     # PASSIVE waits for nobody, and with one connection it moves everything; the next commit then
     # starts the log from its beginning. One that a huge transaction has blown up is cut.
     row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     frames: int = max(row[1], 0)
     size = path.stat().st_size
     threshold = threshold_bytes(size + disk_usage(path.parent).free, bytes_max)
-    if size > threshold * TRUNCATE_FACTOR:
+    if size > (threshold * TRUNCATE_FACTOR if kept is None else kept):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return frames, threshold
 

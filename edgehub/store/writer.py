@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from edgehub.errors import StoreError
 from edgehub.message import Refusal
-from edgehub.sqlite_transaction import in_transaction
 from edgehub.store.commit import Commit
 from edgehub.store.database import StoreBusyError, StoreValueError, settled
+from edgehub.store.due import Due
 from edgehub.store.failure import Failure
-from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
+from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group, take_freeing
 from edgehub.store.limits import Limits
 from edgehub.store.linger import Linger
 from edgehub.store.pause import Pause
@@ -31,21 +30,21 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Awaitable, Callable
 
-    from edgehub.clock import Clock, TimerHandle
+    from edgehub.clock import Clock
     from edgehub.message import Row
     from edgehub.store.commit import CommitContext
     from edgehub.store.database import Database
     from edgehub.store.displacement import Displacer
-    from edgehub.store.group import Operation
     from edgehub.store.options import StoreOptions
     from edgehub.store.queue import Queue
 
 log = structlog.get_logger(__name__)
 
 RESULTS_DELAY_S: Final = 0.05
+EARLY_LINGERS: Final = 5
+"""After so many lingers the events of rows that were never written are, where nothing else is."""
 RESULTS_MAX: Final = 4096
 """Rows that left and wait for their commit, above which it begins at once."""
-LOG_PERIOD_S: Final = 30.0
 DRAIN_ATTEMPTS: Final = 3
 
 Job = tuple["Callable[[sqlite3.Connection], Any]", "Callable[[Any], None]"]
@@ -87,14 +86,14 @@ class Writer:
         self.wal = Wal(database, options.wal_bytes_max)
         self._linger = Linger(options.commit_linger_ms)
         self._results_delay_s = max(RESULTS_DELAY_S, self._linger.fixed_s)
+        self._early_delay_s = max(RESULTS_DELAY_S, EARLY_LINGERS * self._linger.fixed_s)
         self._sealed: deque[Group] = deque()
+        self._idle = Pause()
         self._changed: dict[Queue, None] = {}
         self._changed_rows = 0
-        self._due = False
-        self._timer: TimerHandle | None = None
+        self._due = Due(clock, self._idle.cut)
         self._jobs: deque[tuple[Callable[[], Job | None], asyncio.Future[bool]]] = deque()
         self._jobs_held = False
-        self._idle = Pause()
         self._back_off = Pause()
         self._turns = asyncio.Lock()
         self._cancelled = False
@@ -105,7 +104,8 @@ class Writer:
         """Commit what comes until cancelled or closed.
 
         Raises:
-            StoreCorruptError: The file is damaged; nothing more is acknowledged.
+            StoreCorruptError, StoreGoneError: The file is damaged, or not there any more; nothing
+                more is acknowledged.
         """
         while not self._closed:
             if not self._has_work():
@@ -113,6 +113,8 @@ class Writer:
                 continue
             if self._may_linger():
                 await self._wait_for_rows()
+                if not self._has_work():
+                    continue  # what waited was confirmed
             async with self._turns:
                 await self._turn()
                 await self._between()
@@ -130,16 +132,18 @@ class Writer:
     def changed(self, queue: Queue, rows: int) -> None:
         """Note that rows of a queue have results; they are committed within 50 ms."""
         self._changed[queue] = None
-        self._changed_rows += rows
-        if self._changed_rows >= RESULTS_MAX:
-            self._results_due()
-        else:
-            self.events_due()
+        self._come(rows, self._results_delay_s)
 
     def events_due(self) -> None:
         """Have the events that wait committed within 50 ms."""
-        if self._timer is None:
-            self._timer = self._clock.call_later(self._results_delay_s, self._results_due)
+        self._due.within(self._results_delay_s)
+
+    def _come(self, rows: int, delay_s: float) -> None:
+        self._changed_rows += rows
+        if self._changed_rows >= RESULTS_MAX:
+            self._due.at_once()
+        else:
+            self._due.within(delay_s)
 
     def withdraw(self, queue: Queue, row: Row) -> bool:
         """Take a row that was confirmed before its commit out of the open group.
@@ -153,6 +157,8 @@ class Writer:
         self.group.withdraw(part, row)
         self.pending_bytes -= row.size
         self.early_rows_total += 1
+        if self.events is not None:
+            self._come(1, self._early_delay_s)
         return True
 
     def transact(
@@ -173,7 +179,7 @@ class Writer:
         operations = self.group.freeing if frees else self.group.operations
         operations.append((operation, future))
         if hurry:
-            self.group.hurried = self._due = True
+            self.group.hurried = self._due.is_now = True
         if hurry or self.wake_at == 1:
             self._idle.cut()
         return future
@@ -188,6 +194,9 @@ class Writer:
             Whether a transaction was committed; fails with `StoreBusyError` when it could not be.
         """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_result(False)
+            return future
         self._jobs.append((prepare, future))
         self._idle.cut()
         return future
@@ -225,7 +234,8 @@ class Writer:
         self._back_off.cut()
         async with self._turns:
             try:
-                await self._drain_turns()
+                if not self._closed:
+                    await self._drain_turns()
             except StoreError as exc:
                 log.error("store.drain_failed", error=str(exc))  # noqa: TRY400 - no bug of ours
             self._refuse_rest()
@@ -234,9 +244,14 @@ class Writer:
         if self._cancelled:
             raise asyncio.CancelledError
 
+    def give_up(self) -> None:
+        """Refuse what waits, and take no more: nothing can be acknowledged any more."""
+        self._closing = self._closed = True
+        self._refuse_rest()
+
     async def _drain_turns(self) -> None:
         attempts = 0
-        while (self._has_work() or self._changed) and attempts < DRAIN_ATTEMPTS:
+        while (self._has_work() or self._changed or self._urgent()) and attempts < DRAIN_ATTEMPTS:
             await self._turn()
             await self._between()
             if self.failure is not None:
@@ -246,23 +261,31 @@ class Writer:
         return bool(
             self._sealed
             or self.group
-            or (self._due and (self._changed or self._urgent()))
+            or (self._due.is_now and (self._changed or self._urgent()))
             or (self._jobs and not self._jobs_held)
             or self._context.offsets.scarce()
         )
 
     def _may_linger(self) -> bool:
-        group = self.group
-        urgent = self._sealed or self._due or self._closing or self.failure or group.hurried
-        return bool(group and not urgent)
+        return not (self._sealed or self._due.is_now) and self._may_wait_on()
+
+    def _may_wait_on(self) -> bool:
+        return bool(self.group) and not (self._closing or self.failure or self.group.hurried)
 
     async def _wait_for_rows(self) -> None:
+        while self._may_linger() and (delay_s := self._unripe_s()) > 0:
+            await self._wait(delay_s, GROUP_ROWS_MAX)
+            if self._jobs and not self._jobs_held:
+                return
         before = self.group.rows
         delay_s = self._linger.delay_s(before, self._clock.monotonic())
         if delay_s > 0:
             await self._wait(delay_s, GROUP_ROWS_MAX)
-            if not self._due:
+            if not self._due.is_now:
                 self._linger.lingered(before, self.group.rows)
+
+    def _unripe_s(self) -> float:
+        return self._linger.unripe_s(self.group, self._context.boot.hub_time.now_ms())
 
     async def _wait(self, delay_s: float | None, wake_at: int) -> None:
         """Wait until woken, or until `delay_s` have passed."""
@@ -282,33 +305,20 @@ class Writer:
             self._seal()
         self._idle.cut()
 
-    def _results_due(self) -> None:
-        self._due = True
-        self._idle.cut()
-
     def _next_group(self) -> Group:
         if self.failure is not None:
             # What frees space is tried first, without new rows.
-            freeing = self._take_freeing()
-            if freeing or self._results_ripe():
+            freeing = take_freeing((*self._sealed, self.group))
+            self._sealed = deque(group for group in self._sealed if group)
+            if freeing or any(queue.checkpointer.ripe() for queue in self._changed):
                 group = Group()
                 group.freeing = freeing
                 return group
         if not self._sealed:
+            if self._may_wait_on() and self._unripe_s() > 0:
+                return Group()  # it is the results' turn
             self._seal()
         return self._sealed.popleft()
-
-    def _take_freeing(self) -> list[Operation]:
-        freeing: list[Operation] = []
-        for group in (*self._sealed, self.group):
-            freeing += group.freeing
-            group.freeing = []
-        if freeing:
-            self._sealed = deque(group for group in self._sealed if group)
-        return freeing
-
-    def _results_ripe(self) -> bool:
-        return any(queue.checkpointer.ripe() for queue in self._changed)
 
     async def _turn(self) -> None:
         """Commit one group, or learn that it cannot be."""
@@ -355,14 +365,14 @@ class Writer:
         if not (group or changed or self._context.offsets.scarce() or self._urgent()):
             return
         commit = Commit(group, changed, self._context)
-        future = self._database.submit(partial(in_transaction, work=commit.transaction.run))
+        future = self._database.submit_transaction(commit.transaction.run)
         self._cancelled |= await settled(future)
         try:
             outcome = future.result()
         except BaseException:
             commit.roll_back()
             self._changed = changed | self._changed
-            self._due = self._due or bool(self._changed) or self._urgent()
+            self._due.is_now |= bool(self._changed) or self._urgent()
             raise
         commit.apply(outcome)
         self._count(group, commit)
@@ -377,10 +387,7 @@ class Writer:
     def _take_changed(self) -> dict[Queue, None]:
         changed, self._changed = self._changed, {}
         self._changed_rows = 0
-        self._due = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._due.met()
         return changed
 
     def _count(self, group: Group, commit: Commit) -> None:
@@ -388,9 +395,12 @@ class Writer:
         self.commits_total += 1
         self.committed_rows_total += group.rows
         self.row_bytes_total += group.bytes
-        self._space_is_due = self.limits.committed(group.bytes)
+        dead = commit.dead_letter_bytes
+        if dead:
+            self.limits.kept_beside(dead)
+        self._space_is_due = self.limits.committed(group.bytes + dead)
         # Deleting a row rewrites its page, which rows that leave in order share.
-        self.wal.written(group.bytes + commit.deleted_bytes // 2 + commit.beside_bytes)
+        self.wal.written(group.bytes + dead + commit.deleted_bytes // 2 + commit.beside_bytes)
         if group.rows:
             self._linger.committed(group.rows, self._clock.monotonic())
 
@@ -401,16 +411,7 @@ class Writer:
         failure = self.failure
         if failure is None:
             failure = self.failure = Failure(str(error), now_s)
-        failure.reason = str(error)
-        if failure.attempts == 0 or now_s - failure.logged_s >= LOG_PERIOD_S:
-            failure.logged_s = now_s
-            log.warning(
-                "store.commit_failed",
-                error=str(error),
-                attempts=failure.attempts + 1,
-                failing_for_s=round(now_s - failure.since_s, 1),
-                pending_bytes=self.pending_bytes,
-            )
+        failure.met(str(error), now_s, self.pending_bytes)
         delay_s = failure.delay_s()
         failure.attempts += 1
         self.wal.hasten()
@@ -481,7 +482,7 @@ class Writer:
                 done.set_result(False)
             return
         work, apply = job
-        future = self._database.submit(partial(in_transaction, work=work))
+        future = self._database.submit_transaction(work)
         self._cancelled |= await settled(future)
         try:
             result = future.result()

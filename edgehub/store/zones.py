@@ -148,6 +148,10 @@ class Zones:
         """Lower bound of the expiries of all rows."""
         return min(self._min, default=NEVER_MS)
 
+    def expired_from_ms(self, now_ms: int) -> int:
+        """Give the same as far as it lies in the past, else any later time: that costs no look."""
+        return self._expiry_bound if now_ms < self._expiry_bound else self.min_expires_ms
+
     def values_after(self, changes: ZoneChanges) -> list[ZoneValues]:
         """Give the entries as they are once `changes` are done; 0 rows = the entry goes."""
         result: list[ZoneValues] = []

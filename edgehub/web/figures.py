@@ -108,8 +108,33 @@ FIGURES: Final = (
     Figure("store_commits_total", "Commits.", "store.commits_total"),
     Figure("store_commit_failures_total", "Commits that failed.", "store.commit_failures_total"),
     Figure("store_refused_total", "Messages that cannot be stored.", "store.refused_total"),
+    Figure(
+        "store_checkpoints_repaired_total",
+        "Checkpoints that contradicted the rows at the start.",
+        "store.checkpoint_repaired_total",
+    ),
+    Figure(
+        "store_zones_repaired_total",
+        "Queues whose zones contradicted the rows at the start.",
+        "store.zone_repaired_total",
+    ),
+    Figure(
+        "disk_written_bytes_total",
+        "Bytes that the kernel has written to disk for the hub.",
+        "written.bytes",
+    ),
+    Figure(
+        "store_write_amplification",
+        "The same for each byte of the rows that came in.",
+        "written.per_row_byte",
+    ),
     Figure("dead_letters", "Rows among the dead letters.", "store.dead_letter_rows"),
     Figure("dead_letter_bytes", "Their bytes.", "store.dead_letter_bytes"),
+    Figure(
+        "expiry_lag_seconds",
+        "So long at most have expired rows waited for clean-up.",
+        "store.expiry_lag_seconds",
+    ),
     Figure("clock_trusted", "1 while the time of day is believed.", "store.clock.trusted"),
     Figure(
         "journal_lag_seconds",
@@ -152,6 +177,13 @@ FIGURES: Final = (
     Figure("web_connections", "Open connections of this API.", "web.connections"),
     Figure("web_answers_total", "Answers of this API, by status.", "web.answers", "status"),
 )
+
+LIMITS: Final = (
+    ("store_limit_reached_seconds", "So long a limit of the store is reached now.", "for_s"),
+    ("store_limit_dropped", "Rows that have given way or were not stored since then.", "dropped"),
+    ("store_limit_refused", "Messages refused to their senders since then.", "refused"),
+)
+"""While a limit is reached, and for a minute after; labels are the limit and its queue."""
 
 QUEUES: Final = (
     ("queue_length", "Rows of a queue, those in flight included.", "depth"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.web.figures import ENDPOINTS, FIGURES, QUEUES
+from edgehub.web.figures import ENDPOINTS, FIGURES, LIMITS, QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,6 +47,9 @@ def _metrics(status: Document) -> Iterator[tuple[str, str, Iterable[Sample]]]:
     for name in dict.fromkeys(figure.name for figure in FIGURES):
         group = [figure for figure in FIGURES if figure.name == name]
         yield name, group[0].about, [s for figure in group for s in figure.samples(status)]
+    limits = [(_limit_labels(limit), limit) for limit in status.get("store", {}).get("limits", ())]
+    for name, about, member in LIMITS:
+        yield name, about, _members(limits, member)
     queues = [(_queue_labels(queue), queue) for queue in status["queues"]]
     for name, about, member in QUEUES:
         yield name, about, _members(queues, member)
@@ -85,6 +88,11 @@ def _metrics(status: Document) -> Iterator[tuple[str, str, Iterable[Sample]]]:
 
 def _members(documents: Iterable[tuple[Labels, Document]], member: str) -> list[Sample]:
     return [(labels, each[member]) for labels, each in documents if each.get(member) is not None]
+
+
+def _limit_labels(limit: Document) -> Labels:
+    # A limit of the hub has no queue, and an empty label is none to Prometheus.
+    return {"cap": limit["cap"], "queue": limit["queue"] or ""}
 
 
 def _queue_labels(queue: Document) -> Labels:

@@ -183,6 +183,37 @@ def test_a_wrong_manifest_at_reload_changes_nothing(make_daemon: Callable[..., D
     assert daemon.stop() == 0
 
 
+def test_a_priority_out_of_range_leaves_the_running_manifest(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """P-04: each is refused with the path of the value; what is in range is taken."""
+    daemon = make_daemon(top='manifest = "m.json"')
+
+    def reloaded(**priority: object) -> dict[str, object]:
+        route = {"route": "FROM /messages/* INTO $upstream", **priority}
+        (daemon.folder / "m.json").write_text(json.dumps({**GOOD, "routes": {"r1": route}}))
+        return daemon.call("config reload")
+
+    (daemon.folder / "m.json").write_text(json.dumps(GOOD), "utf-8")
+    daemon.start()
+    for wrong in (10, -1, 1.5, "1", True, None, 2_000_000_001):
+        answer = reloaded(priority=wrong)
+        assert answer["outcome"] == "refused"
+        (fault,) = answer["faults"]
+        assert fault["key"].endswith("routes.r1.priority")
+    device = Device("press-1", daemon.mqtt_port)
+    device.publish("a", 0)
+    assert device.wait_in_flight_below(1, 10)
+    for right in ({"priority": 0}, {"priority": 9}, {}):
+        assert reloaded(**right)["outcome"] == "applied"
+        device.publish("a", 1)
+        assert device.wait_in_flight_below(1, 10)
+    depths = {q["id"]: q["depth"] for q in daemon.call("queue list")}
+    assert depths == {"upstream_Pri0": 1, "upstream_Pri3": 1, "upstream_Pri9": 1, "upstream": 1}
+    device.close()
+    assert daemon.stop() == 0
+
+
 def test_payloads_are_never_logged(make_daemon: Callable[..., Daemon]) -> None:
     """O-03: no line of the log holds what a device sent."""
     daemon = make_daemon(extra="").start()

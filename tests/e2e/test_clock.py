@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.daemon import Daemon
 from tests.support.devices import Device
+from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def test_time_to_live_while_the_machine_is_off(
     fake.says("+0")
     daemon.start()
     send(daemon, 10)
+    message = daemon.call("queue peek", queue="upstream", limit=1)["rows"][0]["id"]
     assert daemon.stop() == 0
     fake.says("+900")
     daemon.env["TEST_BOOT_ID"] = "b"
@@ -124,7 +126,16 @@ def test_time_to_live_while_the_machine_is_off(
     daemon.wait_until(lambda: daemon.call("status")["queues"][0]["expired"] == expired, 15)
     assert daemon.call("status")["queues"][0]["depth"] == 10 - expired
     off_s = clock_of(daemon)["off_s"]
-    assert off_s == pytest.approx(900, abs=15) if expired else off_s == 0
+    if expired:
+        assert off_s == pytest.approx(900, abs=15)
+        told = daemon.call("why", id=message)
+        assert told["state"] == "gone: expired"
+        (line,) = [each for each in told["journal"]["events"] if each["event"] == "expired"]
+        assert line["waited_ms"] == pytest.approx(900_000, abs=20_000)
+    else:
+        assert off_s == 0
+        for row in daemon.call("queue peek", queue="upstream")["rows"]:
+            assert row["expires_in_s"] == pytest.approx(600, abs=20)
     assert daemon.stop() == 0
 
 
@@ -152,14 +163,31 @@ def test_a_start_in_1970_is_put_right_once_the_clock_is_set(daemon: Daemon, fake
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("step", ["-7200", "+7200", "-315360000", "+315360000"])
-def test_a_running_daemon_bears_steps(daemon: Daemon, fake: FakeTime, step: str) -> None:
-    """W-02: hours and years, both ways: nothing expires, messages are taken, the stop is clean."""
+def test_a_running_daemon_bears_steps(
+    daemon: Daemon, fake: FakeTime, tmp_path: Path, step: str
+) -> None:
+    """W-02, W-03: hours and years, both ways: nothing expires, back-off ends, all arrives."""
+    broker = Mosquitto(tmp_path / "broker")
+    text = daemon.config.read_text("utf-8")
+    upstream = f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {broker.port}\n'
+    daemon.config.write_text(f"{text}{upstream}", "utf-8")
     fake.says("+0")
     daemon.start()
     send(daemon, 10)
+    daemon.wait_until(lambda: backoff_s(daemon) > 0, 10)
     fake.says(step)
     send(daemon, 10)
-    queue = daemon.call("status")["queues"][0]
+    queue = daemon.call("queue list")[0]
     assert (queue["depth"], queue["expired"]) == (20, 0)
+    assert 540 < queue["oldest_expires_in_s"] <= 600
+    assert 0 <= queue["oldest_age_s"] < 60
+    assert backoff_s(daemon) < 20
+    with broker:
+        daemon.wait_until(lambda: daemon.call("queue list")[0]["sent"] == 20, 20)
     fake.says("+0")
     assert daemon.stop() == 0
+
+
+def backoff_s(daemon: Daemon) -> float:
+    """Give the seconds until the next try to connect."""
+    return daemon.call("status")["endpoints"][0]["backoff_remaining_s"] or 0.0

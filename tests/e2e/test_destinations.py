@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
+import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.devices import Collector, Device
 from tests.support.link import LinkThread
+from tests.support.mqtt_peer import mqtt_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +60,9 @@ def test_one_copy_per_endpoint_at_the_best_priority(make_daemon: Callable[..., D
     device.publish("x", 1)
     assert device.wait_in_flight_below(1, 10)
     daemon.wait_until(lambda: _depths(daemon) == {"upstream_Pri0": 1, "lab_Pri5": 0}, 10)
+    assert [queue["sent"] for queue in daemon.call("queue list") if queue["depth"] == 0] == [1]
+    (row,) = daemon.call("queue peek", queue="upstream_Pri0")["rows"]
+    assert (row["ttl_s"], row["routes"][0]) == (50, "b")
     record = json.loads((daemon.folder / "lab.jsonl").read_text("utf-8"))
     assert record["device"] == "press-1"
     assert record["properties"] == {"kind": "x"}
@@ -149,15 +156,23 @@ def test_a_device_gets_what_upstream_sends_to_it(
     assert daemon.stop() == 0
 
 
-def test_qos_0_is_stored_unless_it_is_switched_off(make_daemon: Callable[..., Daemon]) -> None:
-    """L-14: the default stores both; off drops QoS 0 while offline, and counts it."""
+def test_qos_0_is_stored_unless_it_is_switched_off(
+    broker: Mosquitto, make_daemon: Callable[..., Daemon]
+) -> None:
+    """L-14: the default stores both; off drops QoS 0 while offline alone, and counts it."""
     events = "devices/press-1/messages/events/"
-    for extra, stored, dropped in (("", 20, 0), ("store_qos0 = false\n", 10, 10)):
-        # The settings end with the [mqtt] section, so the line belongs to it.
-        daemon = make_daemon()
+    off = "store_qos0 = false\n"
+    for extra, upstream, stored, dropped in (
+        ("", None, 20, 0),
+        (off, None, 10, 10),
+        (off, broker.port, 20, 0),
+    ):
+        daemon = make_daemon(upstream=upstream)
         text = daemon.config.read_text("utf-8")
         daemon.config.write_text(text.replace("[mqtt]\n", f"[mqtt]\n{extra}"), "utf-8")
         daemon.start()
+        if upstream:
+            daemon.wait_event("endpoint.link_up")
         for qos in ("0", "1"):
             subprocess.run(
                 [*_client("pub", daemon.mqtt_port, events, qos), "-i", "press-1", "-l"],
@@ -165,7 +180,9 @@ def test_qos_0_is_stored_unless_it_is_switched_off(make_daemon: Callable[..., Da
                 check=True,
                 timeout=10,
             )
-        daemon.wait_until(lambda d=daemon, n=stored: sum(_depths(d).values()) == n, 10)
+        daemon.wait_until(
+            lambda d=daemon, n=stored: sum(q["enqueued"] for q in d.call("queue list")) == n, 10
+        )
         counted = daemon.call("status")["mqtt"]["dropped"]["qos0_offline"]
         assert counted == dropped
         assert daemon.stop() == 0
@@ -191,28 +208,62 @@ def test_a_slow_link_never_makes_a_device_wait(
 
 
 @pytest.mark.timeout(60)
-def test_no_more_than_the_peer_allows_is_unconfirmed(
+async def test_no_more_than_the_peer_allows_is_unconfirmed(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """L-07: a peer that takes 10 without confirming never has an 11th; one connection."""
+    async with mqtt_peer() as peer:
+        peer.acknowledge = False
+        daemon = make_daemon(upstream=peer.port, extra="in_flight_max = 10\n")
+        await asyncio.to_thread(_with_a_backlog, daemon, 200)
+        while len(peer.published) < 200:
+            await peer.until(lambda: bool(peer.unconfirmed))
+            peer.confirm()
+        peer.confirm()
+        empty = partial(daemon.wait_until, lambda: set(_depths(daemon).values()) == {0}, 10)
+        await asyncio.to_thread(empty)
+        assert peer.unconfirmed_most == 10
+        assert peer.connects == 1
+        assert await asyncio.to_thread(daemon.stop) == 0
+
+
+def _with_a_backlog(daemon: Daemon, rows: int) -> None:
+    daemon.start()
+    device = Device("press-1", daemon.mqtt_port)
+    for number in range(rows):
+        device.publish("x", number)
+    assert device.wait_in_flight_below(1, 10)
+    device.close()
+
+
+def test_a_hub_with_one_route_keeps_what_it_cannot_send_and_says_by_what_rules(
     broker: Mosquitto, make_daemon: Callable[..., Daemon]
 ) -> None:
-    """L-06, L-07: a small window drains the whole backlog over one connection."""
+    """L-06: 25 messages wait for the link; one command shows store, caps and times to live."""
     with LinkThread(broker.port) as link:
         link.cut()
-        daemon = make_daemon(upstream=link.port)
-        text = daemon.config.read_text("utf-8")
-        daemon.config.write_text(
-            text.replace('type = "mqtt"\n', 'type = "mqtt"\nin_flight_max = 10\n'), "utf-8"
-        )
-        daemon.start()
+        daemon = make_daemon(upstream=link.port, top='manifest = "m.json"')
+        _manifest(daemon, {"all": "FROM /messages/* INTO $upstream"})
+        _with_a_backlog(daemon, 25)
+        assert _depths(daemon) == {"upstream": 25}
         collector = Collector(broker.port)
-        device = Device("press-1", daemon.mqtt_port)
-        for number in range(200):
-            device.publish("x", number)
-        assert device.wait_in_flight_below(1, 10)
         link.restore()
-        wanted = {("press-1", "x", number) for number in range(200)}
-        assert collector.wait_for(wanted, 20) == set()
-        links = [line for line in daemon.log if line["event"] == "endpoint.link_up"]
-        assert len(links) == 1
-        device.close()
+        assert collector.wait_for({("press-1", "x", number) for number in range(25)}, 20) == set()
         collector.close()
+        command = [sys.executable, "-m", "edgehub", "--config", str(daemon.config)]
+        shown = subprocess.run(
+            [*command, "config", "show", "--running", "--json"],
+            cwd=daemon.folder,
+            capture_output=True,
+            check=True,
+            timeout=15,
+        )
+        document = json.loads(shown.stdout)
+        assert document["running"] is True
+        derived, settings = document["derived"], document["settings"]
+        assert (daemon.folder / derived["database"]).is_file()
+        assert (derived["global_ttl_s"], derived["routes"]) == (7200, 1)
+        assert derived["manifest"].endswith("m.json")
+        assert settings["store.bytes_max"]["value"] == 1 << 30
+        assert settings["manifest"]["origin"] == "file"
         assert daemon.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,3 +85,17 @@ def test_a_damaged_file_is_survived(make_daemon: Callable[..., Daemon]) -> None:
     events = [line["event"] for line in daemon.log if line.get("level") == "error"]
     assert events == ["store.damage_found", "store.damage_set_aside"]
     assert daemon.stop() == 0
+
+
+def test_a_folder_that_is_taken_away_ends_the_hub(make_daemon: Callable[..., Daemon]) -> None:
+    """What is sent afterwards is not acknowledged; the hub says why and ends within seconds."""
+    daemon = make_daemon().start()
+    device = Device("press-1", daemon.mqtt_port)
+    device.publish("status", 0)
+    assert device.wait_in_flight_below(1, 10)
+    shutil.rmtree(daemon.folder / "data")
+    device.publish("status", 1)
+    assert "queue.db was removed" in daemon.wait_event("store.file_gone", 10)["error"]
+    assert daemon.wait() == 1
+    assert len(device.acked) == 1
+    device.close()

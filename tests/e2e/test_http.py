@@ -171,7 +171,7 @@ def test_a_refused_row_is_a_dead_letter_and_blocks_nobody(
 
 @pytest.mark.parametrize("order", ["strict", "skip"])
 def test_a_row_that_is_refused_for_now(make_hub: MakeDaemon, order: str) -> None:
-    """P-03: 5 is refused three times; strict keeps it first, skip lets 6 to 20 pass."""
+    """P-03: 5 is refused three times; strict keeps it first, skip lets 6 to 20 pass, by route."""
     refused = 0
 
     def judge(arrival: Arrival) -> int:
@@ -183,14 +183,18 @@ def test_a_row_that_is_refused_for_now(make_hub: MakeDaemon, order: str) -> None
 
     routes = {
         "alarm": {"route": "FROM /messages/* WHERE kind='alarm' INTO $upstream", "priority": 0},
-        "rest": {"route": "FROM /messages/* INTO $upstream", "priority": 7},
+        "rest": {"route": "FROM /messages/* INTO $upstream", "priority": 7, "order": order},
     }
+    other = {"strict": "skip", "skip": "strict"}[order]
     with HttpCollector(judge) as peer:
-        daemon, device = make_hub(upstream=peer.port, options=f'order = "{order}"', routes=routes)
+        daemon, device = make_hub(upstream=peer.port, options=f'order = "{other}"', routes=routes)
         bodies = [str(number) for number in range(5, 21)]
-        assert device.post("press-1", batch_of(bodies), headers=BATCH_HEADERS)[0] == 204
+        assert device.post("press-1", batch_of(bodies[:10]), headers=BATCH_HEADERS)[0] == 204
         assert peer.wait_for(lambda: refused >= 2, 10)
         began = peer.arrivals[-1].at
+        assert device.post("press-1", batch_of(bodies[10:]), headers=BATCH_HEADERS)[0] == 204
+        if order == "skip":
+            assert peer.wait_for(lambda: len(peer.accepted) == 15, 1)
         assert device.post("press-1", b"alarm", headers={"iothub-app-kind": "alarm"})[0] == 204
         assert peer.wait_for(lambda: peer.arrivals[-1].body == "alarm", 5)
         assert peer.arrivals[-1].at - began < 1

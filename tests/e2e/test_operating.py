@@ -13,12 +13,13 @@ import pytest
 from tests.support.devices import Collector, Device
 from tests.support.http_collector import HttpCollector
 from tests.support.link import LinkThread
+from tests.support.mosquitto import Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.daemon import Daemon
-    from tests.support.mosquitto import Mosquitto
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 
@@ -172,6 +173,20 @@ def test_a_purge_asks_first_and_is_told_in_the_journal(offline: Hub) -> None:
     )
 
 
+def test_a_move_beyond_a_limit_is_said_before_and_after(offline: Hub) -> None:
+    """Rows join a full queue by command; whoever gives it knows what the next message costs."""
+    config = offline.daemon.config
+    config.write_text(config.read_text("utf-8") + "[store]\nqueue_rows_max = 20\n", "utf-8")
+    offline.run("config", "reload")
+    move = ("queue", "move", "upstream_Pri0", "upstream_Pri7")
+    assert "beyond its limit of queue rows?" in offline.run(*move, code=2).stderr
+    assert offline.ask(*move, "--dry-run")["exceeds"] == ["queue rows"]
+    assert offline.ask("queue", "move", "upstream_Pri0", "upstream_Pri1", "--yes")["exceeds"] == []
+    told = offline.run("queue", "move", "upstream_Pri1", "upstream_Pri7", "--yes").stderr
+    assert "beyond the limit of queue rows of upstream_Pri7" in told
+    assert offline.depths()["upstream_Pri7"] == 23
+
+
 def test_orphaned_rows_move_to_an_endpoint_that_is_served(
     broker: Mosquitto, make_daemon: Callable[..., Daemon]
 ) -> None:
@@ -201,6 +216,7 @@ def test_orphaned_rows_move_to_an_endpoint_that_is_served(
         "rows": 5,
         "bytes": row["bytes"] * 5,
         "in_flight": 0,
+        "exceeds": [],
         "dry_run": False,
     }
     assert collector.wait_for({("press-1", "bulk", number) for number in range(5)}, 15) == set()
@@ -252,8 +268,55 @@ def test_a_dead_letter_is_listed_shown_and_released_by_hand(
         daemon.wait_until(lambda: sum(hub.depths().values()) == 0, 10)
         missing = hub.run("queue", "dead", "purge", number, "--yes", code=1)
         assert "1 of them was not there" in missing.stderr
-        events = [event["event"] for event in hub.ask("why", letter["id"])["journal"]["events"]]
+        told = hub.ask("why", letter["id"])["journal"]["events"]
+        events = [event["event"] for event in told]
         assert events == ["enqueued", "retried", "dead_lettered", "requeued", "sent"]
+        sources = [event["ttl_from"] for event in told]
+        assert sources == ["global"] * 3 + ["global, longer by its time as a dead letter"] * 2
+
+
+def test_why_says_what_speaks_against_a_message_over_which_the_broker_closes(
+    tmp_path: Path, make_daemon: Callable[..., Daemon]
+) -> None:
+    """Closes that were counted, over a crash; that it is kept out; and its end as a dead letter."""
+    with Mosquitto(tmp_path / "small", "max_packet_size 1000") as broker:
+        hub = Hub(make_daemon(upstream=broker.port, top='manifest = "manifest.json"'))
+        device = Device("press-1", hub.daemon.mqtt_port)
+        topic = "devices/press-1/messages/events/%24.mid=large&kind=bulk"
+        device.publish_raw(topic, bytes(5000)).wait_for_publish(10)
+
+        def suspected() -> dict[str, Any]:
+            (copy,) = hub.daemon.call("why", id="large")["copies"]
+            return copy["suspected"] or {"closes": 0, "next": None}
+
+        hub.daemon.wait_until(lambda: suspected()["closes"] >= 1, 10)
+        assert (suspected()["next"], suspected()["cleared"]) == ("in_company", False)
+        text = hub.run("why", "large").stdout
+        assert "suspected: the peer has closed the connection" in text
+        assert "next: sent again beside others; after" in text
+        device.close()
+        hub.daemon.wait_until(lambda: suspected()["next"] == "kept_out", 15)
+        found = suspected()
+        assert (found["closes"], found["alone"], found["closes_left"]) == (3, 3, None)
+        hub.daemon.kill()
+        hub.daemon.start()
+        # What was counted before the crash is there, and one close more is enough.
+        hub.daemon.wait_until(lambda: suspected()["next"] == "kept_out", 15)
+        assert suspected()["closes"] == 4
+        assert hub.ask("queue", "peek", "upstream_Pri7")["rows"][0]["state"] == "kept_out"
+        hub.daemon.wait_until(lambda: suspected()["quiet_left_s"] is not None, 10)
+        assert 15 < suspected()["quiet_left_s"] <= 30
+        text = hub.run("why", "large").stdout
+        assert "in upstream_Pri7: kept_out" in text
+        assert "4 times with it first of those in flight, 4 times with nothing else" in text
+        assert "next: not sent: a dead letter once a connection without it confirms" in text
+        device = Device("press-1", hub.daemon.mqtt_port)
+        device.publish("bulk", 1)
+        hub.daemon.wait_until(lambda: sum(hub.depths().values()) == 0, 15)
+        device.close()
+        (letter,) = hub.ask("why", "large")["dead_letters"]
+        assert (letter["kind"], letter["reason"]) == ("rejected", "connection closed")
+        assert hub.daemon.stop() == 0
 
 
 def test_each_queue_says_when_it_was_served_and_when_it_will_be_empty(
@@ -270,6 +333,8 @@ def test_each_queue_says_when_it_was_served_and_when_it_will_be_empty(
         assert queue["unserved_s"] < 10
         assert queue["drain"] == {"state": "empty", "seconds": 0.0}
         link.cut()
+        # Until the hub has noticed, a row that it hands over counts as served.
+        daemon.wait_until(lambda: daemon.call("status")["endpoints"][0]["state"] != "up", 10)
         device.publish("bulk", 1)
         assert device.wait_in_flight_below(1, 10)
         daemon.wait_until(

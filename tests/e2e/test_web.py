@@ -14,6 +14,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from edgehub.devices.token_file import Role, Token, changing_tokens
+from edgehub.web.figures import LIMITS
 from tests.support.certificates import Authority
 from tests.support.daemon import Daemon
 from tests.support.devices import Device
@@ -142,6 +143,7 @@ def test_every_figure_has_a_sample(hub: tuple[Daemon, Api]) -> None:
         "edgehub_queue_oldest_expires_seconds",
         "edgehub_queue_unserved_seconds",
         "edgehub_send_failures_total",
+        *(f"edgehub_{name}" for name, _, _ in LIMITS),
     }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import socket
 import stat
+import subprocess
 
 import pytest
 
@@ -236,3 +238,19 @@ def test_no_daemon_is_said_with_a_hint(tmp_path):
     """Without a hub the call fails at once."""
     with pytest.raises(DaemonUnreachableError, match="is it running"):
         call(tmp_path / "none.sock", "status")
+
+
+@pytest.fixture
+def volume(tmp_path):
+    """Mount a volume on which no file can be made."""
+    options = ["-o", "size=1m,nr_inodes=1"]
+    subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", tmp_path], check=True)
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+async def test_a_volume_without_inodes_is_told_from_want_of_rights(volume):
+    """The hint is about what is missing."""
+    with pytest.raises(StartupError, match="free space or inodes"):
+        await ControlServer(volume / "c.sock", {}).open()

@@ -104,6 +104,16 @@ async def test_each_device_has_its_session(tmp_path, broker):
         assert (status["sessions"], status["lanes"]["losses"]) == (2, 0)
 
 
+async def test_a_packet_that_the_broker_cannot_take_holds_nobody_up(tmp_path):
+    """P-10: Mosquitto says how much it takes; what is larger is a dead letter at once."""
+    with Mosquitto(tmp_path / "small", "max_packet_size 1000") as small:
+        async with listening(small.port) as upstream, running(tmp_path, small.port) as hub:
+            await send(hub, "t9-a", b"1", bytes(2000), b"2", b"3")
+            assert await hear(upstream, 3) == [b"1", b"2", b"3"]
+            await until(lambda: hub.status()["store"]["dead_letter_rows"] == 1)
+            assert hub.status()["affinity"]["lanes"]["losses"] == 0
+
+
 @pytest.mark.parametrize("on_behalf", [False, True])
 async def test_a_lost_devices_rows_wait_or_take_the_hubs_session(tmp_path, broker, on_behalf):
     """Never the device's own; an election lets what waited go."""

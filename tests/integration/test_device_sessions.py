@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 import paho.mqtt.publish as paho_publish
@@ -50,9 +51,9 @@ class Bench:
             message=lambda _device, packet: self.messages.put_nowait(packet),
         )
 
-    def send(self, session: DeviceSession, number: int) -> None:
-        """Send a row."""
-        row = a_row(number)
+    def send(self, session: DeviceSession, number: int, size: int = 1) -> None:
+        """Send a row with a body of so many bytes."""
+        row = a_row(number, body=bytes(size))
         session.send(row, TOPIC, lambda _row, result: self.results.put_nowait(result))
 
     def _ended(self, _device: str, end: End, _reason: str) -> None:
@@ -121,6 +122,167 @@ async def test_a_lost_broker_settles_what_is_under_way(tmp_path):
     with pytest.raises(SessionError):
         await session.open()
     assert not session.is_open
+
+
+class StrictPeer:
+    """Speaks MQTT 5 to one device, confirms on request, and ends the session over what it forbids.
+
+    Attributes:
+        unconfirmed: Packet ids of PUBLISHes without PUBACK, by connection the newest.
+        most: The largest number of them.
+    """
+
+    def __init__(self, connack: bytes, *, bytes_max: int = 2**20) -> None:
+        self._connack = connack
+        self._bytes_max = bytes_max
+        self._changed = asyncio.Event()
+        self.connects = 0
+        self.unconfirmed: list[int] = []
+        self.most = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle one connection."""
+        self.unconfirmed.clear()
+        self._writer = writer
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                first, content = await _packet(reader)
+                if first >> 4 == 1:
+                    self.connects += 1
+                    writer.write(self._connack)
+                elif len(content) > self._bytes_max:
+                    writer.write(b"\xe0\x02\x95\x00")
+                    break
+                elif first >> 4 == 3:
+                    at = 2 + int.from_bytes(content[:2], "big")
+                    self.unconfirmed.append(int.from_bytes(content[at : at + 2], "big"))
+                    self.most = max(self.most, len(self.unconfirmed))
+                self._changed.set()
+        writer.close()
+        await writer.wait_closed()
+
+    async def until_unconfirmed(self, count: int) -> None:
+        """Wait for so many PUBLISHes without PUBACK."""
+        while len(self.unconfirmed) < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def confirm(self) -> None:
+        """Confirm what has come."""
+        mids, self.unconfirmed = self.unconfirmed, []
+        self._writer.write(b"".join(b"\x40\x02" + mid.to_bytes(2, "big") for mid in mids))
+
+
+async def _packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    first = (await reader.readexactly(1))[0]
+    length = shift = 0
+    while True:
+        byte = (await reader.readexactly(1))[0]
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return first, await reader.readexactly(length)
+
+
+@pytest.fixture
+async def listen():
+    """Give a function that lets a strict peer listen; gives its port."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(peer: StrictPeer) -> int:
+            server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
+            stack.callback(server.close)
+            return server.sockets[0].getsockname()[1]
+
+        yield start
+
+
+async def test_the_peers_receive_maximum_is_kept(listen):
+    """200 rows through a peer that allows 10: never 11 unconfirmed, one connection (L-07)."""
+    peer = StrictPeer(b"\x20\x06\x00\x00\x03\x21\x00\x0a")
+    bench = Bench(await listen(peer))
+    session = bench.session()
+    await session.open()
+    for number in range(200):
+        bench.send(session, number + 1)
+    assert session.in_flight == 200
+    assert session.unsent_bytes() > 190 * len(TOPIC)
+    async with asyncio.timeout(10):
+        for confirmed in range(0, 200, 10):
+            await peer.until_unconfirmed(10)
+            peer.confirm()
+            results = [await bench.results.get() for _ in range(10)]
+            assert set(results) == {DELIVERED}
+            assert session.in_flight == 190 - confirmed
+    assert (peer.most, peer.connects) == (10, 1)
+    await session.close()
+    # What waits for room has left nobody: it comes again like what is under way.
+    await session.open()
+    for number in range(15):
+        bench.send(session, number + 1)
+    await session.close()
+    results = [bench.results.get_nowait() for _ in range(15)]
+    assert {result.kind for result in results} == {FailureKind.AWAY}
+    assert session.in_flight == 0
+
+
+async def test_what_is_too_large_for_the_peer_never_leaves(listen):
+    """P-10: measured as a whole, by what the peer has said; the rows around it go."""
+    peer = StrictPeer(b"\x20\x08\x00\x00\x05\x27\x00\x00\x03\xe8")
+    bench = Bench(await listen(peer))
+    session = bench.session()
+    await session.open()
+    fits = 1000 - 3 - 2 - len(TOPIC) - 2 - 1
+    for number, size in enumerate((10, fits + 1, fits, 10)):
+        bench.send(session, number + 1, size)
+    async with asyncio.timeout(10):
+        await peer.until_unconfirmed(3)
+        peer.confirm()
+        results = [await bench.results.get() for _ in range(4)]
+    assert [result.kind for result in results] == [FailureKind.TOO_LARGE, None, None, None]
+    assert results[0].reason == "packet of 1001 bytes, the peer takes 1000"
+    assert bench.ends == []
+    await session.close()
+
+
+async def test_a_peer_that_ends_the_session_over_a_packet_names_it_by_its_code(listen):
+    """P-10: it did not say how much it takes; the largest row is it, and does not come again."""
+    peer = StrictPeer(b"\x20\x03\x00\x00\x00", bytes_max=1000)
+    bench = Bench(await listen(peer))
+    session = bench.session()
+    await session.open()
+    for number, size in enumerate((10, 2000, 900)):
+        bench.send(session, number + 1, size)
+    async with asyncio.timeout(10):
+        results = [await bench.results.get() for _ in range(3)]
+        await bench.ended.wait()
+    assert [result.kind for result in results] == [
+        FailureKind.TOO_LARGE,
+        FailureKind.AWAY,
+        FailureKind.AWAY,
+    ]
+    assert "packet of 20" in results[0].reason
+    assert bench.ends == [End.LOST]
+
+
+async def test_no_row_is_to_blame_for_a_question_that_is_too_large(listen):
+    """P-10: what was asked beside the rows was larger than all of them; a known limit is kept."""
+    peer = StrictPeer(b"\x20\x03\x00\x00\x00", bytes_max=1000)
+    bench = Bench(await listen(peer))
+    session = bench.session()
+    await session.open()
+    bench.send(session, 1, 900)
+    session.publish(b"$iothub/twin/PATCH/properties/reported/?$rid=1", bytes(3000))
+    async with asyncio.timeout(10):
+        assert (await bench.results.get()).kind is FailureKind.AWAY
+        await bench.ended.wait()
+    strict = StrictPeer(b"\x20\x08\x00\x00\x05\x27\x00\x00\x03\xe8")
+    session = Bench(await listen(strict)).session()
+    await session.open()
+    with pytest.raises(SessionError, match="the peer takes 1000"):
+        session.publish(b"t", bytes(3000))
+    assert session.is_open
+    await session.close()
 
 
 async def test_messages_to_the_device_come_over_its_session(bench, broker):

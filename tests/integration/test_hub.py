@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import aiomqtt
 import pytest
 
+from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
 from edgehub.errors import ConfigError, StartupError
 from edgehub.hub import Hub
@@ -63,11 +64,15 @@ def _depths(hub: Hub) -> dict[str, int]:
     return {queue["id"]: queue["depth"] for queue in hub.status()["queues"]}
 
 
-async def _advance_until(clock: ManualClock, hub: Hub, wanted: dict[str, int]) -> None:
-    # The clean-up's turn is due on the manual clock, its transaction is done by a real disk.
+async def _advance_until(
+    clock: ManualClock, hub: Hub, wanted: dict[str, int], *, folder: Path
+) -> None:
+    # The clean-up's turn is due on the manual clock, its transaction is done by a real disk: what
+    # is asked here is answered by the thread that does all that was asked of the file before.
     async with asyncio.timeout(10):
         while _depths(hub) != wanted:
             await clock.advance(0.5)
+            await asyncio.to_thread(call, folder / "data" / "control.sock", "dead list")
 
 
 async def test_rows_expire_by_their_deadline_not_by_their_place(tmp_path: Path) -> None:
@@ -85,14 +90,24 @@ async def test_rows_expire_by_their_deadline_not_by_their_place(tmp_path: Path) 
             "timeToLiveSecs": 5,
         },
     }
+    out = tmp_path / "out.jsonl"
     async with _running(_settings(tmp_path, routes), clock) as hub:
         await _publish(hub, [b"a"], "kind=long")
         await _publish(hub, [b"b"] * 5, "kind=short")
         assert _depths(hub) == {"upstream_Pri2": 6}
+        began_s = clock.monotonic()
         await clock.advance(10)
-        await _advance_until(clock, hub, {"upstream_Pri2": 1})
+        await _advance_until(clock, hub, {"upstream_Pri2": 1}, folder=tmp_path)
+        assert clock.monotonic() - began_s <= 20
         queue = hub.status()["queues"][0]
         assert queue["expired"] == 5
+        # The time to live of these ends while nobody is there to clean up.
+        await _publish(hub, [b"c"] * 5, "kind=short")
+    await clock.advance(6)
+    settings = _settings(tmp_path, routes, upstream={"type": "file", "path": out})
+    async with _running(settings, clock) as hub:
+        await _advance_until(clock, hub, {"upstream_Pri2": 0}, folder=tmp_path)
+    assert [json.loads(line)["body"] for line in out.read_text("utf-8").splitlines()] == ["a"]
 
 
 async def test_a_step_of_the_wall_clock_expires_nothing(tmp_path: Path) -> None:
@@ -103,12 +118,19 @@ async def test_a_step_of_the_wall_clock_expires_nothing(tmp_path: Path) -> None:
     }
     async with _running(_settings(tmp_path, routes), clock) as hub:
         await _publish(hub, [b"a"] * 3)
-        clock.step_wall(365 * 86_400_000)
-        await clock.advance(30)
-        assert _depths(hub) == {"upstream_Pri1": 3}
-        clock.step_wall(-2 * 365 * 86_400_000)
-        await clock.advance(31)
-        await _advance_until(clock, hub, {"upstream_Pri1": 0})
+        for step_ms, age_s in ((365 * 86_400_000, 24), (-2 * 365 * 86_400_000, 48)):
+            clock.step_wall(step_ms)
+            for _ in range(4):
+                await clock.advance(6)
+                # Answered by the thread that would have deleted them.
+                await asyncio.to_thread(call, tmp_path / "data" / "control.sock", "dead list")
+            (queue,) = hub.status()["queues"]
+            assert (queue["depth"], queue["expired"]) == (3, 0)
+            assert queue["oldest_age_s"] == pytest.approx(age_s, abs=1)
+        await clock.advance(13)
+        began_s = clock.monotonic()
+        await _advance_until(clock, hub, {"upstream_Pri1": 0}, folder=tmp_path)
+        assert clock.monotonic() - began_s <= 10
 
 
 async def test_hub_time_goes_on_over_a_restart_within_a_boot(tmp_path: Path) -> None:
@@ -125,7 +147,7 @@ async def test_hub_time_goes_on_over_a_restart_within_a_boot(tmp_path: Path) -> 
         assert _depths(hub) == {"upstream_Pri1": 1}
         assert hub.status()["queues"][0]["oldest_age_s"] == pytest.approx(40, abs=1)
         await clock.advance(21)
-        await _advance_until(clock, hub, {"upstream_Pri1": 0})
+        await _advance_until(clock, hub, {"upstream_Pri1": 0}, folder=tmp_path)
 
 
 async def test_queues_that_no_route_names_any_more_are_adopted(tmp_path: Path) -> None:
@@ -139,7 +161,7 @@ async def test_queues_that_no_route_names_any_more_are_adopted(tmp_path: Path) -
     settings = _settings(tmp_path, new, upstream={"type": "file", "path": out})
     async with _running(settings, clock) as hub:
         await _publish(hub, [b"new"])
-        await _advance_until(clock, hub, {"upstream_Pri1": 0, "upstream_Pri4": 0})
+        await _advance_until(clock, hub, {"upstream_Pri1": 0, "upstream_Pri4": 0}, folder=tmp_path)
     bodies = {json.loads(line)["body"] for line in out.read_text("utf-8").splitlines()}
     assert bodies == {"old", "new"}
 
@@ -160,7 +182,7 @@ async def test_rows_of_an_endpoint_that_is_gone_are_orphans(tmp_path: Path) -> N
     out = tmp_path / "lab.jsonl"
     lab_file = {"type": "file", "path": out}
     async with _running(_settings(tmp_path, rest, endpoints={"lab": lab_file}), clock) as hub:
-        await _advance_until(clock, hub, {"lab": 0})
+        await _advance_until(clock, hub, {"lab": 0}, folder=tmp_path)
     assert json.loads(out.read_text("utf-8"))["body"] == "a"
 
 

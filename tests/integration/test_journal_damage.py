@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
+from edgehub.message import DEFAULT_PRIORITY
 from edgehub.store import Store, StoreOptions
 from tests.support.journal import journaling, state_copy
 from tests.support.journal_page import check_equation, queue_of, read_folder
+from tests.support.spoiling import roots_of, spoil
 from tests.support.stores import LAB, P0, P2, P7, a_result, crash_copy, read_all, running
 
 if TYPE_CHECKING:
@@ -79,6 +81,44 @@ async def test_what_is_lost_has_a_line_and_the_equation_closes(tmp_path: Path) -
     assert (queue_of(lost), lost["count"], lost["bytes"]) == (("upstream", 2), rows, size)
     assert lost["time"].startswith("2023-11-15")
     assert {queue: figures for (_, queue), figures in check_equation(lines).items()} == depths
+
+
+@pytest.mark.parametrize("names_too", [False, True])
+async def test_the_equation_closes_without_the_list_of_tables(
+    tmp_path: Path, *, names_too: bool
+) -> None:
+    """Nothing is lost then; rows whose queue is not known any more leave it, and join another."""
+    path, clock = tmp_path / "queue.db", ManualClock()
+    async with journaling(path, clock=clock) as it:
+        await it.hub.stored(300, a_result(P0))
+        await it.hub.stored(50, a_result(P7, endpoint_id=LAB))
+        await it.end()
+        depths = it.depths()
+    roots = roots_of(path)
+    spoil(path, 1)
+    if names_too:
+        path.with_name("queue.db.tables").unlink()
+        for name in ("queue", "sqlite_autoindex_queue_1"):
+            spoil(path, roots[name])
+    async with journaling(path, clock=clock) as it:
+        assert it.hub.store.damage is not None
+        assert it.hub.store.damage.salvaged_rows == 350
+        await it.end()
+        await it.journal.write_out(close=True)
+        assert it.journal.statistics().corrections == 0
+        now = {
+            (name, None if priority == DEFAULT_PRIORITY else priority): figures
+            for (name, priority), figures in it.depths().items()
+        }
+    lines = read_folder(it.folder)
+    lost = {queue_of(line): line["count"] for line in lines if line["event"] == "lost"}
+    if names_too:
+        assert lost == {queue: rows for queue, (rows, _) in depths.items()}
+        assert sorted(rows for rows, _ in now.values()) == [50, 300]
+    else:
+        assert lost == {}
+        assert now == depths
+    assert {queue: figures for (_, queue), figures in check_equation(lines).items()} == now
 
 
 async def test_losses_are_told_once_over_a_crash_of_that_start(tmp_path: Path) -> None:

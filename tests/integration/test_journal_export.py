@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -442,6 +443,21 @@ def test_exported_segments_make_room_first(tmp_path: Path) -> None:
     assert found.not_exported == 2
     assert found.not_exported_bytes == sizes[0] + sizes[1]
     assert len(found.kept) == 1
+
+
+def test_the_journal_takes_a_share_of_a_small_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of it, whatever the bound: what waits to be sent needs the rest."""
+    segments = segments_in(tmp_path, 4)
+    size = sum([segment.bytes for segment in segments.closed()])
+    usage = shutil.disk_usage(tmp_path)
+    small = usage._replace(total=10 * (size - 1))
+    monkeypatch.setattr("edgehub.journal.retention.disk_usage", lambda _: small)
+    bounds = Bounds(keep_days=999, bytes_max=1 << 30)
+    found = drop_segments(segments, ExportBook(tmp_path / "exports.json"), bounds, today=DAY)
+    assert found.bytes_max == size - 1
+    assert (len(found.kept), found.not_exported) == (3, 1)
 
 
 def test_a_target_that_got_nothing_is_not_listed(tmp_path: Path) -> None:

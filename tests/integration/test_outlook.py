@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiomqtt
@@ -173,3 +174,19 @@ async def test_a_queue_shows_when_its_first_row_expires_at_once(tmp_path: Path) 
         await publish(hub, "alarm", 1)
         status = await asyncio.to_thread(call, path, "status")
         assert status["queues"][0]["oldest_expires_in_s"] == pytest.approx(86_400)
+
+
+async def test_a_queue_shows_when_its_new_oldest_row_expires_at_once(tmp_path: Path) -> None:
+    """The one before it has left, or aged by time without power: no old figure is shown."""
+    clock = ManualClock()
+    async with running(tmp_path, clock) as hub:
+        await publish(hub, "bulk", 1)
+        await clock.advance(100)
+        await publish(hub, "bulk", 1)
+        path = tmp_path / "data" / "control.sock"
+        (listed,) = await asyncio.to_thread(call, path, "queue list")
+        assert listed["oldest_expires_in_s"] == pytest.approx(800)
+        ask = partial(call, path, "queue purge", queue="upstream_Pri7", through=1)
+        assert (await asyncio.to_thread(ask))["rows"] == 1
+        (listed,) = await asyncio.to_thread(call, path, "queue list")
+        assert (listed["depth"], listed["oldest_expires_in_s"]) == (1, pytest.approx(900))

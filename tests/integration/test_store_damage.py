@@ -73,9 +73,9 @@ def root_page(path: Path, name: str) -> int:
 
 
 def set_aside(path: Path) -> list[str]:
-    """List the files that were set aside, without their logs."""
+    """List the files that were set aside, without what lay beside them."""
     found = path.parent.glob(f"{path.name}.damaged-*")
-    return sorted(each.name for each in found if not each.name.endswith("-wal"))
+    return sorted(each.name for each in found if not each.name.endswith(("-wal", ".tables")))
 
 
 async def filled(path: Path) -> None:
@@ -186,7 +186,8 @@ async def test_a_file_that_is_no_database_any_more_is_set_aside(tmp_path: Path) 
     """Where nothing can be read, the hub starts empty, says that more may be lost, and works."""
     path = tmp_path / "q.db"
     await filled(path)
-    spoil(path, 1)
+    path.write_bytes(os.urandom(path.stat().st_size))
+    path.with_name("q.db.tables").unlink()
     async with running(path) as hub:
         damage = hub.store.damage
         assert damage is not None
@@ -255,6 +256,7 @@ async def test_rows_of_a_queue_without_a_name_are_parked(tmp_path: Path) -> None
     await filled(path)
     spoil(path, root_page(path, "queue"))
     spoil(path, root_page(path, "sqlite_autoindex_queue_1"))
+    path.with_name("q.db.tables").unlink()
     async with running(path) as hub:
         names = {queue.id: queue.statistics().depth for queue in hub.store.queues()}
         assert names == {"salvaged-1": 299, "salvaged-2": 50, "salvaged-3": 50, "salvaged-4": ROWS}
@@ -390,7 +392,7 @@ async def test_a_damaged_file_that_still_has_a_log_is_saved_with_it(tmp_path: Pa
     copy.with_name("q.db.lock").write_text('{"state":"open","damage":"met by the last hub"}')
     async with running(copy) as hub:
         assert len(await read_all(hub.queue(P0))) == 329
-    (name,) = {each.name.removesuffix("-wal") for each in copy.parent.glob("*.damaged-*")}
+    (name,) = set_aside(copy)
     assert copy.with_name(f"{name}-wal").exists()
 
 

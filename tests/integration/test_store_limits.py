@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.message import Refusal
+from edgehub.settings import Settings, StoreSettings
 from edgehub.store import Caps, Overflow, StoreOptions
+from edgehub.storing import store_options
 from tests.support.stores import (
     LAB,
     P0,
@@ -172,19 +174,48 @@ async def test_the_worst_priority_gives_way_first(tmp_path: Path) -> None:
         await exact(hub)
 
 
+async def test_the_oldest_gives_way_whatever_its_priority(tmp_path: Path) -> None:
+    """Drop oldest: the order is that of arrival over all queues of the hub, alarms included."""
+    options = limited(Overflow.DROP_OLDEST, rows=30)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        await hub.stored(5, a_result(P0))
+        await hub.stored(10, a_result(P7))
+        await hub.stored(15, a_result(P2, endpoint_id=LAB))
+        await hub.stored(8, a_result(P7))
+        assert await waiting(hub, P0) == []
+        assert await waiting(hub, P7) == [b"body-%d" % n for n in (*range(8, 15), *range(30, 38))]
+        await hub.stored(10, a_result(P7))
+        assert hub.queue(P2, LAB).statistics().depth == 12
+        assert await waiting(hub, P7) == [b"body-%d" % n for n in range(30, 48)]
+        assert not [refusal for _, refusal in hub.settled if refusal]
+        await exact(hub)
+
+
 async def test_what_has_expired_goes_first(tmp_path: Path) -> None:
     """By value: nothing that still counts leaves while expired rows take the room."""
     async with running(tmp_path / "q.db", options=limited(rows=20)) as hub:
-        await hub.stored(10, a_result(P0, ttl_s=500))
+        # A round of clean-up was there a moment before they expire, so another one is not due.
+        await hub.stored(10, a_result(P0, ttl_s=20.5))
         await hub.stored(10, a_result(P7))
-        await hub.clock.advance(480.0)
-        expired = hub.queue(P0).statistics().expired_total
-        await hub.clock.advance(20.0)
-        hub.send_many(10 - expired, a_result(P2))
+        for seconds in (5, 5, 5, 5, 0.8):
+            await hub.clock.advance(seconds)
+            await hub.store.read(lambda _: None)
+        assert hub.queue(P0).statistics().depth == 10
+        hub.send_many(10, a_result(P2))
         await hub.store.flush()
         assert hub.queue(P7).statistics().dropped_total == 0
         assert len(await waiting(hub, P7)) == 10
         assert hub.queue(P0).statistics().expired_total == 10
+        await exact(hub)
+
+
+async def test_a_full_queue_takes_its_room_from_itself(tmp_path: Path) -> None:
+    """A queue at its own limit loses its own oldest row, not a worse one of another queue."""
+    async with running(tmp_path / "q.db", options=limited(queue_rows=10)) as hub:
+        await hub.stored(10, a_result(P7))
+        await hub.stored(14, a_result(P2))
+        assert await waiting(hub) == [b"body-%d" % n for n in range(14, 24)]
+        assert await waiting(hub, P7) == [b"body-%d" % n for n in range(10)]
         await exact(hub)
 
 
@@ -267,12 +298,16 @@ async def test_shared_messages_join_whole_or_lose_single_copies(tmp_path: Path) 
 
 
 async def test_nothing_is_dropped_without_caps(tmp_path: Path) -> None:
-    """S-17: without caps everything that is acknowledged is queued, at every moment."""
-    async with running(tmp_path / "q.db") as hub:
-        for minute in range(1, 31):
+    """S-17: 3 h at one a second, without caps: each minute as many are queued as were taken."""
+    options = store_options(Settings(store=StoreSettings(bytes_max=0, free_bytes_min=0)))
+    async with running(tmp_path / "q.db", options=options) as hub:
+        for minute in range(1, 181):
             await hub.stored(60)
             await hub.clock.advance(60)
             assert hub.queue().statistics().depth == 60 * minute == len(hub.accepted)
+        await exact(hub)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        assert bodies(await read_all(hub.queue())) == [b"body-%d" % n for n in range(10_800)]
 
 
 @pytest.mark.scaled

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,9 +28,12 @@ from tests.support.stores import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edgehub.message import Row
     from tests.support.stores import Harness
 
 pytestmark = pytest.mark.integration
+
+SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 
 LINGER = StoreOptions(commit_linger_ms=1000)
 
@@ -59,6 +64,28 @@ async def test_full_group_does_not_wait(tmp_path: Path) -> None:
         await hub.until_settled(1024)
 
 
+async def test_events_of_rows_that_were_never_written_share_a_commit(tmp_path: Path) -> None:
+    """S-05: one message at a time, each confirmed soon: after five lingers one commit has all."""
+    plan = FaultPlan()
+    options = StoreOptions(commit_linger_ms=1000, journal=True)
+    async with running(
+        tmp_path / "q.db", options=options, database_type=faulty_database(plan)
+    ) as hub:
+        await started(hub)
+        plan.statements.clear()
+        begun: list[int] = []
+        for _ in range(11):
+            hub.send()
+            rows = await read_all(hub.queue())
+            for tenth in range(5):
+                await hub.clock.advance(0.1)
+                await hub.store.read(lambda _: None)
+                if tenth == 0:
+                    hub.queue().confirm(rows)
+            begun.append(len([sql for sql in plan.statements if sql.startswith("BEGIN")]))
+    assert begun == [0] * 10 + [1]
+
+
 async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written(
     tmp_path: Path,
 ) -> None:
@@ -87,6 +114,52 @@ async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written
         assert (figures.depth, figures.enqueued_total, figures.sent_total) == (0, 50, 50)
         assert hub.store.statistics().early_rows_total == 50
         assert hub.store.statistics().pending_bytes == 0
+
+
+@pytest.mark.scaled
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("round_trip_s", [0.05, 0.35, 0.75, 2.0])
+async def test_a_message_costs_a_write_only_where_the_link_is_slow(
+    tmp_path: Path, round_trip_s: float, journal: bool
+) -> None:
+    """S-05: 10 messages a second: no row is written that is confirmed in time.
+
+    Several rows are always on their way, so one was always confirmed a moment before and one will
+    be a moment later. With a journal a commit in five seconds has its events; without it none is
+    left.
+    """
+    seconds = 3600 if SOAK else 40
+    plan = FaultPlan()
+    options = StoreOptions(commit_linger_ms=1000, journal=journal)
+    flying: deque[tuple[float, list[Row]]] = deque()
+    async with running(
+        tmp_path / "q.db", options=options, database_type=faulty_database(plan)
+    ) as hub:
+        await started(hub)
+        plan.statements.clear()
+        for _ in range(seconds * 10):
+            hub.send(a_message(body=bytes(120)))
+            now_s = hub.clock.monotonic()
+            flying.append((now_s + round_trip_s, await read_all(hub.queue())))
+            await hub.clock.advance(0.1)
+            await hub.store.read(lambda _: None)
+            while flying and flying[0][0] <= hub.clock.monotonic():
+                hub.queue().confirm(flying.popleft()[1])
+        begun = len([sql for sql in plan.statements if sql.startswith("BEGIN")])
+        stored = len([sql for sql in plan.statements if sql.startswith("INSERT INTO q_")])
+        if round_trip_s < 1:
+            # Hub time is stored every ten minutes, with the rows of that moment.
+            moments = seconds // 600
+            assert hub.store.statistics().early_rows_total >= seconds * 10 - 10 * (1 + moments)
+            assert stored <= moments
+            assert begun <= (seconds // 5 + 1 if journal else 0) + 2 * moments
+        else:
+            assert hub.store.statistics().committed_rows_total >= seconds * 10 - 30
+            assert stored <= seconds + 1
+            assert begun <= 2 * seconds + 2
+        settled = [token for token, _ in hub.settled]
+        assert len(settled) >= seconds * 10 - 10
+        assert sorted(settled) == settled
 
 
 async def test_rows_not_confirmed_in_time_are_committed(tmp_path: Path) -> None:
@@ -172,6 +245,55 @@ async def test_shared_message_waits_for_its_commit(tmp_path: Path) -> None:
         assert not queue.has_ready()
         await hub.store.flush()
         assert bodies(await read_all(queue)) == [b"body-1", b"body-2"]
+
+
+async def test_a_group_that_goes_on_keeps_its_order_and_its_barriers(tmp_path: Path) -> None:
+    """Rows that were confirmed are forgotten; the others wait their own time, shared ones too."""
+    async with running(tmp_path / "q.db", options=LINGER) as hub:
+        await started(hub)
+        hub.send()
+        await hub.clock.advance(0.5)
+        hub.send()
+        queue = hub.queue()
+        rows = await read_all(queue)
+        queue.confirm(rows[:1])
+        hub.send(None, a_result(P2), a_result(P0, endpoint_id=LAB))
+        hub.send()
+        await hub.clock.advance(0.51)
+        await hub.store.read(lambda _: None)
+        assert hub.accepted == [0]
+        assert await read_all(queue) == []
+        hub.send()
+        queue.give_back(rows[1:], attempted=False)
+        assert bodies(await read_all(queue)) == [b"body-1"]
+        await hub.clock.advance(0.5)
+        await hub.until_settled(5)
+        assert hub.accepted == [0, 1, 2, 3, 4]
+        assert await hub.count(queue) == (4, queue.statistics().bytes)
+        assert bodies(await read_all(queue)) == [b"body-2", b"body-3", b"body-4"]
+        assert hub.store.statistics().commits_total == 2
+
+
+async def test_a_queue_whose_rows_were_all_confirmed_goes_on(tmp_path: Path) -> None:
+    """The group stays open for a row of another queue; what joins it afterwards is stored."""
+    path = tmp_path / "q.db"
+    async with running(path, options=LINGER) as hub:
+        await started(hub)
+        hub.send(None, a_result(P0))
+        hub.queue(P0).confirm(await read_all(hub.queue(P0)))
+        hub.send(None, a_result(P0))
+        await hub.clock.advance(0.5)
+        hub.send(None, a_result(P2))
+        hub.queue(P0).confirm(await read_all(hub.queue(P0)))
+        await hub.clock.advance(0.6)
+        await hub.store.read(lambda _: None)
+        hub.send(None, a_result(P0))
+        await hub.clock.advance(0.5)
+        await hub.until_settled(4)
+        assert hub.accepted == [0, 1, 2, 3]
+    async with running(path) as hub:
+        assert bodies(await read_all(hub.queue(P0))) == [b"body-3"]
+        assert bodies(await read_all(hub.queue(P2))) == [b"body-2"]
 
 
 async def test_held_rows_that_are_not_stored_yet_come_later(tmp_path: Path) -> None:

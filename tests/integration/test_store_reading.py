@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ from tests.support.stores import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from edgehub.message import Row
 
 pytestmark = pytest.mark.integration
 
@@ -72,14 +75,55 @@ async def test_confirmation_delays_do_not_repeat_rows(tmp_path: Path) -> None:
         assert seen == [f"body-{n}".encode() for n in range(1200)]
 
 
+@pytest.mark.parametrize("cache_bytes", [1, 20_000, 16 << 20])
+async def test_rows_confirmed_while_others_are_read_come_once(
+    tmp_path: Path, cache_bytes: int
+) -> None:
+    """D-01: batches of 10 with a producer, confirmed out of step, stored or not: each row once."""
+    rng = random.Random(cache_bytes)
+    seen: list[bytes] = []
+    options = StoreOptions(cache_bytes_max=cache_bytes)
+    async with running(tmp_path / "queue.db", options=options) as hub:
+        await hub.stored(1000)
+        queue = hub.queue()
+        flying: list[list[Row]] = []
+        while len(seen) < 10_000:
+            if len(hub.sent) < 10_000:
+                hub.send_many(min(rng.choice([0, 10, 30]), 10_000 - len(hub.sent)))
+            rows = await queue.read_batch(10, 1 << 20)
+            seen += bodies(rows)
+            flying.append(rows)
+            while len(flying) > rng.choice([0, 1, 3]):
+                queue.confirm(flying.pop(rng.randrange(len(flying))))
+            if not rows or rng.random() < 0.1:
+                # Up to 30 ms, so that some confirmations are stored meanwhile and most are not.
+                await hub.clock.advance(rng.choice([0.0, 0.01, 0.03]))
+                await hub.store.read(lambda _: None)
+        for rows in flying:
+            queue.confirm(rows)
+        await hub.store.flush()
+        assert await read_all(queue) == []
+        assert queue.statistics().depth == 0
+        assert queue.statistics().sent_total == 10_000
+    assert seen == [b"body-%d" % number for number in range(10_000)]
+
+
 async def test_identical_payloads_are_different_rows(tmp_path: Path) -> None:
-    """D-02: four equal messages are four deliveries with four ids."""
-    async with running(tmp_path / "queue.db") as hub:
+    """D-02: four equal messages are four deliveries with four ids, also after a restart."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
         for _ in range(4):
             hub.send(a_message(body=b"\x00"))
         await hub.store.flush()
         rows = await read_all(hub.queue())
-        assert len({row.message.message_id for row in rows}) == 4
+        ids = [row.message.message_id for row in rows]
+        assert len(ids) == len(set(ids)) == 4
+        hub.queue().give_back(rows, attempted=False)
+    async with running(path) as hub:
+        rows = await read_all(hub.queue())
+        assert [row.message.message_id for row in rows] == ids
+        hub.queue().confirm(rows)
+        assert await read_all(hub.queue()) == []
 
 
 async def test_backlog_beyond_the_cache_comes_from_the_file(tmp_path: Path) -> None:
@@ -117,8 +161,9 @@ async def test_returned_rows_come_first_in_their_old_order(tmp_path: Path) -> No
         queue.confirm(rows[:6])
         for row in reversed(rows[6:]):
             queue.give_back([row], attempted=False)
-        again = await read_all(queue)
-        assert bodies(again) == [f"body-{n}".encode() for n in range(6, 30)]
+        for first in range(6, 30, 4):
+            again = await queue.read_batch(4, 1 << 20)
+            assert bodies(again) == [f"body-{n}".encode() for n in range(first, first + 4)]
 
 
 async def test_attempts_survive_a_restart(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from edgehub.store.database import Database
 from tests.support.stores import LAB, P0, P2, a_result, bodies, read_all, running
 
 if TYPE_CHECKING:
@@ -31,12 +33,15 @@ async def test_checkpoint_beyond_the_rows_is_repaired(tmp_path: Path) -> None:
     async with running(path) as hub:
         await hub.stored(4, a_result(P0))
     tamper(path, "UPDATE queue SET checkpoint = checkpoint + 2000")
-    async with running(path) as hub:
-        assert hub.store.statistics().checkpoint_repaired_total == 1
-        await hub.stored(5, a_result(P0))
-        rows = await read_all(hub.queue(P0))
-        assert len(rows) == 9
-        assert hub.queue(P0).statistics().checkpoint == rows[0].offset - 1
+    with capture_logs() as logs:
+        async with running(path) as hub:
+            assert hub.store.statistics().checkpoint_repaired_total == 1
+            await hub.stored(5, a_result(P0))
+            rows = await read_all(hub.queue(P0))
+            assert len(rows) == 9
+            assert hub.queue(P0).statistics().checkpoint == rows[0].offset - 1
+    (told,) = [line for line in logs if line["event"] == "store.checkpoint_repaired"]
+    assert (told["log_level"], told["checkpoint_before"], told["priority"]) == ("warning", 2000, 0)
     async with running(path) as hub:
         assert hub.store.statistics().checkpoint_repaired_total == 0
 
@@ -47,16 +52,19 @@ async def test_checkpoint_of_an_emptied_queue_is_repaired(tmp_path: Path) -> Non
     async with running(path) as hub:
         await hub.stored(3)
     tamper(path, "DELETE FROM q_1", "UPDATE queue SET checkpoint = 995", "DELETE FROM boot")
-    async with running(path) as hub:
-        figures = hub.store.statistics()
-        assert (figures.checkpoint_repaired_total, figures.zone_repaired_total) == (1, 1)
-        assert (figures.rows, figures.bytes) == (0, 0)
-        await hub.stored(3)
-        rows = await read_all(hub.queue())
-        assert len(rows) == 3
-        hub.queue().confirm(rows)
-        await hub.store.flush()
-        assert hub.queue().statistics().depth == 0
+    with capture_logs() as logs:
+        async with running(path) as hub:
+            figures = hub.store.statistics()
+            assert (figures.checkpoint_repaired_total, figures.zone_repaired_total) == (1, 1)
+            assert (figures.rows, figures.bytes) == (0, 0)
+            await hub.stored(3)
+            rows = await read_all(hub.queue())
+            assert len(rows) == 3
+            hub.queue().confirm(rows)
+            await hub.store.flush()
+            assert hub.queue().statistics().depth == 0
+    (told,) = [line for line in logs if line["event"] == "store.checkpoint_repaired"]
+    assert told["checkpoint_before"] == 995
 
 
 async def test_missing_queue_table_is_made_again(tmp_path: Path) -> None:
@@ -66,11 +74,14 @@ async def test_missing_queue_table_is_made_again(tmp_path: Path) -> None:
         await hub.stored(3)
         await hub.stored(2, a_result(P0))
     tamper(path, "DROP TABLE q_1")
-    async with running(path) as hub:
-        assert hub.queue().statistics().depth == 0
-        await hub.stored(3)
-        assert len(await read_all(hub.queue())) == 3
-        assert len(await read_all(hub.queue(P0))) == 2
+    with capture_logs() as logs:
+        async with running(path) as hub:
+            assert hub.store.statistics().damage is None
+            assert hub.queue().statistics().depth == 0
+            await hub.stored(3)
+            assert len(await read_all(hub.queue())) == 3
+            assert len(await read_all(hub.queue(P0))) == 2
+    assert "store.queue_table_missing" in [line["event"] for line in logs]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +145,24 @@ async def test_figures_are_the_same_after_a_restart(tmp_path: Path) -> None:
             assert getattr(after, name) == getattr(before, name)
 
 
+class CountingDatabase(Database):
+    """Counts what SQLite does until the first group can be committed."""
+
+    steps = 0
+
+    class connection_type(sqlite3.Connection):  # noqa: N801 - stands in for an attribute
+        """Has SQLite report every thousand steps of its machine."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            CountingDatabase.steps = 0
+            self.set_progress_handler(self._count, 1000)
+
+        def _count(self) -> int:
+            CountingDatabase.steps += 1000
+            return 0
+
+
 async def test_start_does_not_read_the_rows(tmp_path: Path) -> None:
     """R-06: start-up cost does not depend on the backlog; memory neither."""
     path = tmp_path / "q.db"
@@ -153,7 +182,9 @@ async def test_start_does_not_read_the_rows(tmp_path: Path) -> None:
     )
     connection.commit()
     connection.close()
-    async with running(path) as hub:
+    async with running(path, database_type=CountingDatabase) as hub:
+        # Thousands for the schema, 10 000 rows of one queue, and its zones; never all rows.
+        assert CountingDatabase.steps < 150_000
         assert hub.queue().statistics().depth == 300_001
         assert hub.store.statistics().zone_repaired_total == 0
         rows = await hub.queue().read_batch(10, 1 << 20)

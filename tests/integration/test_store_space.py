@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreError
-from edgehub.message import UPSTREAM, Refusal
+from edgehub.message import UPSTREAM, FailureKind, Refusal
 from edgehub.store import Caps, Overflow, Store, StoreOptions
 from tests.support.journal import journaling
 from tests.support.journal_page import check_copies, check_equation, read_folder
@@ -22,12 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.stores import Harness
+
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root"),
 ]
 
 BODY_BYTES = 2000
+DISK_BYTES = 12 * 2**20
+SLACK_BYTES = 256 * 1024
+"""What the log may be longer, and pages emptier, than was known when the volume was looked at."""
 
 
 @pytest.fixture
@@ -35,9 +41,29 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """Mount an empty disk of 12 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], check=True)
+    options = f"size={DISK_BYTES}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
     yield folder
     subprocess.run(["umount", folder], check=True)
+
+
+def occupy(disk: Path, *, free: int) -> None:
+    """Have a foreign file leave only so much space."""
+    with (disk / "foreign").open("ab", buffering=0) as file:
+        file.write(bytes(max(0, disk_usage(disk).free - free) // 4096 * 4096))
+
+
+async def looked(hub: Harness) -> None:
+    """Wait until the volume has been looked at again."""
+    await hub.clock.advance(5)
+    await hub.store.read(lambda _: None)
+
+
+async def stored_large(hub: Harness, count: int) -> None:
+    """Hand in messages that have a page each, and wait until all have their answer."""
+    for _ in range(count):
+        hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
+    await hub.store.flush()
 
 
 async def test_the_log_alone_never_fills_a_small_disk(disk: Path) -> None:
@@ -143,25 +169,110 @@ async def test_a_read_only_disk_is_said_at_the_start(disk: Path) -> None:
         assert len(await read_all(hub.queue())) == 5
 
 
-async def test_a_share_of_the_volume_counts_what_is_stored(disk: Path) -> None:
+@pytest.mark.parametrize("percent", [20, 75])
+async def test_a_share_of_the_volume_counts_what_is_stored(disk: Path, percent: int) -> None:
     """S-10: a store that fits stays, though little is free; the share is of the whole volume."""
-    options = StoreOptions(caps=Caps(bytes_percent=75, overflow=Overflow.REJECT_NEW))
-    cap = disk_usage(disk).total * 75 // 100
+    options = StoreOptions(caps=Caps(bytes_percent=percent, overflow=Overflow.REJECT_NEW))
+    cap = disk_usage(disk).total * percent // 100
+    stored_bytes = min(cap * 9 // 10, DISK_BYTES // 3)
     async with running(disk / "q.db", options=options) as hub:
-        while hub.store.statistics().bytes < cap * 4 // 10:
-            hub.send_many(1, a_result(P2))
-            for _ in range(50):
-                hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
-            await hub.store.flush()
+        await hub.store.flush()
+        while hub.store.statistics().bytes < stored_bytes:
+            await stored_large(hub, 50)
         stored = hub.queue().statistics().depth
         assert len(hub.accepted) == stored
-    foreign = disk / "foreign"
-    foreign.write_bytes(bytes(max(0, disk_usage(disk).free - 2 * 2**20)))
+    occupy(disk, free=2 * 2**20)
     async with running(disk / "q.db", options=options) as hub:
+        # Until the volume has been looked at once, nothing is known of it.
+        await hub.store.flush()
         assert hub.queue().statistics().depth == stored
         await hub.stored(20, a_result(P2))
         assert len(hub.accepted) == 20
         assert hub.store.statistics().limits == []
+        if percent == 20:
+            while len(hub.accepted) == len(hub.settled):
+                await stored_large(hub, 50)
+                assert hub.store.statistics().bytes <= cap
+            (reached,) = hub.store.statistics().limits
+            assert (reached.cap, reached.queue) == ("hub bytes", None)
+            assert cap - BODY_BYTES - 200 < hub.store.statistics().bytes <= cap
+
+
+FLOORS = [
+    (Caps(free_bytes_min=1 << 40), DISK_BYTES // 10),  # of a small volume a tenth
+    (Caps(free_bytes_min=2**20), 2**20),
+    (Caps(free_percent=50), DISK_BYTES // 2),
+    (Caps(free_percent=25, free_bytes_min=2**20), DISK_BYTES // 4),
+    (Caps(free_percent=1, free_bytes_min=2**20), 2**20),
+]
+
+
+@pytest.mark.parametrize(("caps", "floor"), FLOORS)
+async def test_rows_leave_so_much_of_the_disk_free(disk: Path, caps: Caps, floor: int) -> None:
+    """In bytes, as a share, or the higher of both: rows take what is above it, and no more."""
+    options = StoreOptions(caps=replace(caps, overflow=Overflow.REJECT_NEW))
+    async with running(disk / "q.db", options=options) as hub:
+        await hub.store.flush()
+        for _ in range(40):
+            refused = len(hub.settled) - len(hub.accepted)
+            while len(hub.settled) - len(hub.accepted) == refused:
+                await stored_large(hub, 20)
+                assert disk_usage(disk).free > floor - SLACK_BYTES
+            await looked(hub)
+        # Pages that are in the log alone will make the file longer.
+        pages = await hub.scalar("PRAGMA page_count")
+        to_come = pages * 4096 - (disk / "q.db").stat().st_size
+        assert disk_usage(disk).free - to_come < floor + SLACK_BYTES
+        statistics = hub.store.statistics()
+        assert statistics.commit_failures_total == 0
+        assert [reached.cap for reached in statistics.limits] == ["free disk space"]
+
+
+async def test_space_that_comes_and_goes_counts_at_once(disk: Path) -> None:
+    """What others write is seen within 5 s, and so is what they delete."""
+    caps = Caps(free_bytes_min=2**20, overflow=Overflow.REJECT_NEW)
+    async with running(disk / "q.db", options=StoreOptions(caps=caps)) as hub:
+        await stored_large(hub, 100)
+        occupy(disk, free=2**20)
+        await looked(hub)
+        await stored_large(hub, 100)
+        assert len(hub.accepted) == 100
+        (disk / "foreign").unlink()
+        await looked(hub)
+        await stored_large(hub, 100)
+        assert len(hub.accepted) == 200
+
+
+async def test_space_inside_the_file_is_used_first(disk: Path) -> None:
+    """What was delivered leaves room in the file, and rows that fit there need no disk."""
+    caps = Caps(free_bytes_min=2**20, overflow=Overflow.REJECT_NEW)
+    async with running(disk / "q.db", options=StoreOptions(caps=caps)) as hub:
+        await stored_large(hub, 1500)
+        hub.queue().confirm(await read_all(hub.queue()))
+        await hub.store.flush()
+        pages = await hub.scalar("PRAGMA page_count")
+        occupy(disk, free=2**20)
+        await looked(hub)
+        await stored_large(hub, 200)
+        assert len(hub.accepted) == 1700
+        assert await hub.scalar("PRAGMA page_count") == pages
+
+
+async def test_a_full_disk_is_left_where_the_file_has_room(disk: Path) -> None:
+    """The log has taken the last of the space: moved into the file, it has room again."""
+    async with running(disk / "q.db") as hub:
+        await stored_large(hub, 1500)
+        hub.queue().confirm(await read_all(hub.queue()))
+    async with running(disk / "q.db") as hub:
+        for _ in range(15):
+            await hub.stored(1)
+        occupy(disk, free=0)
+        for number in range(16, 101):
+            hub.send()
+            await hub.until(lambda n=number: len(hub.accepted) == n, tick_s=0.1, within_s=30)
+        assert hub.store.statistics().commit_failures_total > 0
+        assert hub.store.statistics().failing is None
+        assert disk_usage(disk).free == 0
 
 
 async def test_a_floor_of_free_space_keeps_commits_from_failing(disk: Path) -> None:
@@ -263,3 +374,39 @@ async def test_a_disk_that_turns_read_only_loses_nothing(disk_image: Path) -> No
         assert hub.store.damage is None
         assert bodies(await read_all(hub.queue())) == [b"body-%d" % n for n in range(200)]
         await hub.stored(1, a_result(P2))
+
+
+async def give_up(hub: Harness, count: int) -> None:
+    """Hand in so many large messages, and make dead letters of those before meanwhile."""
+    for _ in range(0, count, 50):
+        for row in await read_all(hub.queue()) if hub.sent else ():
+            hub.queue().dead_letter(row, FailureKind.REJECTED, "no")
+        await stored_large(hub, 50)
+
+
+async def test_dead_letters_take_a_share_of_a_small_disk(disk: Path) -> None:
+    """S-11: a peer that refuses all costs a tenth of the volume; messages are still taken."""
+    async with running(disk / "q.db") as hub:
+        await give_up(hub, 6000)
+        statistics = hub.store.statistics()
+        assert 0 < statistics.dead_letter_bytes <= DISK_BYTES // 10
+        assert statistics.commit_failures_total == 0
+        assert len(hub.accepted) == 6000
+
+
+async def test_the_floor_holds_whatever_rows_become(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-11: rows that stay as dead letters give back no room, so the store never fills the disk."""
+    monkeypatch.setattr("edgehub.store.dead_letters.VOLUME_SHARE", 1)
+    options = StoreOptions(caps=Caps(free_bytes_min=DISK_BYTES // 10))
+    async with running(disk / "q.db", options=options) as hub:
+        await give_up(hub, 6000)
+        assert hub.store.statistics().commit_failures_total == 0
+        assert disk_usage(disk).free > DISK_BYTES // 10 - SLACK_BYTES
+        assert {refusal for _, refusal in hub.settled} == {None, Refusal.LIMIT}
+        letters = await hub.store.dead_letters(limit=10_000)
+        await hub.store.release.purge([letter.id for letter in letters])
+        await looked(hub)
+        await stored_large(hub, 10)
+        assert [refusal for _, refusal in hub.settled[-10:]] == [None] * 10

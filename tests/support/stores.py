@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import sqlite3
 from contextlib import asynccontextmanager
@@ -97,9 +98,19 @@ class Harness:
             self._changed.clear()
             await self._changed.wait()
 
-    async def until(self, condition: Callable[[], bool], *, tick_s: float = 0.0) -> None:
-        """Wait for background work; each turn is a round trip to the store's thread."""
+    async def until(
+        self, condition: Callable[[], bool], *, tick_s: float = 0.0, within_s: float = math.inf
+    ) -> None:
+        """Wait for background work; each turn is a round trip to the store's thread.
+
+        Args:
+            condition: Is waited for.
+            tick_s: Hub time that passes in each turn.
+            within_s: More of it must not pass.
+        """
+        end_s = self.clock.monotonic() + within_s
         while not condition():
+            assert self.clock.monotonic() <= end_s, "it took too much of hub time"
             if tick_s:
                 await self.clock.advance(tick_s)
             await self.store.read(lambda conn: conn.execute("SELECT 1").fetchone())
@@ -151,9 +162,9 @@ async def running(
 
 
 def crash_copy(path: Path, directory: Path) -> Path:
-    """Copy database, log and the word beside them as a power cut would leave them."""
+    """Copy database, log and what else lies beside them as a power cut would leave them."""
     directory.mkdir(parents=True, exist_ok=True)
-    for suffix in ("", "-wal", ".lock"):
+    for suffix in ("", "-wal", ".lock", ".tables"):
         source = path.with_name(path.name + suffix)
         if source.exists():
             shutil.copyfile(source, directory / source.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 PROBLEM = "application/problem+json"
+SAMPLE = re.compile(r"^(\w+)(\{[^\n]*\})? (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,13 @@ class Api:
     def __init__(self, port: int, token: str | None = None) -> None:
         self.port = port
         self.token = token
+
+    def metrics(self) -> dict[str, float]:
+        """Scrape; gives the samples by name and labels."""
+        answer = self.get("/metrics")
+        assert answer.status == 200
+        found = SAMPLE.findall(answer.body.decode())
+        return {name + labels: float(value) for name, labels, value in found}
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """Ask; a body is sent as JSON, underscores in names of headers stand for hyphens."""

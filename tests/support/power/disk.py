@@ -118,6 +118,8 @@ class Disk:
             case Kind.OPEN:
                 file = self._names.get(path, FOLDER)
                 if file is FOLDER:
+                    # Its number may have been that of a file which is gone.
+                    self._files.pop(record.inode, None)
                     self._folders[record.inode] = path or "."
                 else:
                     self._files[record.inode] = file

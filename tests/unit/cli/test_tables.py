@@ -1,7 +1,11 @@
 """Tables: whole on a pipe, nothing taken for markup."""
 
+import pytest
+
 from edgehub.cli.manifest import _print_difference
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.queue import body, properties, sender
+from edgehub.cli.status import _endpoint_text
+from edgehub.cli.tables import counted, new_table, print_table, printable
 from edgehub.cli.why import _print
 
 
@@ -38,6 +42,8 @@ def test_one_of_a_kind_is_no_plural(capsys):
         "device": "d",
         "module": None,
         "orphaned": False,
+        "suspected": None,
+        "narrow_rows": 1,
         "endpoint_state": None,
         "routes": ["r"],
         "ttl_s": None,
@@ -102,3 +108,41 @@ def test_one_is_not_many():
         "1 segment",
         "2 segments",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "text"),
+    [
+        ("down", 7.4, "up: down, refused, next try in 7 s"),
+        ("closed", 3599, "up: closed, refused, next window in 60 min"),
+        ("closed", 21_600, "up: closed, refused, next window in 6.0 h"),
+        ("closed", 39_523_539, "up: closed, refused, next window in 457.4 days"),
+    ],
+)
+def test_a_wait_for_the_link_is_told_in_words_that_fit(state, seconds, text):
+    """A closed endpoint waits for its window, which may be far away."""
+    endpoint = {
+        "id": "up",
+        "state": state,
+        "reason": "refused",
+        "backoff_remaining_s": seconds,
+        "rate_bytes_s_max": None,
+        "drain_eta_seconds": None,
+    }
+    assert _endpoint_text(endpoint) == text
+
+
+HOSTILE = "a\x1b[31mred\x07\u202etxt\r\x9b2J"
+
+
+def test_nothing_that_a_device_wrote_steers_the_terminal(capsys):
+    """Names, values and reasons come from devices and peers; control characters are escaped."""
+    assert printable("snö ✓ 温度") == "snö ✓ 温度"
+    assert printable(HOSTILE) == r"a\x1b[31mred\x07\u202etxt\r\x9b2J"
+    table = new_table("name")
+    table.add_row(HOSTILE + "\nsecond line")
+    print_table(table)
+    row = {"device": HOSTILE, "module": None, "properties": {"p": HOSTILE}, "body": HOSTILE}
+    out = capsys.readouterr().out + sender(row) + properties(row) + body(row)
+    assert [each for each in out if not each.isprintable() and each != "\n"] == []
+    assert "second line" in out.splitlines()[2]

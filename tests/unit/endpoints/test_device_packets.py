@@ -21,6 +21,14 @@ from edgehub.endpoints.device_packets import (
 
 STREAM_5 = (
     (b"\x20\x03\x00\x00\x00", Connack(code=0)),
+    (
+        b"\x20\x11\x00\x00\x0e\x21\x00\x0a\x24\x01\x12\x00\x01d\x27\x00\x00\x04\x00",
+        Connack(code=0, receive_maximum=10, packet_bytes_max=1024),
+    ),
+    (
+        b"\x20\x0d\x00\x87\x0a\x1f\x00\x01n\x26\x00\x01a\x00\x00",
+        Connack(code=0x87),
+    ),
     (b"\x90\x04\x00\x07\x00\x01", Suback(mid=7, code=1)),
     (b"\x40\x02\x01\x02", Puback(mid=258)),
     (b"\x40\x03\x01\x02\x97", Puback(mid=258, code=0x97)),
@@ -59,6 +67,17 @@ def test_what_a_server_never_sends_is_refused():
     for raw in (b"\x10\x00", b"\xe0\x00", b"\x30\xff\xff\xff\xff", b"\x40\x81\x80\x80\x01"):
         with pytest.raises(PacketError):
             PacketParser(version=4).feed(raw)
+
+
+@pytest.mark.parametrize(
+    "properties", ["21 0000", "27 00000000", "21 00", "7f 00", "12 0005 64", "26 0001 61"]
+)
+def test_an_answer_to_connect_that_says_nonsense_is_refused(properties):
+    """A bound of zero, a property that is unknown there, one that is cut off."""
+    said = bytes.fromhex(properties)
+    raw = bytes((0x20, len(said) + 3, 0, 0, len(said))) + said
+    with pytest.raises(PacketError):
+        PacketParser(version=5).feed(raw)
 
 
 def test_packets_are_built_as_the_standard_has_them():

@@ -139,18 +139,20 @@ def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) 
     choice = Choice(aging_s)
     now = 0.0
     offset = 0
+    at = 0
     waits_since: dict[int, float] = {}
     for _ in range(data.draw(st.integers(1, 80), "batches")):
-        for at in data.draw(st.sets(st.integers(0, count - 1)), "arrivals") | {0}:
+        for place in data.draw(st.sets(st.integers(0, count - 1)), "arrivals") | {0}:
             offset += 1
-            queue = queues[at]
+            queue = queues[place]
             assert isinstance(queue, MemoryQueue)
             queue.put(a_row(offset))
-            lanes[at].waits_since = min(lanes[at].waits_since, now)
-            waits_since.setdefault(at, now)
+            lanes[place].waits_since = min(lanes[place].waits_since, now)
+            waits_since.setdefault(place, now)
         lane, _ = choice.next(lanes, now, ())
         assert lane is not None
-        at = lanes.index(lane)
+        before, at = at, lanes.index(lane)
+        assert 0 in (before, at)  # the best queue, which always has rows, has every second batch
         queue = queues[at]
         assert isinstance(queue, MemoryQueue)
         queue.rows.pop(0)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.message import DELIVERED, FailureKind, SendResult
-from edgehub.pump.poison import HURRIED_CLOSES_MAX, HURRIED_ROWS_MAX, KEPT_OUT_MAX
+from edgehub.pump.poison import (
+    HURRIED_CLOSES_MAX,
+    HURRIED_ROWS_MAX,
+    KEPT_OUT_MAX,
+    SUSPECTS_MAX,
+    NextStep,
+    Suspicion,
+)
 from edgehub.pump.pump import CULPRIT_RETRY_S
 from tests.support.endpoints import StalledEndpoint
 from tests.support.memory_queue import a_row
@@ -227,3 +234,85 @@ async def test_a_link_that_is_lost_is_not_hurried(start: Start) -> None:
     endpoint.cut("no way")
     await bench.settle()
     assert CULPRIT_RETRY_S not in endpoint.hints
+
+
+async def test_what_speaks_against_a_row_is_told_at_each_step(start: Start) -> None:
+    """In company, alone, kept out: how often, how often more, and for how long."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1, device="d1"), a_row(2, device="d2"))
+
+    async def closes() -> Suspicion | None:
+        endpoint.cut(result=CLOSED)
+        await bench.settle()
+        endpoint.revive()
+        await bench.settle()
+        return bench.pump.suspicion(1)
+
+    def told(step: NextStep, closes: int, alone: int, left: int | None) -> Suspicion:
+        return Suspicion(
+            closes=closes,
+            alone=alone,
+            cleared=False,
+            next=step,
+            closes_left=left,
+            quiet_left_s=None,
+        )
+
+    await bench.settle()
+    assert bench.pump.suspicion(1) is None
+    assert await closes() == told(NextStep.IN_COMPANY, 1, 0, 2)
+    assert await closes() == told(NextStep.IN_COMPANY, 2, 0, 1)
+    assert bench.pump.narrow_rows == 0
+    assert await closes() == told(NextStep.ALONE, 3, 0, 3)
+    assert bench.pump.narrow_rows == 2
+    assert bench.pump.suspicion(2) is None
+    assert await closes() == told(NextStep.ALONE, 4, 1, 2)
+    assert await closes() == told(NextStep.ALONE, 5, 2, 1)
+    assert await closes() == told(NextStep.KEPT_OUT, 6, 3, None)
+    assert list(endpoint.pending) == [2]
+    endpoint.settle(2, SendResult(FailureKind.REJECTED, "no"))
+    await bench.settle()
+    await bench.clock.advance(10)
+    found = bench.pump.suspicion(1)
+    assert found is not None
+    assert found.quiet_left_s == pytest.approx(20, abs=1)
+    await bench.clock.advance(21)
+    assert bench.pump.suspicion(1) is None
+    assert [offset for offset, *_ in queue.dead] == [2, 1]
+
+
+async def test_a_row_that_left_another_way_begins_anew(start: Start) -> None:
+    """Refused in words after two closes: should it come again, nothing speaks against it."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await bench.settle()
+    for _ in range(2):
+        endpoint.cut(result=CLOSED)
+        endpoint.revive()
+        await bench.settle()
+    endpoint.settle(1, SendResult(FailureKind.REJECTED, "no"))
+    await bench.settle()
+    assert [offset for offset, *_ in queue.dead] == [1]
+    assert bench.pump.suspicion(1) is None
+
+
+async def test_suspects_are_bounded(start: Start) -> None:
+    """A link that closes now and then while rows expire: the oldest are forgotten."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    last = SUSPECTS_MAX + 20
+    for number in range(1, last + 1):
+        queue.put(a_row(number, expires_ms=bench.clock.boottime_ms() + 100))
+        await bench.settle()
+        endpoint.cut(result=CLOSED)
+        await bench.clock.advance(1)
+        endpoint.revive()
+        await bench.settle()
+    assert queue.dead == []
+    told = [number for number in range(1, last + 1) if bench.pump.suspicion(number) is not None]
+    assert told == list(range(21, last + 1))

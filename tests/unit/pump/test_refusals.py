@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from edgehub.message import (
     DELIVERED,
@@ -134,12 +135,16 @@ async def test_a_refused_row_delays_only_its_sender_in_its_queue(start: Start) -
 
 
 async def test_order_skip_lets_later_rows_pass(start: Start) -> None:
-    """With skip 6..20 are delivered before 5, once each (P-03)."""
+    """With skip 6..20 are delivered before 5, once each, also those that come later (P-03)."""
     endpoint = FlakyEndpoint({5: [LATER, LATER, LATER]})
     bench = start(endpoint)
     bench.rules = DeliveryRules(order=Order.SKIP)
     queue = bench.queue()
-    queue.put(*(a_row(offset) for offset in range(5, 21)))
+    queue.put(*(a_row(offset) for offset in range(5, 15)))
+    await bench.settle()
+    queue.put(*(a_row(offset) for offset in range(15, 21)))
+    await bench.settle()
+    assert queue.confirmed == [*range(6, 21)]
     await bench.clock.advance(12)
     assert queue.confirmed == [*range(6, 21), 5]
     assert endpoint.received.count(6) == 1
@@ -314,3 +319,25 @@ async def test_a_refusal_of_an_earlier_row_lengthens_the_hold(start: Start) -> N
     endpoint.settle(2)
     await bench.settle()
     assert queue.confirmed == [1, 2]
+
+
+async def test_a_peer_that_refuses_everything_does_not_fill_the_log(start: Start) -> None:
+    """At most 20 lines a minute; rows that were left out are counted in the next one."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+
+    async def refuse(numbers: range) -> None:
+        for number in numbers:
+            queue.put(a_row(number))
+            await bench.settle()
+            endpoint.settle(number, REFUSED)
+            await bench.settle()
+
+    with capture_logs() as logs:
+        await refuse(range(1, 101))
+        await bench.clock.advance(61)
+        await refuse(range(101, 102))
+    lines = [line for line in logs if line["event"] == "pump.rows_dead_lettered"]
+    assert [line["rows"] for line in lines] == [1] * 20 + [81]
+    assert {line["reason"] for line in lines} == {"no such topic"}

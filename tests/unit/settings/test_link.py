@@ -31,6 +31,7 @@ def test_windows_are_cron_expressions() -> None:
     [
         ({"open_at": ["0 25 * * *"]}, "Bad hour in '0 25 [*] [*] [*]'; write minute, hour"),
         ({"open_at": ["hourly"]}, "Wrong number of fields"),
+        ({"open_at": ["0 0 6 * * *"]}, "Wrong number of fields in '0 0 6 [*] [*] [*]'; write"),
         ({"open_at": ["0 0 30 2 *"]}, "Bad day-of-month"),
         ({"open_at": ["0 * * * *"], "open_for_s": 5}, "open_for_s"),
         ({"open_at": ["0 * * * *"], "urgent_priority": 10}, "urgent_priority"),

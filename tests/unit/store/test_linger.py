@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from edgehub.store.group import Group
 from edgehub.store.linger import LINGER_S, Linger
 
 
@@ -54,10 +55,21 @@ def test_linger_that_brings_nothing_stops_for_a_while() -> None:
     assert linger.delay_s(1, now) == LINGER_S
 
 
-def test_fixed_linger_is_kept() -> None:
-    """A fixed linger does not adapt."""
-    linger = Linger(250)
-    assert linger.delay_s(1, 0.0) == linger.delay_s(1000, 9.0) == pytest.approx(0.25)
+def test_a_fixed_linger_is_that_of_the_oldest_row() -> None:
+    """It does not adapt, and what was confirmed meanwhile does not count."""
+
+    class OldGroup(Group):
+        def oldest_ms(self) -> int:
+            """Stand in for rows, which need a whole store."""
+            return 5000
+
+    linger, group = Linger(250), OldGroup()
+    assert linger.delay_s(1, 0.0) == linger.delay_s(1000, 9.0) == 0
+    assert linger.unripe_s(Group(), 5000) == 0
+    assert linger.unripe_s(group, 5000) == pytest.approx(0.25)
+    assert linger.unripe_s(group, 5200) == pytest.approx(0.05)
+    assert linger.unripe_s(group, 5250) == 0
+    assert Linger(0).unripe_s(group, 5000) == 0
 
 
 def test_clock_that_stands_still_says_nothing() -> None:

@@ -78,6 +78,32 @@ def test_queues_and_endpoints_have_their_labels():
     assert found['edgehub_send_failures_total{endpoint="upstream",kind="timeout"}'] == 2
 
 
+def test_limits_that_are_reached_are_named():
+    """S-12, S-20: which, whose, since when, and what it has cost; no sample while none is."""
+    limits = [
+        {"cap": "queue bytes", "queue": "upstream_Pri7", "for_s": 9.5, "dropped": 3, "refused": 0},
+        {"cap": "hub rows", "queue": None, "for_s": 1.0, "dropped": 0, "refused": 8},
+    ]
+    store = {"limits": limits, "checkpoint_repaired_total": 1, "zone_repaired_total": 0}
+    found = samples(text(a_status(store=store)))
+    of_queue, of_hub = 'cap="queue bytes",queue="upstream_Pri7"', 'cap="hub rows",queue=""'
+    assert found[f"edgehub_store_limit_reached_seconds{{{of_queue}}}"] == 9.5
+    assert found[f"edgehub_store_limit_dropped{{{of_queue}}}"] == 3
+    assert found[f"edgehub_store_limit_refused{{{of_hub}}}"] == 8
+    assert found["edgehub_store_checkpoints_repaired_total{}"] == 1
+    assert "edgehub_store_limit_reached_seconds" not in str(samples(text(a_status())))
+
+
+def test_what_is_written_to_disk_is_told_where_the_kernel_says_it():
+    """S-05: bytes, and the same for each byte of rows; elsewhere there is no sample."""
+    written = {"bytes": 4096, "row_bytes": 1024, "per_row_byte": 4.0}
+    found = samples(text(a_status(written=written)))
+    assert found["edgehub_disk_written_bytes_total{}"] == 4096
+    assert found["edgehub_store_write_amplification{}"] == 4
+    unknown = samples(text(a_status(written={"bytes": None, "per_row_byte": None})))
+    assert "edgehub_store_write_amplification{}" not in unknown
+
+
 def test_every_metric_is_described_once_before_its_samples():
     """HELP and TYPE stand in front; counters are named so, and nothing else is."""
     lines = text(a_status()).splitlines()

@@ -1,0 +1,43 @@
+"""Whether files that are written to still have their names: what else is written is gone tomorrow.
+
+On Unix a file that was deleted, or whose folder was, takes writes and syncs for as long as somebody
+has it open. Plain blocking code. Invariant: a check that passes after a commit says that the next
+start will find that commit.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class FilePresence:
+    """Files as they were when they were opened."""
+
+    __slots__ = ("_files",)
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        """Note what the names lead to now; those that lead nowhere are not looked after."""
+        self._files: list[tuple[Path, int, int]] = []
+        for path in paths:
+            with suppress(OSError):
+                status = path.stat()
+                self._files.append((path, status.st_dev, status.st_ino))
+
+    def fault(self) -> str | None:
+        """Say which file is not there any more, None = all are."""
+        for path, device, inode in self._files:
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return f"{path} was removed while it was in use"
+            except OSError:
+                # A disk that fails tells so by itself, by what is written to it.
+                continue
+            if (status.st_ino, status.st_dev) != (inode, device):
+                return f"{path} was replaced by another file while it was in use"
+        return None

@@ -1,0 +1,87 @@
+"""Space that goes back to the disk once a backlog is gone, whichever way it has gone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.store import Caps, StoreOptions
+from tests.support.stores import P0, P2, a_message, a_result, read_all, running
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from tests.support.stores import Harness
+
+pytestmark = [pytest.mark.integration, pytest.mark.scaled]
+
+SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
+ROWS = 60_000 if SOAK else 6000
+TTL_S = 300
+TICK_S = 0.1 if SOAK else 1.0
+"""Hub time that passes while the store's thread does one thing: it has much to do here."""
+
+
+async def drained(hub: Harness) -> None:
+    """Deliver all."""
+    queue = hub.queue()
+    while rows := await queue.read_batch(1000, 1 << 30):
+        queue.confirm(rows)
+    await hub.store.flush()
+
+
+async def expired(hub: Harness) -> None:
+    """Let the time to live end; clean-up follows."""
+    await hub.clock.advance(TTL_S)
+    await hub.until(lambda: not hub.store.statistics().rows, tick_s=TICK_S, within_s=60)
+
+
+async def purged(hub: Harness) -> None:
+    """Have a person remove all."""
+    at: int | None = 0
+    while at is not None:
+        done = await hub.store.removals.take_out(
+            hub.queue(), None, from_offset=at, through=hub.store.last_offset
+        )
+        at = done.next_offset
+
+
+async def displaced(hub: Harness) -> None:
+    """Let a lower limit be set, and something better come in."""
+    hub.store.adjust(check_entire_queue_on_cleanup=True, cache_bytes_max=0, caps=Caps(rows=10))
+    await hub.stored(1, a_result(P0))
+    await hub.until(lambda: hub.store.statistics().rows <= 10, tick_s=1, within_s=60)
+
+
+@pytest.mark.timeout(600 if SOAK else 60)
+@pytest.mark.parametrize("empty", [drained, expired, purged, displaced])
+async def test_free_pages_go_back_to_the_disk(
+    tmp_path: Path, empty: Callable[[Harness], Awaitable[None]]
+) -> None:
+    """S-02: within 15 minutes the file is less than a tenth of its peak, and the log is cut."""
+    path = tmp_path / "q.db"
+    log = tmp_path / "q.db-wal"
+    async with running(path, options=StoreOptions(journal=True)) as hub:
+        for number in range(ROWS):
+            hub.send(a_message(body=bytes(2000)), a_result(P2, ttl_s=TTL_S))
+            if number % 1000 == 0:
+                await hub.store.flush()
+        await hub.store.flush()
+        peak = await hub.scalar("PRAGMA page_count") * 4096
+        assert peak > ROWS * 2000
+        assert log.stat().st_size > 2**20
+        await empty(hub)
+        # A look every 5 s, half a minute of rest, then 64 MiB with every look.
+        await hub.until(
+            lambda: path.stat().st_size < peak / 10 and log.stat().st_size <= 2**19,
+            tick_s=TICK_S,
+            within_s=900,
+        )
+        assert hub.store.statistics().rows <= 10
+        hub.queue().confirm(await read_all(hub.queue()))
+        await hub.stored(5)
+        assert len(await read_all(hub.queue())) == 5
+        assert await hub.scalar("PRAGMA integrity_check") == "ok"

@@ -1,0 +1,53 @@
+"""What `edgehub why` writes of a message over which the peer may have closed the connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgehub.cli.why import suspicion_texts
+
+KEPT_OUT = "not sent: a dead letter once a connection without it confirms another row, or lasts"
+
+
+def _suspected(step: str, **members: object) -> dict[str, object]:
+    return {
+        "closes": 3,
+        "alone": 1,
+        "cleared": False,
+        "next": step,
+        "closes_left": 2,
+        "quiet_left_s": None,
+        **members,
+    }
+
+
+@pytest.mark.parametrize(
+    ("suspected", "expected"),
+    [
+        (
+            _suspected("in_company", closes=1, alone=0),
+            "sent again beside others; after 2 more such closes alone",
+        ),
+        (
+            _suspected("alone"),
+            "sent alone; after 2 more closes kept out of the connection",
+        ),
+        (
+            _suspected("alone", cleared=True, closes_left=1),
+            "sent alone; after 1 more close a dead letter, as a connection without it has worked",
+        ),
+        (
+            _suspected("kept_out", closes_left=None),
+            f"{KEPT_OUT} with nothing else to send",
+        ),
+        (
+            _suspected("kept_out", closes_left=None, quiet_left_s=12.4),
+            f"{KEPT_OUT} for 12 s more with nothing else to send",
+        ),
+    ],
+)
+def test_what_comes_next_is_said(suspected: dict[str, object], expected: str) -> None:
+    """How often the peer has closed, and what it takes until the row is alone, out, or dead."""
+    counts, text = suspicion_texts(suspected)
+    assert text == f"next: {expected}"
+    assert counts.startswith(f"suspected: the peer has closed the connection {suspected['closes']}")
