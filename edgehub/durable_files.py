@@ -32,6 +32,15 @@ def make_folder(path: Path, *, mode: int = 0o777) -> None:
             sync_folder(folder.parent)
 
 
+def make_private_file(path: Path) -> None:
+    """Make a file that nobody else may read, if there is none; before a database opens it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on stable storage."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -16,7 +16,7 @@ import structlog
 
 from edgehub import status
 from edgehub.destinations import Destinations
-from edgehub.endpoints.scheduled import ScheduledEndpoint
+from edgehub.endpoints.scheduled import CLOSED, ScheduledEndpoint
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, Order
 from edgehub.pump.dealing_queue import DealtQueues
 from edgehub.pump.options import PumpOptions
@@ -200,6 +200,13 @@ class Egress:
         served = self._served.get(UPSTREAM)
         return served is not None and served.pump.endpoint.state == "up"
 
+    def next_window_s(self, endpoint_id: EndpointId) -> float | None:
+        """Give the time to the next connection window of a closed endpoint; None = not closed."""
+        served = self._served.get(endpoint_id)
+        if served is None or served.pump.endpoint.state != CLOSED:
+            return None
+        return served.pump.endpoint.retry_in_s
+
     def device_bound_interest(self, device_id: str, wanted: bool) -> None:
         """Have messages to a device relayed, or no more; see `MqttEndpoint.subscribe_device`."""
         if wanted:
@@ -247,6 +254,7 @@ class Egress:
         """
         return [
             status.endpoint_document(served.pump, drain_eta_seconds=drain_s.get(endpoint_id))
+            | {"keeps_windows": getattr(served.pump.endpoint, "keeps_windows", None)}
             | self._platform_document(endpoint_id)
             for endpoint_id, served in sorted(self._served.items())
         ]

@@ -180,6 +180,8 @@ class Hub:
         self._configuration = await asyncio.to_thread(
             read_configuration, self._loaded, hub_id=self._hub_id
         )
+        for warning in self._configuration.warnings:
+            log.warning("hub.configuration_doubtful", warning=warning)
         async with contextlib.AsyncExitStack() as files:
             self._store = await Store.open(
                 settings.data_dir / DATABASE_NAME,

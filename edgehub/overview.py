@@ -54,6 +54,7 @@ class Overview:
             "warnings": [
                 *status.store_warnings(store),
                 *status.parked_warnings(endpoints),
+                *status.window_warnings(endpoints, store.clock),
                 *status.warnings(
                     parts.egress.orphans(),
                     [*map(str, pending), *map(str, manifest.warnings)],

@@ -222,6 +222,8 @@ class Reloader:
             routes=outcome.routes,
             **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
         )
+        for warning in self.configuration.warnings:
+            log.warning("hub.configuration_doubtful", warning=warning)
         if outcome.needs_restart:
             keys = [entry.key for entry in outcome.needs_restart]
             log.warning("hub.reload_needs_restart", keys=keys)

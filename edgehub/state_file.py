@@ -215,6 +215,9 @@ def _damage(path: Path) -> str:
     except sqlite3.Error as exc:
         if (exc.sqlite_errorcode & 0xFF) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             return str(exc)
+    except UnicodeDecodeError as exc:
+        # SQLite quotes a text of the file that is none.
+        return str(exc)
     return ""
 
 

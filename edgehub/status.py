@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgehub.pump.lane import Lane
     from edgehub.pump.pump import Pump
     from edgehub.store import Damage, LimitStatistics, StoreStatistics
+    from edgehub.store.boots import ClockStatistics
     from edgehub.store.queue import Queue
 
 IO_FILE: Final = Path("/proc/self/io")
@@ -158,6 +159,16 @@ def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:
+    """List the endpoints that do not keep their connection windows, since nobody knows the date."""
+    return [
+        f"endpoint {endpoint['id']!r} is open outside of its connection windows too: the clock is "
+        f"not trusted ({clock.reason})"
+        for endpoint in endpoints
+        if endpoint["keeps_windows"] is False
+    ]
+
+
 def limit_text(reached: LimitStatistics) -> str:
     """Say which cap is reached, since when, and what that has cost."""
     whose = "" if reached.queue is None else f" of {reached.queue}"
@@ -207,7 +218,8 @@ def warnings(
         for name, seconds in stalled.items()
     ]
     found += [
-        f"rows of endpoint {name!r} are parked: no settings or route name it any more"
+        f"rows of endpoint {name!r} are orphaned: no settings or route name it any more (edgehub"
+        " queue move takes them elsewhere)"
         for name in sorted(orphans)
     ]
     return [*found, *manifest_warnings]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub, call
 from edgehub.cli.tables import counted
 from edgehub.config.configuration import (
     fault_documents,
@@ -63,12 +63,15 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
             raise
         _echo_json({"ok": False, "faults": fault_documents(error), "warnings": []})
         return EXIT_CONFIG
-    warnings = [str(warning) for warning in configuration.manifest.warnings]
+    of_manifest = [str(warning) for warning in configuration.manifest.warnings]
     if as_json:
+        warnings = [*of_manifest, *configuration.warnings]
         _echo_json({"ok": True, "faults": [], "warnings": warnings})
         return 0
-    for warning in warnings:
+    for warning in of_manifest:
         click.echo(f"{configuration.manifest.file}: warning: {warning}", err=True)
+    for warning in configuration.warnings:
+        click.echo(f"{name}: warning: {warning}", err=True)
     routes = counted(len(configuration.manifest.routes), "route")
     click.echo(f"{name}: no faults; {routes} from {configuration.manifest.file}")
     return 0
@@ -80,9 +83,10 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
 @click.pass_obj
 def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
     """Show every setting in force and where it comes from, secrets blanked out."""
-    loaded = SettingsSource(obj["config"]).read()
-    ask = loaded.settings.control_path
-    document = call(ask, "config show") if running else _from_files(loaded)
+    if running:
+        document = RunningHub(obj["config"]).call("config show")
+    else:
+        document = _from_files(SettingsSource(obj["config"]).read())
     if as_json:
         _echo_json(document)
     else:

@@ -10,8 +10,11 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from edgehub.control.socket_path import address
 from edgehub.errors import DaemonUnreachableError, EdgeHubError
+from edgehub.settings import SettingsError, find_hub, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +24,54 @@ TIMEOUT_S: Final = 10.0
 
 class CommandError(EdgeHubError):
     """The daemon refused a command; the text is its own."""
+
+
+class RunningHub:
+    """The hub that runs, found by the settings as far as they can be read.
+
+    A fault in them keeps nobody from a hub that answers: then it is a warning, once.
+
+    Args:
+        config: Settings file, None = none.
+
+    Raises:
+        SettingsError: If the file cannot be read at all.
+    """
+
+    def __init__(self, config: Path | None) -> None:
+        self._fault: SettingsError | None = None
+        try:
+            settings = load_settings(config)
+        except SettingsError as error:
+            self._fault = error
+            settings = find_hub(config)
+        self._path = settings.control_path
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Ask it as `call` does.
+
+        Raises:
+            SettingsError: If nobody answers and the settings are wrong.
+            DaemonUnreachableError: If nobody answers though they are right.
+            CommandError: If the daemon answers with an error.
+        """
+        try:
+            answer = call(self._path, command, **arguments)
+        except DaemonUnreachableError:
+            if self._fault is not None:
+                raise self._fault from None
+            raise
+        except CommandError:
+            self._warn()
+            raise
+        self._warn()
+        return answer
+
+    def _warn(self) -> None:
+        if self._fault is not None:
+            fault = f"{self._fault.key}: {self._fault.reason}"
+            click.echo(f"warning: {fault} (edgehub config validate lists all)", err=True)
+            self._fault = None
 
 
 def call(path: Path, command: str, **arguments: Any) -> Any:

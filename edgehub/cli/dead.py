@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.tables import counted, new_table, print_table, printable
-from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 _FIGURES: Final = ("number", "priority", "body", "tries")
 _AT_ONCE: Final = 200
@@ -52,8 +50,7 @@ def list_letters(
     obj: dict[str, Any], queue_name: str | None, limit: int, after: int, as_json: bool
 ) -> None:
     """List dead letters, oldest first, a page at a time."""
-    document = call(
-        load_settings(obj["config"]).control_path,
+    document = RunningHub(obj["config"]).call(
         "dead list",
         queue=queue_name,
         limit=limit,
@@ -93,8 +90,7 @@ def list_letters(
 @click.pass_obj
 def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None:
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""
-    socket = load_settings(obj["config"]).control_path
-    letter = call(socket, "dead show", dead_letter=number, payload=payload)
+    letter = RunningHub(obj["config"]).call("dead show", dead_letter=number, payload=payload)
     if as_json:
         click.echo(json.dumps(letter, indent=2))
         return
@@ -136,8 +132,8 @@ def _release(
     if sum([bool(numbers), every, queue_name is not None]) != 1:
         msg = "want numbers, or --queue, or --all (edgehub queue dead list shows what there is)"
         raise click.UsageError(msg)
-    socket = load_settings(obj["config"]).control_path
-    chosen = list(numbers) or _numbers(socket, queue_name)
+    hub = RunningHub(obj["config"])
+    chosen = list(numbers) or _numbers(hub, queue_name)
     back = command == "dead requeue"
     verb = "requeue" if back else "delete"
     rows = len(chosen)
@@ -147,7 +143,7 @@ def _release(
         rows = 0
         for start in range(0, len(chosen), _AT_ONCE):
             part = chosen[start : start + _AT_ONCE]
-            rows += call(socket, command, dead_letters=part)["rows"]
+            rows += hub.call(command, dead_letters=part)["rows"]
     missing = len(chosen) - rows
     if as_json:
         click.echo(json.dumps({"rows": rows, "missing": missing, "dry_run": dry_run}, indent=2))
@@ -165,12 +161,12 @@ class MissingLettersError(click.ClickException):
     exit_code = 1
 
 
-def _numbers(socket: Path, queue_name: str | None) -> list[int]:
+def _numbers(hub: RunningHub, queue_name: str | None) -> list[int]:
     """Give the numbers of all letters that there are now, or of those of one queue."""
     numbers: list[int] = []
     after: int | None = 0
     while after is not None:
-        page = call(socket, "dead list", queue=queue_name, limit=_PAGE, after=after)
+        page = hub.call("dead list", queue=queue_name, limit=_PAGE, after=after)
         numbers += [letter["dead_letter"] for letter in page["dead_letters"]]
         after = page["next"]
     return numbers

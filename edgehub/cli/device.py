@@ -8,10 +8,9 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.devices.source import Deduplication
-from edgehub.settings import load_settings
 
 _NOT_NOTED: Final = (
     "devices are not noted, since nobody elects: this hub speaks for all that send to it (set"
@@ -159,7 +158,7 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
 
 
 def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
-    return call(load_settings(obj["config"]).control_path, command, **arguments)
+    return RunningHub(obj["config"]).call(command, **arguments)
 
 
 def _print_ledger(entries: list[dict[str, Any]]) -> None:

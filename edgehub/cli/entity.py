@@ -11,11 +11,10 @@ from typing import IO, Any, Final
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
-from edgehub.settings import load_settings
 
 _TYPES: Final = ("device", "child-device", "service")
 _DEBT_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")
@@ -177,7 +176,7 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
 
 
 def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
-    return call(load_settings(obj["config"]).control_path, command, **arguments)
+    return RunningHub(obj["config"]).call(command, **arguments)
 
 
 def _entities(number: int) -> str:

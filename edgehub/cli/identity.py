@@ -36,7 +36,7 @@ _FILE: Final = CredentialFile(
 _PASSWORD_FILE: Final = click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File that holds the password; absent = ask on a terminal, else read standard input.",
+    help="File of one line, the password; absent = ask on a terminal, else read standard input.",
 )
 
 
@@ -215,8 +215,13 @@ def _password(password_file: Path | None) -> bytes:
         answer: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
         password = answer.encode()
     else:
-        password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 2)
-    password = password.removesuffix(b"\n").removesuffix(b"\r")
+        # A line of the greatest length with its end, and what makes a further one.
+        password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 3)
+    lines = [line.removesuffix(b"\r") for line in password.split(b"\n")]
+    if sum(map(bool, lines)) > 1:
+        msg = "the password is more than one line; give it once, on one line that ends the input"
+        raise click.ClickException(msg)
+    password = lines[0]
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
         msg = (
             f"the password has {len(password)} bytes, allowed are 1 to {PASSWORD_BYTES_MAX} "

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import click
 
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.tables import counted
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
-from edgehub.settings import load_settings
 
 EXIT_FAILED: Final = 1
 EXIT_NOT_YET: Final = 75
@@ -35,7 +34,7 @@ def journal() -> None:
 @click.pass_obj
 def status(obj: dict[str, Any], as_json: bool) -> int:
     """Show how far the journal is, what it holds and where it went; exit code 1 if it fails."""
-    document = call(load_settings(obj["config"]).control_path, "journal status")
+    document = RunningHub(obj["config"]).call("journal status")
     failed = int(document.get("failing") is not None)
     if as_json:
         click.echo(json.dumps(document, indent=2))
@@ -90,7 +89,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     if not target.strip():
         raise click.BadParameter("is empty; give a folder or a URL", param_hint="DIR|URL")
     name = target if "://" in target else str(Path(target).absolute())
-    exported = _export(load_settings(obj["config"]).control_path, name, close=close)
+    exported = _export(RunningHub(obj["config"]), name, close=close)
     plan = exported.plan
     segments = [segment for manifest in exported.manifests for segment in manifest["segments"]]
     dates = sorted({date for manifest in exported.manifests for date in manifest["dates"]})
@@ -131,13 +130,13 @@ class _Exported:
     plan: dict[str, Any] = field(default_factory=dict)
 
 
-def _export(socket: Path, name: str, *, close: bool) -> _Exported:
+def _export(hub: RunningHub, name: str, *, close: bool) -> _Exported:
     """Carry out what the hub plans until there is no more."""
     place = open_target(name)
     done = _Exported()
     closings = CLOSINGS_MAX if close else 0
     while True:
-        done.plan = call(socket, "journal plan", target=name, close=closings > 0)
+        done.plan = hub.call("journal plan", target=name, close=closings > 0)
         if closings > 0:
             # A hub that was not restarted after an upgrade may not say.
             done.complete = done.plan.get("complete", True)
@@ -152,7 +151,7 @@ def _export(socket: Path, name: str, *, close: bool) -> _Exported:
             done.problems |= delivery.problems
             if delivery.manifest is not None:
                 done.manifests.append(delivery.manifest)
-            call(socket, "journal exported", target=name, segments=delivery.done)
+            hub.call("journal exported", target=name, segments=delivery.done)
         elif not closings:
             return done
 

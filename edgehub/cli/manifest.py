@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.config import EXIT_CONFIG, print_faults
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.table_answer import ask_table, print_applied, wait_option
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,7 @@ def manifest() -> None:
 @click.pass_obj
 def show(obj: dict[str, Any], as_json: bool) -> int:
     """Show the routes in force."""
-    document = call(load_settings(obj["config"]).control_path, "manifest show")
+    document = RunningHub(obj["config"]).call("manifest show")
     if as_json:
         _echo_json(document)
         return 0
@@ -70,9 +69,7 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
 
     Nothing is changed. Exit code 78 if the hub would refuse the manifest.
     """
-    document = call(
-        load_settings(obj["config"]).control_path, "manifest diff", text=_read(file), file=str(file)
-    )
+    document = RunningHub(obj["config"]).call("manifest diff", text=_read(file), file=str(file))
     if as_json:
         _echo_json(document)
     elif document["faults"]:

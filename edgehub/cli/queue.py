@@ -8,10 +8,9 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.dead import dead
 from edgehub.cli.tables import counted, new_table, print_table, printable
-from edgehub.settings import load_settings
 
 _FIGURES: Final = (
     "waiting",
@@ -41,7 +40,7 @@ queue.add_command(dead)
 @click.pass_obj
 def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     """List all queues, best priority first per endpoint."""
-    queues = call(load_settings(obj["config"]).control_path, "queue list")
+    queues = RunningHub(obj["config"]).call("queue list")
     if as_json:
         click.echo(json.dumps(queues, indent=2))
     else:
@@ -62,8 +61,7 @@ def peek(
 
     The answer ends after about 1 MiB; go on with --after and the last offset shown.
     """
-    document = call(
-        load_settings(obj["config"]).control_path,
+    document = RunningHub(obj["config"]).call(
         "queue peek",
         queue=name,
         limit=limit,
@@ -140,8 +138,8 @@ def _take_out(
     as_json: bool,
 ) -> None:
     """Purge or move, call by call: each works for about half a second."""
-    socket = load_settings(obj["config"]).control_path
-    total = call(socket, command, dry_run=True, **arguments)
+    hub = RunningHub(obj["config"])
+    total = hub.call(command, dry_run=True, **arguments)
     where = f"from {total['queue']}" + (f" to {total['to']}" if total["to"] else "")
     verb = "move" if total["to"] else "remove"
     done = total
@@ -152,7 +150,7 @@ def _take_out(
         total |= {"rows": 0, "bytes": 0, "in_flight": 0}
         at: int | None = 0
         while at is not None:
-            done = call(socket, command, through=total["through"], from_offset=at, **arguments)
+            done = hub.call(command, through=total["through"], from_offset=at, **arguments)
             at = done["next_offset"]
             for figure in ("rows", "bytes", "in_flight"):
                 total[figure] += done[figure]

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.config import known_hub_id
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import counted, new_table, print_table
@@ -139,10 +139,10 @@ def explain(
 
 
 def _explained(obj: dict[str, Any], form: Any) -> dict[str, Any]:
-    settings = load_settings(obj["config"])
     try:
-        answer: dict[str, Any] = call(settings.control_path, "route explain", message=form)
+        answer: dict[str, Any] = RunningHub(obj["config"]).call("route explain", message=form)
     except DaemonUnreachableError:
+        settings = load_settings(obj["config"])
         table = read_table(settings, hub_id=known_hub_id(settings) or "")
         return _explanation("settings", table, form)
     return answer

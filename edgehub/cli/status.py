@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.queue import queue_table
 from edgehub.cli.tables import printable, span
-from edgehub.settings import load_settings
 
 
 @click.command()
@@ -19,7 +18,7 @@ from edgehub.settings import load_settings
 @click.pass_obj
 def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     """Show what the running hub does; exit code 4 when none answers."""
-    document = call(load_settings(obj["config"]).control_path, "status")
+    document = RunningHub(obj["config"]).call("status")
     if quiet:
         return 0 if document["phase"] == "running" and not document["stalled"] else 1
     if as_json:

@@ -11,9 +11,8 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.config import EXIT_CONFIG
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.tables import counted
-from edgehub.settings import load_settings
 
 EXIT_FAILED: Final = 1
 
@@ -47,7 +46,10 @@ def ask_table(obj: dict[str, Any], command: str, *, as_json: bool, **arguments: 
         RefusedError: With the exit code; what is wrong has been printed.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
-    document = call(load_settings(obj["config"]).control_path, command, **given)
+    if "hub" not in obj:
+        # The pages of one list warn of wrong settings once.
+        obj["hub"] = RunningHub(obj["config"])
+    document = obj["hub"].call(command, **given)
     if not isinstance(document, dict) or "error" not in document:
         return document
     error = document["error"]

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import click
 
-from edgehub.cli.daemon import call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.queue import sender
-from edgehub.cli.tables import counted, printable
-from edgehub.settings import load_settings
+from edgehub.cli.tables import counted, printable, span
 
 _GONE_AHEAD: Final = frozenset({"in_flight", "leaving"})
 """States of rows before which nothing goes any more."""
@@ -42,7 +41,7 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     the one that the sender gave ($.mid), which is searched for among the oldest 500 000 rows. Exit
     code 1 if nothing is known of it.
     """
-    document = call(load_settings(obj["config"]).control_path, "why", id=message_id)
+    document = RunningHub(obj["config"]).call("why", id=message_id)
     if as_json:
         click.echo(json.dumps(document, indent=2))
     else:
@@ -115,7 +114,7 @@ def _print_outlook(copy: dict[str, Any]) -> None:
         for each in before["better"]:
             click.echo(f"  goes first: {_amount(each)} of {each['queue']}")
     if copy["leaves"] is not None:
-        click.echo(f"  leaves {_leaves_text(copy)}")
+        click.echo(f"  leaves {leaves_text(copy)}")
 
 
 def suspicion_texts(suspected: dict[str, Any]) -> list[str]:
@@ -143,11 +142,14 @@ def suspicion_texts(suspected: dict[str, Any]) -> list[str]:
     return [counts, f"next: {text}"]
 
 
-def _leaves_text(copy: dict[str, Any]) -> str:
+def leaves_text(copy: dict[str, Any]) -> str:
     """Write when a row will leave, or what has to happen first."""
     state = copy["leaves"]["state"]
     if state == "drains":
         return f"in about {copy['leaves']['seconds']:.0f} s"
+    if state == "offline" and copy["next_window_in_s"] is not None:
+        text = f"{_OFFLINE_TEXTS['closed']}, in {span(copy['next_window_in_s'])}"
+        return f"{text}, but expires before it" if copy["expires_before_window"] else text
     if state == "offline":
         return _OFFLINE_TEXTS.get(copy["endpoint_state"], "once its endpoint is connected again")
     if state == "unserved" and copy["orphaned"]:

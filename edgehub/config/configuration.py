@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from edgehub.config.files import named_files, read_digests
 from edgehub.config.listeners import listener_faults, sign_in_faults
 from edgehub.config.origin import LoadedSettings
+from edgehub.config.windows import window_warnings
 from edgehub.devices.identities import IdentityList, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
 from edgehub.devices.server_tls import ServerTls, read_server_tls
@@ -74,6 +75,7 @@ class Configuration:
         tokens: Who may ask the HTTP API.
         tls: Certificate of the MQTT listener, None = it has none.
         files: What other files that settings name hold; see `read_digests`.
+        warnings: What a person should look at; those of the manifest are its own.
     """
 
     settings: Settings
@@ -84,6 +86,7 @@ class Configuration:
     tokens: TokenList
     tls: ServerTls | None
     files: Mapping[str, str]
+    warnings: tuple[str, ...]
 
     @property
     def loaded(self) -> LoadedSettings:
@@ -166,6 +169,7 @@ def read_configuration(
         tokens=tokens,
         tls=tls,
         files=files,
+        warnings=tuple(window_warnings(named_endpoints(settings), table.manifest)),
     )
 
 

@@ -6,14 +6,21 @@ long something lasts, so that a stepped clock can only choose another window.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from cronsim import CronSim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_YEAR_FROM: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_YEAR_UNTIL: Final = _YEAR_FROM + timedelta(days=366)
+_STARTS_MAX: Final = 20_000
+"""Of windows that begin each minute these are two weeks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,23 @@ def next_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
     """Give the first start of a window after `now_ms`, None = none within 50 years."""
     starts = [next(CronSim(each, _utc(now_ms)), None) for each in open_at]
     return min((_ms(start) for start in starts if start is not None), default=None)
+
+
+def longest_closed_s(open_at: Sequence[str], open_for_s: int) -> float:
+    """Give the longest time from the end of a window to the next, as far as one year tells.
+
+    The year is always the same, so that the answer does not depend on the day it is asked.
+    """
+    each = [CronSim(expression, _YEAR_FROM) for expression in open_at]
+    starts = islice(heapq.merge(*each), _STARTS_MAX)
+    first_ms = last_start_ms(open_at, _ms(_YEAR_FROM))
+    longest_s, before = 0.0, _YEAR_FROM if first_ms is None else _utc(first_ms)
+    for start in starts:
+        longest_s = max(longest_s, (start - before).total_seconds() - open_for_s)
+        before = start
+        if start > _YEAR_UNTIL:
+            break
+    return longest_s
 
 
 def _utc(ms: int) -> datetime:

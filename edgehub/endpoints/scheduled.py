@@ -5,7 +5,8 @@ windows nothing is connected; a window lasts as long as is set, on elapsed time,
 the wall clock meanwhile; rows in flight at its end have a few seconds to settle.
 
 While the wall clock is not trusted the link stays open: a schedule means nothing then, and a
-gateway without a battery for its clock would collect until its rows expire.
+gateway without a battery for its clock would collect until its rows expire. It is said, in the log
+and by `keeps_windows`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ CLOSE_GRACE_S: Final = 5.0
 
 CLOSED: Final = "closed"
 _REASON: Final = "outside of its windows"
+_NO_DATE: Final = "the clock is not trusted"
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +80,7 @@ class ScheduledEndpoint:
         self._listener: EndpointListener | None = None
         self._is_open = False
         self._passes = False
+        self._was_trusted = True
         self._open_until = -math.inf
         self._served_ms: int | None = None
         self._in_flight = 0
@@ -97,6 +100,11 @@ class ScheduledEndpoint:
         if self._is_open:
             return self._inner.retry_in_s
         return self._next_window_s()
+
+    @property
+    def keeps_windows(self) -> bool:
+        """Whether the link is closed outside of the windows; not while nobody knows the date."""
+        return not self._is_open or self._trusted()
 
     @property
     def row_bytes_max(self) -> int | None:
@@ -141,7 +149,8 @@ class ScheduledEndpoint:
         try:
             while True:
                 await self._until(is_open=True)
-                log.info("endpoint.window_opened", endpoint_id=self.id)
+                if self._was_trusted:
+                    log.info("endpoint.window_opened", endpoint_id=self.id)
                 async with asyncio.TaskGroup() as group:
                     self._is_open = self._passes = True
                     inner = group.create_task(self._inner.run(self), name=f"window[{self.id}]")
@@ -201,8 +210,15 @@ class ScheduledEndpoint:
                 self._open_until = max(self._open_until, now + rest_s)
         if options.urgent_priority is not None and self._urgent_waits(options.urgent_priority):
             self._open_until = max(self._open_until, now + URGENT_LINGER_S)
-        if not self._trusted():
+        trusted = self._trusted()
+        if not trusted:
             self._open_until = max(self._open_until, now + LOOK_S)
+        if trusted is not self._was_trusted:
+            self._was_trusted = trusted
+            if trusted:
+                log.info("endpoint.windows_kept", endpoint_id=self.id)
+            else:
+                log.warning("endpoint.windows_not_kept", endpoint_id=self.id, reason=_NO_DATE)
 
     def _wait_from(self, now: float) -> None:
         self._stop_timer()

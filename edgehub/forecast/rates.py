@@ -58,12 +58,14 @@ class QueueRates:
             self._take()
             await self._clock.sleep(SAMPLE_S)
 
-    def rates(self) -> dict[QueueId, Rate]:
-        """Give the rates of the last minutes; empty until the first span has passed."""
+    def rates(self, over_s: float = SPAN_S) -> dict[QueueId, Rate]:
+        """Give the rates of the last minutes, or seconds; empty until the first span has passed."""
+        now = self._clock.monotonic()
         if not self._samples:
             return {}
-        began, before = self._samples[0]
-        span_s = self._clock.monotonic() - began
+        within = [sample for sample in self._samples if now - sample[0] <= over_s]
+        began, before = within[0] if within else self._samples[-1]
+        span_s = now - began
         if span_s < SAMPLE_S:
             return {}
         rates: dict[QueueId, Rate] = {}

@@ -15,6 +15,7 @@ import os
 import uuid
 import zlib
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,7 +25,7 @@ from edgehub.durable_files import make_folder, sync_folder
 from edgehub.errors import EdgeHubError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 MANIFEST_VERSION: Final = 1
 _FILE_URL: Final = "file://"
@@ -170,9 +171,15 @@ def _carried(folder: Path, path: str, target: Target) -> Delivered | None:
 def _is_whole(content: bytes) -> bool:
     """Tell whether somebody's segment would be lost with it."""
     try:
-        return bool(gzip.decompress(content))
+        return sum(1 for _ in _lines(content)) > 0
     except (OSError, EOFError, zlib.error):
         return False
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    # One by one: as text a whole segment is some hundred megabytes.
+    with gzip.open(BytesIO(content)) as stream:
+        yield from stream
 
 
 def _written_manifest(hub_id: str, segments: Sequence[Delivered], target: Target) -> dict[str, Any]:
@@ -290,17 +297,22 @@ def _partial(name: str) -> str:
 
 
 def _described(path: str, content: bytes) -> Delivered:
+    first_line = last_line = b""
+    count = 0
     try:
-        lines = gzip.decompress(content).splitlines()
-        last = orjson.loads(lines[-1])["commit"]
-        first = orjson.loads(lines[0])["commit"]
+        for line in _lines(content):
+            first_line = first_line or line
+            last_line = line
+            count += 1
+        last = orjson.loads(last_line)["commit"]
+        first = orjson.loads(first_line)["commit"]
     except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError) as error:
         raise _SegmentError(f"{path} is damaged: {error} (move it out of the journal)") from error
     return Delivered(
         path=path,
         bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
-        lines=len(lines),
+        lines=count,
         first_commit=first,
         last_commit=last,
     )

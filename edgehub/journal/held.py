@@ -167,7 +167,7 @@ class Held:
         entry = self.entries[0]
         if entry is not self._growing:
             with self.lines_file(entry).open("rb") as stream:
-                entry.lines.take_over(stream.read(entry.lines.length))
+                entry.lines.take_over(stream, entry.lines.length)
         if entry.lines.has_lines:
             self._segments.close(entry.lines)
         self._pop()

@@ -8,7 +8,7 @@ shown.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub import status
 from edgehub.forecast.drain import DrainForecast
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from edgehub.store.queue import Queue
     from edgehub.store.store import Store
 
+RECENT_S: Final = 60.0
+"""What has taken in nothing for so long takes in nothing."""
 _UNSERVED = Drain(state=DrainState.UNSERVED)
 
 
@@ -86,7 +88,7 @@ class Outlook:
         """Describe all queues, by endpoint and priority."""
         orphans = self._egress.orphans()
         now_ms = self._store.hub_time.now_ms()
-        rates = self._rates.rates()
+        rates = self._inflows()
         expected: dict[QueueId, Drain] = {}
         documents: list[dict[str, Any]] = []
         for queue in self._store.queues():
@@ -117,18 +119,36 @@ class Outlook:
             queue: Where it waits.
             before_bytes: What stands before it there, its own bytes included.
         """
-        loads = self._loads(queue.endpoint_id, self._rates.rates())
+        loads = self._loads(queue.endpoint_id, self._inflows())
         return leaves(loads, queue.id, before_bytes, self._link(queue.endpoint_id))
 
     def warnings(self) -> list[str]:
-        """List what is about to expire."""
-        return [f"{name}: its oldest row {self._near_text(name)}" for name in self._watch.near()]
+        """List what is about to expire, and what will before its endpoint may be connected."""
+        near = set(self._watch.near())
+        return [
+            f"{queue.id}: its oldest row {self._near_text(queue)}"
+            for queue in self._store.queues()
+            if queue.id in near or self._missed_window_s(queue) is not None
+        ]
 
-    def _near_text(self, queue_id: QueueId) -> str:
-        head = self._watch.head(queue_id)
-        left_s = None if head is None else head.left_s(self._store.hub_time.now_ms())
-        why = self._describe(queue_id)["drain"]
-        text = f"expires in {max(0.0, left_s or 0.0):.0f} s"
+    def _left_s(self, queue: Queue) -> float | None:
+        head = self._watch.head(queue.id)
+        return None if head is None else head.left_s(self._store.hub_time.now_ms())
+
+    def _missed_window_s(self, queue: Queue) -> float | None:
+        """Give the time to the next connection window, where the oldest row expires before it."""
+        left_s = self._left_s(queue)
+        if left_s is None or not queue.zones.depth:
+            return None
+        window_s = self._egress.next_window_s(queue.endpoint_id)
+        return None if window_s is None or left_s >= window_s else window_s
+
+    def _near_text(self, queue: Queue) -> str:
+        text = f"expires in {max(0.0, self._left_s(queue) or 0.0):.0f} s"
+        missed_s = self._missed_window_s(queue)
+        if missed_s is not None:
+            return f"{text}, before the next connection window in {missed_s:.0f} s"
+        why = self._describe(queue.id)["drain"]
         if why == DrainState.NEVER:
             return f"{text}, and what comes in exceeds what the link has left for it"
         if why == DrainState.UNSERVED:
@@ -149,7 +169,7 @@ class Outlook:
     def _describe(self, queue_id: QueueId) -> dict[str, object]:
         queue = next(queue for queue in self._store.queues() if queue.id == queue_id)
         unserved_s = self._unserved_s(self._lane(queue))
-        loads = self._loads(queue.endpoint_id, self._rates.rates())
+        loads = self._loads(queue.endpoint_id, self._inflows())
         return {
             "waiting": queue.zones.depth,
             "unserved_s": None if unserved_s is None else round(unserved_s, 1),
@@ -163,12 +183,21 @@ class Outlook:
     def _unserved_s(self, lane: Lane | None) -> float | None:
         return None if lane is None else lane.unserved_s(self._clock.monotonic())
 
-    def _loads(self, endpoint_id: EndpointId, rates: Mapping[QueueId, Rate]) -> list[Load]:
+    def _inflows(self) -> dict[QueueId, float]:
+        """Give what queues take in, in bytes per second: a burst that is over is none for long."""
+        recent = self._rates.rates(RECENT_S)
+        return {
+            queue_id: min(rate.bytes_s, recent[queue_id].bytes_s)
+            for queue_id, rate in self._rates.rates().items()
+            if queue_id in recent
+        }
+
+    def _loads(self, endpoint_id: EndpointId, inflows: Mapping[QueueId, float]) -> list[Load]:
         return [
             Load(
                 id=queue.id,
                 bytes=queue.zones.bytes,
-                inflow_bytes_s=rates[queue.id].bytes_s if queue.id in rates else None,
+                inflow_bytes_s=inflows.get(queue.id),
             )
             for queue in self._store.queues_of(endpoint_id)
         ]

@@ -141,6 +141,7 @@ class Why:
             if each.priority < queue.priority
         ]
         waits = state in {RowState.WAITING, RowState.HELD}
+        window_s = self._egress.next_window_s(queue.endpoint_id) if waits else None
         figures = None if pump is None else pump.statistics()
         orphaned = queue.endpoint_id in self._egress.orphans()
         return {
@@ -171,6 +172,9 @@ class Why:
             "leaves": self._outlook.leaves(queue, own_bytes + row.size).document()
             if waits
             else None,
+            "next_window_in_s": window_s,
+            "expires_before_window": window_s is not None
+            and row.expires_ms < now_ms + window_s * 1000,
         }
 
     def _waited(self, copy: Copy, now_ms: int) -> dict[str, float] | None:

@@ -59,8 +59,9 @@ class Holds:
         self._end_at(until, lane, sender, 0)
 
     def hold_row(self, lane: Lane, offset: int, until: float) -> None:
-        """Keep one row back until `until`."""
-        assert offset not in self._rows, offset
+        """Keep one row back until `until`, and where it is if it has been moved meanwhile."""
+        if offset in self._rows:
+            self._release_row(offset)
         lane.queue.hold_row(offset)
         lane.holds += 1
         self._rows[offset] = (lane, until)

@@ -12,7 +12,7 @@ from edgehub.settings.endpoints import (
     MqttEndpointSettings,
 )
 from edgehub.settings.faults import SettingsError
-from edgehub.settings.loading import check_settings, load_settings, read_document
+from edgehub.settings.loading import check_settings, find_hub, load_settings, read_document
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.model import (
     MESSAGE_BYTES_MAX,
@@ -54,6 +54,7 @@ __all__ = [
     "TenantSettings",
     "WebSettings",
     "check_settings",
+    "find_hub",
     "load_settings",
     "read_document",
 ]

@@ -49,7 +49,8 @@ class LinkSettings(Section):
     )
     open_at: tuple[CronExpression, ...] = Field(
         default=(),
-        description="Start of each connection window, as cron expressions in UTC; empty = always.",
+        description="Start of each connection window, as cron expressions in UTC; empty = "
+        "no windows, always open.",
         examples=[["0 */6 * * *"]],
     )
     open_for_s: Whole = Field(

@@ -6,6 +6,7 @@ any of the places becomes one `SettingsError` that names the place.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "EDGEHUB_"
 _CLEAN_UP: Final = "checkentirequeueoncleanup"
+_PLACE: Final = ("data_dir", "control_socket")
 _CLEAN_UP_PATH: Final = ("store", "check_entire_queue_on_cleanup")
+_FIRST_SECTION: Final = re.compile(r"^\s*\[", re.MULTILINE)
 # What Kubernetes puts into the environment for a service of our name.
 _SERVICE_ADDRESS: Final = ("tcp://", "udp://", "sctp://")
 
@@ -47,6 +50,35 @@ def load_settings(file: Path | None, flags: Mapping[str, Any] | None = None) -> 
         SettingsError: With every fault, if anything is wrong or unknown.
     """
     return check_settings(read_document(file), file=file, flags=flags)
+
+
+def find_hub(file: Path | None) -> Settings:
+    """Give settings that say where the hub is and nothing else, from wrong ones.
+
+    What cannot be read of it is the default.
+
+    Args:
+        file: TOML file, None = none. Of one that is no TOML what is above its first section counts.
+
+    Raises:
+        SettingsError: If it cannot be read at all.
+    """
+    try:
+        document = read_document(file)
+    except SettingsError as error:
+        if file is None or isinstance(error.__cause__, OSError):
+            raise
+        document = _top_of(file)
+    given: dict[str, Any] = {key: document[key] for key in _PLACE if key in document}
+    for key in _PLACE:
+        if (variable := environment_variable([key])) is not None:
+            given[key] = os.environ[variable]
+    place: dict[str, Any] = {}
+    for key, value in given.items():
+        with contextlib.suppress(ValidationError):
+            Settings(**{key: value})
+            place[key] = value
+    return Settings(**place)
 
 
 def check_settings(
@@ -110,6 +142,15 @@ def read_document(file: Path | None) -> dict[str, Any]:
         raise SettingsError([ConfigError(str(file), reason, "check the path")]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError([ConfigError(str(file), f"not TOML: {error}")]) from error
+    return _anchored(document, Settings, file.parent)
+
+
+def _top_of(file: Path) -> dict[str, Any]:
+    text = file.read_text("utf-8-sig", errors="replace")
+    try:
+        document = tomllib.loads(_FIRST_SECTION.split(text, maxsplit=1)[0])
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
     return _anchored(document, Settings, file.parent)
 
 

@@ -21,7 +21,7 @@ from edgehub.store.table_list import read_table_list
 from edgehub.store.transaction import create_queue_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from edgehub.store.row_check import Record
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 KEY_MAX: Final = 2**62
 SQLITE_DAMAGE: Final = (Fault.DAMAGE, Fault.BUG)
 """Beside SQLite's own words for damage: texts that are none, columns of the wrong type."""
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""The second where SQLite's words quote a text of the file that is none."""
 
 
 class Table:
@@ -96,8 +98,10 @@ class DamagedFile:
         self._made = made
         self.listed: TableList | None = read_table_list(path)
         self._failures = 0
-        # With a header that is wrong SQLite may read nonsense, and not see it.
-        self._by_sql = not header_fault(path)
+        self._is_header_sound = not header_fault(path)
+        # With a header that is wrong SQLite may read nonsense, and not see it; unless all fits, as
+        # in a file that a person has loaded from a dump, or packed in another way.
+        self._by_sql = self._is_header_sound or _is_consistent(path, made)
         # The first lets SQLite read a file that is shorter than it says, or whose schema has holes.
         self._try("PRAGMA writable_schema = ON")
         self._try("PRAGMA cell_size_check = ON")
@@ -122,8 +126,8 @@ class DamagedFile:
         return "carving" in self.__dict__
 
     def is_sound(self) -> bool:
-        """Let SQLite look how the pages hang together."""
-        return self._try("PRAGMA quick_check(1)") == [("ok",)]
+        """Tell whether the header is ours; let SQLite look how the pages hang together."""
+        return self._is_header_sound and self._try("PRAGMA quick_check(1)") == [("ok",)]
 
     def records(self, table: Table, *, root: int = 0) -> Records:
         """Give the records of a table; `root` is its first page where its name is lost."""
@@ -156,7 +160,7 @@ class DamagedFile:
         if self._by_sql:
             try:
                 found.extend(self._connection.execute(sql))
-            except sqlite3.Error as exc:
+            except SQLITE_ERRORS as exc:
                 only_damage(exc)
                 self._failures += 1
         else:
@@ -182,7 +186,7 @@ class Records:
         if not self._root:
             try:
                 yield from self._file.by_sql(self._table)
-            except sqlite3.Error as exc:
+            except SQLITE_ERRORS as exc:
                 only_damage(exc)
             except LookupError:
                 pass
@@ -224,14 +228,31 @@ def row_of(table: Table, key: int, values: Record) -> Record | None:
 @contextmanager
 def damaged_file(path: Path, made: Mapping[str, int]) -> Iterator[DamagedFile]:
     """Open a damaged file for reading; see `DamagedFile`."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    connection = sqlite3.connect(_uri(path), uri=True)
     with closing(connection), PageFile(path) as pages:
         connection.isolation_level = None
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         yield DamagedFile(connection, pages, path, made)
 
 
-def only_damage(error: sqlite3.Error) -> None:
+def _is_consistent(path: Path, names: Collection[str]) -> bool:
+    """Tell whether SQLite finds these tables and indexes in a file, and nothing wrong with it."""
+    try:
+        with closing(sqlite3.connect(_uri(path), uri=True)) as connection:
+            found = connection.execute("SELECT name FROM sqlite_schema").fetchall()
+            if not {name for (name,) in found}.issuperset(names):
+                return False
+            return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+    except SQLITE_ERRORS as exc:
+        only_damage(exc)
+        return False
+
+
+def _uri(path: Path) -> str:
+    return f"file:{quote(str(path))}?mode=ro"
+
+
+def only_damage(error: sqlite3.Error | UnicodeDecodeError) -> None:
     """Let damage pass; a full disk, a lock or want of memory is another matter."""
     if classify(error) not in SQLITE_DAMAGE:
         raise error

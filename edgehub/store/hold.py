@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from edgehub.durable_files import make_folder
+from edgehub.durable_files import make_folder, make_private_file
 from edgehub.errors import StartupError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Hold:
 
     __slots__ = (
         "_descriptor",
+        "_inode",
         "damage",
         "file_missing",
         "high_water",
@@ -53,12 +54,15 @@ class Hold:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._inode = 0
         self.is_new = not path.exists() or path.stat().st_size == 0
         word = self._read()
         self.damage = str(word.get("damage", ""))
         self.was_closed = word.get("state") == "closed"
         self.is_known = "state" in word
-        self.file_missing = self.is_known and (self.is_new or word.get("file") == "gone")
+        self.file_missing = self.is_known and (
+            self.is_new or (word.get("file") == "gone" and not self._is_back(word.get("inode")))
+        )
         log_path = path.with_name(f"{path.name}-wal")
         # A hub that met damage closes the file all the same.
         left_open = word.get("state") == "open" and not self.damage
@@ -80,7 +84,7 @@ class Hold:
             descriptor = os.open(f"{path}.lock", flags, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             hold = cls(path, descriptor)
-            os.close(os.open(path, flags, 0o600))
+            make_private_file(path)
         except OSError as exc:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -98,6 +102,8 @@ class Hold:
         So the next hub skips others, should this one end before it has stored a mark of its own.
         """
         self.high_water = high_water
+        with suppress(OSError):
+            self._inode = self.path.stat().st_ino
         if not self.damage:
             self._write({"state": "open", "high_water": high_water})
 
@@ -116,7 +122,8 @@ class Hold:
     def closed(self, high_water: int, *, is_there: bool = True) -> None:
         """Leave word that the file was closed in order, or was not there any more."""
         if not is_there:
-            self._write({"state": "open", "high_water": high_water, "file": "gone"})
+            word = {"state": "open", "high_water": high_water, "file": "gone"}
+            self._write({**word, "inode": self._inode})
         elif not self.damage:
             self._write({"state": "closed", "high_water": high_water})
 
@@ -125,6 +132,14 @@ class Hold:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _is_back(self, inode: object) -> bool:
+        """Tell whether a file that was gone is the same again, as where its folder was moved.
+
+        Its number alone does not tell: a new file may get that of one that was deleted.
+        """
+        status, word = self.path.stat(), os.fstat(self._descriptor)
+        return status.st_ino == inode and status.st_ctime_ns <= word.st_mtime_ns
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.durable_files import make_private_file
 from edgehub.message import (
     BEST_PRIORITY,
     DEFAULT_PRIORITY,
@@ -72,6 +73,7 @@ def salvage(source: Path, target: Path) -> Salvaged:
     Raises:
         StoreError, sqlite3.Error: `target` cannot be written, or the disk fails in other ways.
     """
+    make_private_file(target)
     into = sqlite3.connect(target, isolation_level=None)
     try:
         configure(into)

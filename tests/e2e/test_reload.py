@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 TOP = 'manifest = "manifest.json"'
+WARNING = "warning: edgehub.toml: upstream.typo: unknown key (edgehub config validate lists all)"
 
 
 def _write_manifest(daemon: Daemon, status: int, *, file: str = "manifest.json") -> None:
@@ -159,6 +160,34 @@ def test_a_refused_reload_changes_nothing_and_names_every_fault(
     assert done.returncode == 78
     assert "store.engine: unknown key" in done.stderr
     assert daemon.stop() == 0
+
+
+def test_wrong_settings_keep_nobody_from_a_running_hub(make_daemon: Callable[..., Daemon]) -> None:
+    """Commands that ask it warn in one line and answer; without a hub the fault is the error."""
+    daemon = make_daemon().start()
+    text = daemon.config.read_text("utf-8")
+    upstream = '[upstream]\ntype = "mqtt"\nhost = "a"\ntypo = 1\n'
+    daemon.config.write_text(f"{text}{upstream}", "utf-8")
+    assert _edgehub(daemon, "config", "reload").returncode == 78
+    for command, code in (
+        ("status", 0),
+        ("queue list", 0),
+        ("queue dead list", 0),
+        ("queue dead requeue --all", 0),
+        ("why absent", 1),
+        ("config show --running", 0),
+    ):
+        done = _edgehub(daemon, *command.split(), "--json")
+        assert done.returncode == code, (command, done.stderr)
+        json.loads(done.stdout)
+        assert re.findall("^warning: .*", done.stderr, re.MULTILINE) == [WARNING], command
+    refused = _edgehub(daemon, "queue", "purge", "absent", "--yes")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"{WARNING}\nedgehub: ")
+    assert daemon.stop() == 0
+    done = _edgehub(daemon, "status")
+    assert done.returncode == 78
+    assert "edgehub: edgehub.toml: upstream.typo: unknown key" in done.stderr
 
 
 def test_what_needs_a_restart_is_listed_until_then(make_daemon: Callable[..., Daemon]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -84,6 +86,43 @@ async def test_nothing_is_acknowledged_that_no_start_would_find(
         await hub.stored(1)
     async with running(path) as hub:
         assert hub.store.statistics().missing is None
+
+
+async def test_a_folder_that_is_moved_back_is_none_that_was_lost(tmp_path: Path) -> None:
+    """The hub stops; the next one finds the same file, all that was acknowledged, and says so."""
+    path = tmp_path / "hub" / "q.db"
+
+    def move(path: Path) -> None:
+        path.parent.rename(tmp_path / "elsewhere")
+
+    assert await take_away(path, move) == [Refusal.CLOSED] * 3
+    (tmp_path / "elsewhere").rename(path.parent)
+    async with running(path) as hub:
+        assert hub.store.statistics().missing is None
+        assert len(await read_all(hub.queue())) >= 10
+    path.unlink()
+    async with running(path) as hub:
+        assert hub.store.statistics().missing is Missing.FILE
+
+
+async def test_another_file_of_the_same_number_is_another_file(tmp_path: Path) -> None:
+    """Deleted, and a backup put in its place: the file system may use the number again."""
+    path = tmp_path / "hub" / "q.db"
+    backup = tmp_path / "backup.db"
+
+    def delete(path: Path) -> None:
+        shutil.copyfile(path, backup)
+        path.unlink()
+
+    await take_away(path, delete)
+    shutil.copyfile(backup, path)
+    word = path.with_name(f"{path.name}.lock")
+    content = json.loads(word.read_bytes())
+    status = word.stat()
+    word.write_text(json.dumps({**content, "inode": path.stat().st_ino}), "utf-8")
+    os.utime(word, ns=(status.st_atime_ns, status.st_mtime_ns))
+    async with running(path) as hub:
+        assert hub.store.statistics().missing is Missing.FILE
 
 
 async def test_an_idle_store_notices_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,13 @@ ROUTES = {
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, clock: ManualClock, **more: object) -> AsyncIterator[Hub]:
-    """Run a hub with the routes above."""
+async def running(
+    folder: Path, clock: ManualClock, *, routes: dict[str, Any] = ROUTES, **more: object
+) -> AsyncIterator[Hub]:
+    """Run a hub with the routes above, or others."""
     manifest = {
         "schemaVersion": "1.1",
-        "routes": ROUTES,
+        "routes": routes,
         "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
     }
     (folder / "m.json").write_text(json.dumps(manifest), "utf-8")
@@ -124,6 +127,23 @@ async def test_the_time_to_empty_is_about_right(tmp_path: Path) -> None:
         assert alarms["drain"]["seconds"] == pytest.approx(wanted_s, rel=0.2)
 
 
+async def test_a_burst_passes_for_a_load_that_stays_for_a_minute_only(tmp_path: Path) -> None:
+    """300 messages at once take the link minutes; a minute later their queue will be empty."""
+    clock = ManualClock()
+    upstream = {"type": "file", "path": tmp_path / "out.jsonl", "rate_bytes_s_max": 500}
+    async with running(tmp_path, clock, upstream=upstream) as hub:
+        await publish(hub, "alarm", 300)
+        states: list[str] = []
+        for _ in range(900):
+            await clock.advance(0.1)
+            while hub.status()["endpoints"][0]["in_flight_rows"]:
+                await asyncio.to_thread(int)  # the disk is real, so that it takes no time here
+            states.append(queue(hub, "upstream_Pri0")["drain"]["state"])
+        assert "never" in states[:600]
+        assert set(states[700:]) == {"drains"}
+        assert queue(hub, "upstream_Pri0")["depth"] > 0
+
+
 async def test_a_warning_comes_before_the_oldest_row_expires(tmp_path: Path) -> None:
     """O-06, T-06: a hub that cannot send says so, how old its rows are, and what is about to go."""
     clock = ManualClock()
@@ -190,3 +210,57 @@ async def test_a_queue_shows_when_its_new_oldest_row_expires_at_once(tmp_path: P
         assert (await asyncio.to_thread(ask))["rows"] == 1
         (listed,) = await asyncio.to_thread(call, path, "queue list")
         assert (listed["depth"], listed["oldest_expires_in_s"]) == (1, pytest.approx(900))
+
+
+HALF_PAST_TWO_MS = round(datetime(2026, 12, 1, 2, 30, tzinfo=UTC).timestamp() * 1000)
+
+
+def every_six_hours(folder: Path) -> dict[str, object]:
+    """Give an upstream with windows at 0, 6, 12 and 18 o'clock."""
+    return {"type": "file", "path": folder / "out.jsonl", "open_at": ["0 */6 * * *"]}
+
+
+async def test_a_row_that_expires_before_the_next_window_is_warned_of_at_once(
+    tmp_path: Path,
+) -> None:
+    """900 s to live, 3.5 h to the window: said while nearly all of its time is left."""
+    clock = ManualClock(wall_ms=HALF_PAST_TWO_MS)
+    upstream = every_six_hours(tmp_path) | {"urgent_priority": -1}
+    path = tmp_path / "data" / "control.sock"
+    async with running(tmp_path, clock, upstream=upstream) as hub:
+        await publish(hub, "bulk", 1)
+        await publish(hub, "alarm", 1)  # for a whole day
+        status = await asyncio.to_thread(call, path, "status")
+        told = [each for each in status["warnings"] if "oldest row" in each]
+        where, when = "upstream_Pri7: its oldest row expires in 900 s", "window in 12600 s"
+        assert told == [f"{where}, before the next connection {when}"]
+        peek = partial(call, path, "queue peek", queue="upstream_Pri7")
+        (row,) = (await asyncio.to_thread(peek))["rows"]
+        ask = partial(call, path, "why", id=row["id"])
+        (copy,) = (await asyncio.to_thread(ask))["copies"]
+        assert copy["next_window_in_s"] == pytest.approx(12_600)
+        assert copy["expires_before_window"]
+
+
+async def test_windows_that_are_not_kept_are_warned_of(tmp_path: Path) -> None:
+    """The link is up at half past two since nobody knows the date; the warning ends with that."""
+    clock = ManualClock(wall_ms=HALF_PAST_TWO_MS, is_synchronized=False)
+    upstream = every_six_hours(tmp_path)
+    routes = {"all": {"route": "FROM /messages/* INTO $upstream"}}  # the global time to live holds
+    with capture_logs() as lines:
+        async with running(tmp_path, clock, routes=routes, upstream=upstream) as hub:
+            await until(clock, tmp_path, lambda: hub.status()["endpoints"][0]["state"] == "up")
+            status = hub.status()
+            reason = status["store"]["clock"]["reason"]
+            assert (
+                "endpoint 'upstream' is open outside of its connection windows too: "
+                f"the clock is not trusted ({reason})"
+            ) in status["warnings"]
+            clock.is_synchronized = True
+            await until(
+                clock, tmp_path, lambda: hub.status()["store"]["clock"]["trusted"], tick_s=5
+            )
+            assert "windows" not in "".join(hub.status()["warnings"])
+    told = [line["event"] for line in lines]
+    assert {"hub.configuration_doubtful", "endpoint.windows_not_kept"} <= set(told)
+    assert "endpoint.window_opened" not in told

@@ -77,7 +77,7 @@ async def test_another_programs_file_is_left_alone(tmp_path):
         await StateFile.open(path)
 
 
-@pytest.mark.parametrize("spoil", ["garbage", "header", "half"])
+@pytest.mark.parametrize("spoil", ["garbage", "header", "half", "words"])
 async def test_a_damaged_file_is_set_aside_and_the_hub_starts(tmp_path, spoil):
     """It costs what was in it, not the start; status says so until the old file is gone."""
     path = tmp_path / "state.db"
@@ -90,6 +90,8 @@ async def test_a_damaged_file_is_set_aside_and_the_hub_starts(tmp_path, spoil):
         "garbage": b"no database at all" * 100,
         "header": content[:100],
         "half": content[: len(content) // 2],
+        # SQLite quotes it, and then that cannot be read.
+        "words": content.replace(b"CREATE TABLE", b"CREATE \xe9ABLE"),
     }[spoil]
     await asyncio.to_thread(path.write_bytes, spoilt)
     for _ in range(2):

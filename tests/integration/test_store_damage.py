@@ -142,6 +142,7 @@ async def test_a_bad_page_costs_the_rows_on_it(tmp_path: Path) -> None:
         assert hub.store.statistics().next_offset >= before.next_offset + OFFSETS_SKIPPED
         assert hub.queue().statistics().checkpoint == rows[0].offset - 1
     assert len(set_aside(path)) == 1
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("uncounted")

@@ -224,3 +224,54 @@ def test_commands_that_ask_the_daemon_say_that_none_is_there(run, tmp_path):
         code, _, errors = run(*arguments)
         assert code == 4, arguments
         assert "is it running" in errors
+
+
+def test_without_a_hub_a_fault_of_the_settings_is_the_error(run, tmp_path):
+    """Exit code 78 with all faults and no warning, whether a command asks a hub or not."""
+    (tmp_path / "edgehub.toml").write_text("[upstream]\ntypo = 1\n[mqtt]\nprot = 1\n", "utf-8")
+    for arguments in (
+        ("status",),
+        ("queue", "list"),
+        ("route", "explain"),
+        ("config", "show", "--running"),
+        ("config", "show"),
+        ("config", "reload"),
+        ("config", "validate"),
+    ):
+        code, output, errors = run(*arguments)
+        assert (code, output) == (78, ""), arguments
+        assert "edgehub: edgehub.toml: mqtt.prot: unknown key" in errors
+        assert "warning" not in errors
+
+
+@pytest.mark.parametrize(
+    ("windows", "ttl_s", "own_ttl", "warned"),
+    [
+        ('["0 */6 * * *"]', 7200, {}, True),
+        ('["0 */6 * * *"]', 21_600, {}, False),
+        ('["0 */6 * * *"]', -1, {}, False),
+        ('["0 */6 * * *"]', 7200, {"timeToLiveSecs": 86_400}, False),
+        ("[]", 7200, {}, False),
+    ],
+)
+def test_rows_that_can_expire_between_windows_are_warned_of(
+    run, tmp_path, windows, ttl_s, own_ttl, warned
+):
+    """A warning, no fault: the hub would start."""
+    manifest = {
+        "schemaVersion": "1.1",
+        "routes": {"all": {"route": "FROM /messages/* INTO $upstream", **own_ttl}},
+        "storeAndForwardConfiguration": {"timeToLiveSecs": ttl_s},
+    }
+    (tmp_path / "m.json").write_text(json.dumps(manifest), "utf-8")
+    file = tmp_path / "windows.toml"
+    file.write_text(
+        f"manifest = '{tmp_path / 'm.json'}'\n[upstream]\ntype = 'file'\npath = 'x'\n"
+        f"open_at = {windows}\n",
+        "utf-8",
+    )
+    code, output, errors = run("config", "validate", str(file))
+    assert (code, "no faults" in output) == (0, True)
+    assert ("warning: upstream.open_at: closed for up to 21000 s" in errors) is warned
+    code, output, _ = run("config", "validate", str(file), "--json")
+    assert (code, len(json.loads(output)["warnings"])) == (0, int(warned))

@@ -33,9 +33,11 @@ def test_add_from_standard_input(path):
 def test_add_from_a_file(path, tmp_path):
     """The password can come from a file."""
     secret = tmp_path / "secret"
-    secret.write_bytes(b"from file\r\n")
+    secret.write_bytes(b"from file\r\n\n")
     assert run(path, "add", "dev1", "--password-file", str(secret)).exit_code == 0
     assert read_identities(path)["dev1"].password.matches(b"from file")
+    secret.write_bytes(b"one\ntwo\n")
+    assert run(path, "passwd", "dev1", "--password-file", str(secret)).exit_code == 1
 
 
 def test_passwd_and_remove(path):
@@ -75,6 +77,10 @@ def test_list(path):
         (["add", "dev2", "--on-behalf", ""], "x", "pattern"),
         (["add", "dev2"], "", "0 bytes"),
         (["add", "dev2"], "x" * 2000, "allowed are 1 to 1024"),
+        (["add", "dev2"], "\nx\n", "0 bytes"),
+        (["add", "dev2"], "x\nx\n", "more than one line; give it once"),
+        (["add", "dev2"], "x" * 1024 + "\r\ny", "more than one line"),
+        (["passwd", "dev1"], "x\r\n\r\ny", "more than one line"),
         (["passwd", "dev2"], "x", "is not in"),
         (["remove", "dev2"], "", "is not in"),
     ],

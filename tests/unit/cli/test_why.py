@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgehub.cli.why import suspicion_texts
+from edgehub.cli.why import leaves_text, suspicion_texts
 
 KEPT_OUT = "not sent: a dead letter once a connection without it confirms another row, or lasts"
 
@@ -51,3 +51,26 @@ def test_what_comes_next_is_said(suspected: dict[str, object], expected: str) ->
     counts, text = suspicion_texts(suspected)
     assert text == f"next: {expected}"
     assert counts.startswith(f"suspected: the peer has closed the connection {suspected['closes']}")
+
+
+@pytest.mark.parametrize(
+    ("window_s", "expires", "expected"),
+    [
+        (
+            12_600,
+            True,
+            "in the next connection window of its endpoint, in 3.5 h, but expires before it",
+        ),
+        (12_600, False, "in the next connection window of its endpoint, in 3.5 h"),
+        (None, False, "in the next connection window of its endpoint"),
+    ],
+)
+def test_the_next_window_is_said(window_s: float | None, expires: bool, expected: str) -> None:
+    """When it is, and that the copy is gone by then."""
+    copy = {
+        "leaves": {"state": "offline", "seconds": None},
+        "endpoint_state": "closed",
+        "next_window_in_s": window_s,
+        "expires_before_window": expires,
+    }
+    assert leaves_text(copy) == expected

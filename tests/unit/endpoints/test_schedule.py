@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from edgehub.endpoints.schedule import last_start_ms, next_start_ms
+from edgehub.endpoints.schedule import last_start_ms, longest_closed_s, next_start_ms
 
 EVERY_SIX_HOURS = ["0 */6 * * *"]
 
@@ -36,3 +36,22 @@ def test_several_expressions_add_up() -> None:
     monday = _ms("2026-05-04T13:00:00")
     assert last_start_ms(both, monday) == _ms("2026-05-04T12:00:00")
     assert next_start_ms(both, monday) == _ms("2026-05-05T04:30:00")
+
+
+@pytest.mark.parametrize(
+    ("open_at", "open_for_s", "longest_s"),
+    [
+        (EVERY_SIX_HOURS, 600, 21_000),
+        (["0 */6 * * *", "0 3 * * *"], 600, 21_000),
+        (["* 8-17 * * MON-FRI"], 60, (2 * 24 + 14) * 3600),
+        (["0 0 1 * *"], 600, 31 * 86_400 - 600),
+        (["0 0 * 3 *"], 3600, 335 * 86_400 - 3600),
+        (["* * * * *"], 60, 0),
+        (["*/10 * * * *"], 3600, 0),
+    ],
+)
+def test_the_longest_time_without_a_window(
+    open_at: list[str], open_for_s: int, longest_s: int
+) -> None:
+    """From the end of one to the next: nights, weekends, months; none where they overlap."""
+    assert longest_closed_s(open_at, open_for_s) == longest_s

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.endpoints.schedule import ScheduleOptions
@@ -149,14 +150,30 @@ async def test_a_step_into_a_window_opens_it(closed: Bench) -> None:
 
 async def test_a_clock_that_is_not_trusted_keeps_the_link_open(closed: Bench) -> None:
     """Nobody knows the time: the link is open, and closes once the time is known."""
+    assert closed.endpoint.keeps_windows
     closed.trusted = False
-    await closed.clock.advance(LOOK_S)
-    assert closed.endpoint.state == "up"
-    await closed.clock.advance(20 * 60)
-    assert closed.endpoint.state == "up"
-    closed.trusted = True
-    await closed.clock.advance(2 * LOOK_S)
+    with capture_logs() as lines:
+        await closed.clock.advance(LOOK_S)
+        assert closed.endpoint.state == "up"
+        assert not closed.endpoint.keeps_windows
+        await closed.clock.advance(20 * 60)
+        assert closed.endpoint.state == "up"
+        closed.trusted = True
+        assert closed.endpoint.keeps_windows
+        await closed.clock.advance(2 * LOOK_S)
     assert closed.endpoint.state == "closed"
+    assert [line["event"] for line in lines] == [
+        "endpoint.windows_not_kept",
+        "endpoint.windows_kept",
+        "endpoint.window_closed",
+    ]
+
+
+async def test_a_window_is_told_where_the_clock_is_trusted(closed: Bench) -> None:
+    """It begins and ends in the log."""
+    with capture_logs() as lines:
+        await closed.clock.advance(HOUR_S)
+    assert [line["event"] for line in lines] == ["endpoint.window_opened", "endpoint.window_closed"]
 
 
 async def test_every_part_of_the_contract_reaches_the_inner_endpoint(closed: Bench) -> None:

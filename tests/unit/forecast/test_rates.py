@@ -60,3 +60,14 @@ async def test_the_last_minutes_count(measured):
     assert rate.bytes_s == 0
     assert rate.measured_s <= SPAN_S + SAMPLE_S
     assert len(rates._samples) <= SPAN_S / SAMPLE_S + 1  # noqa: SLF001 - the bound itself
+
+
+async def test_the_last_seconds_alone_can_be_asked_for(measured):
+    """What came before them is not in the figure, though it is in that of the minutes."""
+    clock, totals, rates = measured
+    totals[QUEUE] = (2_000, 1_000_000)
+    await clock.advance(SAMPLE_S)
+    assert rates.rates(60)[QUEUE].bytes_s > 0
+    await clock.advance(70)
+    assert rates.rates(60)[QUEUE].bytes_s == 0
+    assert rates.rates()[QUEUE].bytes_s > 0

@@ -150,6 +150,23 @@ async def test_order_skip_lets_later_rows_pass(start: Start) -> None:
     assert endpoint.received.count(6) == 1
 
 
+async def test_a_row_that_is_moved_while_it_is_kept_back_can_be_refused_again(start: Start) -> None:
+    """With skip and recency: it has become stale meanwhile, and is kept back where it is now."""
+    endpoint = FlakyEndpoint({5: [LATER, LATER]})
+    bench = start(endpoint)
+    bench.rules = DeliveryRules(order=Order.SKIP)
+    fresh, stale = bench.queue(2), bench.queue(7)
+    fresh.put(a_row(5))
+    await bench.settle()
+    stale.put(fresh.rows.pop())
+    await bench.settle()
+    assert endpoint.received == [5, 5]
+    assert stale.waiting == [5]
+    await bench.clock.advance(12)
+    assert stale.confirmed == [5]
+    assert bench.pump.statistics().holds == 0
+
+
 async def test_the_back_off_of_a_row_doubles_with_its_attempts(start: Start) -> None:
     """Waits of about 1, 2, 4, 8 seconds, at most 60; attempts survive in the row."""
     endpoint = RejectingEndpoint("dev-1", LATER)

@@ -18,6 +18,7 @@ def test_a_link_is_open_at_any_time_and_as_fast_as_it_can_be() -> None:
     """Without settings there is neither a cap nor a window."""
     assert _endpoint().rate_bytes_s_max is None
     assert _endpoint().open_at == ()
+    assert _endpoint(open_at=[]).open_at == ()
 
 
 def test_windows_are_cron_expressions() -> None:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.settings import MqttEndpointSettings, Settings, SettingsError, load_settings
+from edgehub.settings import (
+    MqttEndpointSettings,
+    Settings,
+    SettingsError,
+    find_hub,
+    load_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -234,3 +240,30 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
 def test_a_file_nested_without_end_is_named(tmp_path):
     """Depth is no reason for a traceback."""
     assert "not TOML" in _faults(_file(tmp_path, "x = " + "[" * 100_000))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data_dir = 'd'\n[upstream]\ntypo = 1\n", "d/control.sock"),
+        ("data_dir = 'd'\ncontrol_socket = 'c'\n[upstream]\ntypo = 1\n", "c"),
+        ("data_dir = 'd'\n[upstream]\nno TOML\n", "d/control.sock"),
+        ("data_dir = 'd'\ncontrol_socket = 5\n", "d/control.sock"),
+    ],
+)
+def test_wrong_settings_still_say_where_the_hub_is(tmp_path, monkeypatch, text, expected):
+    """What can be read of data_dir and control_socket counts, the environment before the file."""
+    path = _file(tmp_path, text)
+    with pytest.raises(SettingsError):
+        load_settings(path)
+    assert find_hub(path).control_path == tmp_path / expected
+    monkeypatch.setenv("EDGEHUB_CONTROL_SOCKET", "/x/e.sock")
+    assert str(find_hub(path).control_path) == "/x/e.sock"
+
+
+def test_settings_that_cannot_be_read_say_nothing_of_the_hub(tmp_path):
+    """The default stands for what is no TOML at the top, not for a file that is not there."""
+    default = find_hub(None).control_path
+    assert find_hub(_file(tmp_path, "data_dir = d\n")).control_path == default
+    with pytest.raises(SettingsError, match="No such file"):
+        find_hub(tmp_path / "absent.toml")
