@@ -35,7 +35,7 @@ class RunningHub:
         config: Settings file, None = none.
 
     Raises:
-        SettingsError: If the file cannot be read at all.
+        SettingsError: If they do not even say where it is.
     """
 
     def __init__(self, config: Path | None) -> None:
@@ -43,8 +43,11 @@ class RunningHub:
         try:
             settings = load_settings(config)
         except SettingsError as error:
+            found = find_hub(config)
+            if found is None:
+                raise
+            settings = found
             self._fault = error
-            settings = find_hub(config)
         self._path = settings.control_path
 
     def call(self, command: str, **arguments: Any) -> Any:

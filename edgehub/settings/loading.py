@@ -6,7 +6,6 @@ any of the places becomes one `SettingsError` that names the place.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import os
@@ -52,33 +51,32 @@ def load_settings(file: Path | None, flags: Mapping[str, Any] | None = None) -> 
     return check_settings(read_document(file), file=file, flags=flags)
 
 
-def find_hub(file: Path | None) -> Settings:
+def find_hub(file: Path | None) -> Settings | None:
     """Give settings that say where the hub is and nothing else, from wrong ones.
-
-    What cannot be read of it is the default.
 
     Args:
         file: TOML file, None = none. Of one that is no TOML what is above its first section counts.
 
-    Raises:
-        SettingsError: If it cannot be read at all.
+    Returns:
+        None if that cannot be told: a guess might be another hub.
     """
+    document: dict[str, Any] | None
     try:
         document = read_document(file)
     except SettingsError as error:
         if file is None or isinstance(error.__cause__, OSError):
-            raise
+            return None
         document = _top_of(file)
+    if document is None:
+        return None
     given: dict[str, Any] = {key: document[key] for key in _PLACE if key in document}
     for key in _PLACE:
         if (variable := environment_variable([key])) is not None:
             given[key] = os.environ[variable]
-    place: dict[str, Any] = {}
-    for key, value in given.items():
-        with contextlib.suppress(ValidationError):
-            Settings(**{key: value})
-            place[key] = value
-    return Settings(**place)
+    try:
+        return Settings(**given)
+    except ValidationError:
+        return None
 
 
 def check_settings(
@@ -145,12 +143,12 @@ def read_document(file: Path | None) -> dict[str, Any]:
     return _anchored(document, Settings, file.parent)
 
 
-def _top_of(file: Path) -> dict[str, Any]:
+def _top_of(file: Path) -> dict[str, Any] | None:
     text = file.read_text("utf-8-sig", errors="replace")
     try:
         document = tomllib.loads(_FIRST_SECTION.split(text, maxsplit=1)[0])
     except (tomllib.TOMLDecodeError, RecursionError):
-        return {}
+        return None
     return _anchored(document, Settings, file.parent)
 
 

@@ -178,7 +178,7 @@ async def test_rows_of_an_endpoint_that_is_gone_are_orphans(tmp_path: Path) -> N
     async with _running(_settings(tmp_path, rest), clock) as hub:
         status = hub.status()
         assert [queue["orphaned"] for queue in status["queues"]] == [True]
-        assert "'lab' are parked" in status["warnings"][0]
+        assert "'lab' are orphaned" in status["warnings"][0]
     out = tmp_path / "lab.jsonl"
     lab_file = {"type": "file", "path": out}
     async with _running(_settings(tmp_path, rest, endpoints={"lab": lab_file}), clock) as hub:

@@ -285,7 +285,7 @@ async def test_an_endpoint_that_is_gone_leaves_orphans_until_it_is_back(tmp_path
         assert outcome["endpoints"]["removed"] == ["lab"]
         status = bench.hub.status()
         assert [queue["orphaned"] for queue in status["queues"]] == [True]
-        assert "'lab' are parked" in status["warnings"][0]
+        assert "'lab' are orphaned" in status["warnings"][0]
         outcome = await bench.reload(endpoints={"lab": {"type": "file", "path": out}})
         assert outcome["endpoints"]["added"] == ["lab"]
         await bench.until(lambda: bench.depths() == {"lab": 0}, step_s=0.01)
