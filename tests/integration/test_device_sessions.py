@@ -20,6 +20,7 @@ from edgehub.endpoints.device_sessions import OPENINGS_MAX, DeviceSessions
 from edgehub.message import DELIVERED, FailureKind
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_peer import read_packet
 
 TOPIC = b"devices/d/messages/events/"
 
@@ -146,14 +147,14 @@ class StrictPeer:
         self._writer = writer
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                first, content = await _packet(reader)
-                if first >> 4 == 1:
+                kind, _, content = await read_packet(reader)
+                if kind == 1:
                     self.connects += 1
                     writer.write(self._connack)
                 elif len(content) > self._bytes_max:
                     writer.write(b"\xe0\x02\x95\x00")
                     break
-                elif first >> 4 == 3:
+                elif kind == 3:
                     at = 2 + int.from_bytes(content[:2], "big")
                     self.unconfirmed.append(int.from_bytes(content[at : at + 2], "big"))
                     self.most = max(self.most, len(self.unconfirmed))
@@ -171,17 +172,6 @@ class StrictPeer:
         """Confirm what has come."""
         mids, self.unconfirmed = self.unconfirmed, []
         self._writer.write(b"".join(b"\x40\x02" + mid.to_bytes(2, "big") for mid in mids))
-
-
-async def _packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    first = (await reader.readexactly(1))[0]
-    length = shift = 0
-    while True:
-        byte = (await reader.readexactly(1))[0]
-        length |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            return first, await reader.readexactly(length)
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ class MqttPeer:
                     self._break_in = None
                     writer.transport.abort()
                     break
-                kind, flags, payload = await _packet(reader)
+                kind, flags, payload = await read_packet(reader)
                 if kind == PUBLISH and self._fatal is not None and payload.endswith(self._fatal):
                     break
                 if not self._answer(kind, flags, payload, writer):
@@ -151,7 +151,8 @@ class MqttPeer:
             self.unconfirmed_most = max(self.unconfirmed_most, len(self.unconfirmed))
 
 
-async def _packet(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+async def read_packet(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Read a packet; gives its type, its flags, and what follows its length."""
     first = (await reader.readexactly(1))[0]
     length = shift = 0
     while True:
