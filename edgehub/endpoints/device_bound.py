@@ -86,8 +86,11 @@ class DeviceBoundRelay:
     def take(self, incoming: Incoming) -> None:
         """Relay a message that came in."""
         match = None if incoming.topic is None else _TOPIC.fullmatch(incoming.topic)
-        if match is None or incoming.body is None:
+        if match is None:
             self._drop(incoming, "not a device-bound topic")
+            return
+        if incoming.body is None:
+            self._drop(incoming, f"its packet of {incoming.size} bytes is too large or malformed")
             return
         device_id, bag = match.groups()
         try:

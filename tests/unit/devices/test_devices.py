@@ -260,3 +260,50 @@ def test_a_refresh_that_fails_leaves_what_is_known_in_force():
         assert hub.source.loads == 2
 
     in_a_world(test)
+
+
+def test_a_downlink_whose_device_is_lost_while_it_waits_is_not_sent():
+    """Another hub was elected before its turn: the caller learns it, and nothing leaves."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        sent = []
+
+        async def send() -> None:
+            sent.append("downlink")
+
+        async with asyncio.TaskGroup() as tasks:
+            frame = tasks.create_task(hub.uplink(2))
+            await world.clock.sleep(0.01)
+            downlink = tasks.create_task(hub.devices.downlink("d", send))
+            await world.clock.sleep(0.01)
+            assert not downlink.done()
+            hub.flags.set("d", Ownership.LOSER, 9, cause=Cause.TOLD)
+        assert frame.done()
+        assert downlink.result() is False
+        assert sent == []
+
+    in_a_world(test)
+
+
+def test_a_busy_device_is_not_closed_however_long_it_was_silent():
+    """What runs keeps its connection, and the look at silent devices does not wait for it."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        await world.clock.sleep(UNSEEN_S - REFRESH_S)
+        await hub.devices.refresh("d")
+        await world.clock.sleep(REFRESH_S - 2)
+        async with asyncio.TaskGroup() as tasks:
+            refresh = tasks.create_task(hub.devices.refresh("d"))
+            await world.clock.sleep(0.5)
+            device = hub.devices.known("d")
+            device.seen_s -= 10  # as long ago as devices are kept
+            await hub.devices.look_after()
+            assert not refresh.done()
+        assert hub.devices.known("d") is device
+        assert hub.link("d").is_open
+
+    in_a_world(test)

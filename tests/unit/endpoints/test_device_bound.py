@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.endpoints.device_bound import UNDELIVERED_MAX, DeviceBoundRelay
@@ -139,6 +140,22 @@ async def test_what_cannot_be_relayed_is_acknowledged_and_counted(parts: Parts, 
     assert parts.offers == []
     assert parts.connection.acknowledged == [5]
     assert parts.relay.dropped_total == 1
+
+
+async def test_a_message_whose_body_was_cut_is_dropped_with_its_size(parts: Parts) -> None:
+    """No device is offered half a message; the log names the size, and the topic is not to blame."""
+    parts.relay.subscribe("d1")
+    topic = "devices/d1/messages/devicebound/kind=cmd"
+    cut = Incoming(topic=topic, body=None, mid=5, qos=1, size=300_000)
+    with capture_logs() as lines:
+        parts.relay.take(cut)
+    assert parts.offers == []
+    assert parts.connection.acknowledged == [5]
+    assert parts.relay.dropped_total == 1
+    [line] = lines
+    assert line["event"] == "device_bound.message_dropped"
+    assert "300000 bytes" in line["reason"]
+    assert "topic" not in line["reason"]
 
 
 async def test_a_message_refused_for_good_is_dropped(parts: Parts) -> None:
