@@ -161,7 +161,7 @@ DEVICES = {"a": None, "b": "a", "c": "b", "d": "b", "e": None}
 
 registrations = st.sampled_from(sorted(DEVICES)).map(lambda device: ("register", device))
 data = st.tuples(st.sampled_from(["m", "e", "twin"]), st.sampled_from(sorted(DEVICES)))
-steps = st.lists(st.one_of(registrations, data, st.just(("restart", ""))), max_size=60)
+steps = st.lists(st.one_of(registrations, data, st.just(("restart", ""))), min_size=25, max_size=60)
 
 
 def register(bench: MapperBench, device: str) -> list[Any]:
@@ -283,6 +283,7 @@ def test_any_interleaving_gives_every_message_in_order(steps: list[tuple[str, st
             ),
             st.booleans(),
         ),
+        min_size=15,
         max_size=40,
     ),
     st.booleans(),

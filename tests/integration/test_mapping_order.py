@@ -163,7 +163,7 @@ def priorities_of(seed: int) -> dict[str, int]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
-    script=st.lists(STEPS, max_size=60),
+    script=st.lists(STEPS, min_size=25, max_size=60),
     seed=st.integers(0, 999),
     order=st.sampled_from(list(Order)),
 )
@@ -193,7 +193,7 @@ async def test_parents_before_children_and_creations_before_data(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
-    script=st.lists(STEPS, max_size=60),
+    script=st.lists(STEPS, min_size=25, max_size=60),
     seed=st.integers(0, 999),
     overflow=st.sampled_from([Overflow.BY_VALUE, Overflow.DROP_OLDEST]),
     rows=st.integers(6, 14),

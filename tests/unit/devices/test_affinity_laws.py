@@ -44,7 +44,9 @@ def disturbances(last_ms=20_000):
     away = st.builds(
         event, st.integers(0, last_ms), st.sampled_from(("coordinator_down", "coordinator_up"))
     )
-    return st.lists(st.one_of(of_gateways, of_gateways, of_hubs, busy, away), max_size=6)
+    return st.lists(
+        st.one_of(of_gateways, of_gateways, of_hubs, busy, away), min_size=2, max_size=6
+    )
 
 
 TIMES = st.fixed_dictionaries(

@@ -143,7 +143,7 @@ async def test_what_cannot_be_relayed_is_acknowledged_and_counted(parts: Parts, 
 
 
 async def test_a_message_whose_body_was_cut_is_dropped_with_its_size(parts: Parts) -> None:
-    """No device is offered half a message; the log names the size, and the topic is not to blame."""
+    """No device is offered half a message; the reason names the size, not the topic."""
     parts.relay.subscribe("d1")
     topic = "devices/d1/messages/devicebound/kind=cmd"
     cut = Incoming(topic=topic, body=None, mid=5, qos=1, size=300_000)

@@ -62,6 +62,7 @@ def test_looking_for_idle_senders_is_bounded() -> None:
             st.tuples(st.just("done"), st.integers(0, 3)),
             st.tuples(st.sampled_from(["clear", "all_done"])),
         ),
+        min_size=20,
         max_size=60,
     )
 )

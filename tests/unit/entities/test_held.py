@@ -14,6 +14,7 @@ from tests.support.entities import MapperBench
 SCHEME = TopicScheme("te")
 STEPS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.integers(0, 40), st.booleans(), st.integers(0, 5)),
+    min_size=30,
     max_size=80,
 )
 

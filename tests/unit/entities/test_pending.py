@@ -395,6 +395,7 @@ def test_waiting_registration_that_became_possible_is_taken_up_at_the_start():
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300)),
+        min_size=30,
         max_size=80,
     )
 )

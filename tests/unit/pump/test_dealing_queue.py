@@ -263,13 +263,14 @@ class Play:
 
 
 @given(
-    senders=st.lists(st.sampled_from("abc"), min_size=1, max_size=60),
+    senders=st.lists(st.sampled_from("abc"), min_size=20, max_size=60),
     steps=st.lists(
         st.tuples(
             st.sampled_from(["read", "confirm", "back", "shut", "open", "opening", "hold", "go"]),
             st.sampled_from("abc"),
             st.integers(1, 9),
         ),
+        min_size=25,
         max_size=60,
     ),
 )

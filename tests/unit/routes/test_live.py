@@ -36,7 +36,9 @@ def live_routes(host) -> LiveRoutes:
 
 
 changes = st.lists(
-    st.dictionaries(st.sampled_from(IDS), st.none() | st.integers(0, 11), min_size=1), max_size=12
+    st.dictionaries(st.sampled_from(IDS), st.none() | st.integers(0, 11), min_size=1),
+    min_size=5,
+    max_size=12,
 )
 
 

@@ -112,6 +112,7 @@ def test_expired_zones_in_both_modes() -> None:
 @given(
     st.lists(
         st.tuples(st.sets(st.integers(0, 5000), max_size=40), st.booleans(), st.integers(1, 9)),
+        min_size=4,
         max_size=12,
     )
 )
@@ -144,7 +145,9 @@ def test_zones_equal_a_recount(steps: list[tuple[set[int], bool, int]]) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 1500), st.integers(0, 200), st.integers(0, 200)), max_size=30
+        st.tuples(st.integers(0, 1500), st.integers(0, 200), st.integers(0, 200)),
+        min_size=12,
+        max_size=30,
     ),
     st.lists(st.integers(0, 220), max_size=8),
 )

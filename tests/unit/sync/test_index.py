@@ -11,7 +11,7 @@ KEYS = st.builds(
     st.sampled_from([DEFAULT_TENANT, Tenant("acme", "one")]),
     st.sampled_from(["a", "B", "a1", "a10", "a2", "é", "z"]),
 )
-STEPS = st.lists(st.tuples(st.booleans(), KEYS), max_size=40)
+STEPS = st.lists(st.tuples(st.booleans(), KEYS), min_size=15, max_size=40)
 
 
 @given(STEPS, st.integers(1, 4))

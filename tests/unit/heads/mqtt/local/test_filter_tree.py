@@ -9,7 +9,7 @@ from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.topic_filter import matches
 from tests.unit.test_topic_filter import FILTERS, TOPICS
 
-CHANGES = st.lists(st.tuples(st.booleans(), FILTERS, st.integers(0, 3)), max_size=30)
+CHANGES = st.lists(st.tuples(st.booleans(), FILTERS, st.integers(0, 3)), min_size=12, max_size=30)
 
 
 @given(CHANGES, st.lists(TOPICS, max_size=5))
@@ -35,7 +35,7 @@ def test_against_a_list(changes: list[tuple[bool, str, int]], topics: list[str])
         assert sorted(found) == sorted(expected)
 
 
-@given(st.lists(FILTERS, unique=True, max_size=20))
+@given(st.lists(FILTERS, unique=True, min_size=5, max_size=20))
 def test_nothing_is_left(filters: list[str]):
     """A tree whose subscriptions are all gone has no branches, so that it does not grow."""
     tree: FilterTree[int] = FilterTree()
