@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 QUEUES = [(UPSTREAM, P0), (UPSTREAM, P7), (LAB, P2)]
 DAY_S = 86_400
+HUNG_S = 60.0
+"""A history takes about a second."""
 
 
 class Life:
@@ -44,8 +47,13 @@ class Life:
         self.journal: JournalHarness
 
     async def play(self, steps: int) -> list[dict[str, Any]]:
-        """Live, end in order, and give the lines."""
-        async with AsyncExitStack() as self.stack:
+        """Live, end in order, and return the lines.
+
+        Raises:
+            TimeoutError: The journal does not end; the time-out of a test that tries many histories
+                would be taken for one more failed history.
+        """
+        async with asyncio.timeout(HUNG_S), AsyncExitStack() as self.stack:
             await self.open()
             actions = [self.append, self.append, self.read, self.settle, self.settle, self.wait]
             actions += [self.write, self.pump, self.kill, self.restart, self.stand_still]

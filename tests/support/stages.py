@@ -5,12 +5,13 @@ processes share the work, a file stays in one of them, and so does the report, w
 once in a process. What takes both cores, or measures time, runs alone: the stages in `ALONE` and
 tests marked so. A test that fails
 half-way may leave a thread behind that keeps the process alive for ever, after all results were
-printed; then the run is ended, and is a failed one.
+printed; then the run is ended, and is a failed one. So is one whose test hangs past its time-out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import os
 import sys
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
 ALONE: Final = frozenset({"spark", "crash"})
 EXIT_TIMEOUT_S: Final = 15.0
+HANG_MARGIN_S: Final = 60.0
+STDERR: Final = os.dup(2)
+"""That of the process, which tests capture."""
 
 
 def stage_of(parts: Sequence[str]) -> int:
@@ -53,11 +57,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Let a test run beside others, or alone, before its time counts."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
-        return (yield)
+        with _bounded(item):
+            return (yield)
     parts = item.path.relative_to(item.config.rootpath).parts
     alone = not ALONE.isdisjoint(parts) or item.get_closest_marker("alone") is not None
-    with _turn(Path(tempfile.gettempdir()) / f"edgehub-tests-{run}", alone=alone):
+    with _turn(Path(tempfile.gettempdir()) / f"edgehub-tests-{run}", alone=alone), _bounded(item):
         return (yield)
+
+
+@contextlib.contextmanager
+def _bounded(item: pytest.Item) -> Iterator[None]:
+    """End the process if a test outlives its time-out, which hypothesis takes for a failure."""
+    marker = item.get_closest_marker("timeout")
+    timeout_s = marker.args[0] if marker else float(item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(2 * timeout_s + HANG_MARGIN_S, exit=True, file=STDERR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextlib.contextmanager
