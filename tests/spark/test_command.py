@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from analytics.args import parse_args
@@ -39,6 +42,54 @@ def edgehub(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_a_day_through_spark_submit(tmp_path: Path):
+    """The job and its zip alone, as on a cluster: no package on the path, results as documented."""
+    subprocess.run(["make", "analytics"], cwd=ROOT, check=True, capture_output=True)
+    spark = Path(pyspark.__file__).parent
+    here = tmp_path / "here"
+    here.mkdir()
+    job = shutil.copy(ROOT / "analytics" / "job.py", here)
+    archive = shutil.copy(ROOT / "dist" / "analytics.zip", here)
+    journal = HandJournal(DATE, hub="starved")
+    HUBS["starved"](journal)
+    journal.write(tmp_path / "export")
+    told = subprocess.run(
+        [
+            *(spark / "bin" / "spark-submit", "--master", "local[1]", "--driver-memory", "512m"),
+            *("--conf", f"spark.sql.warehouse.dir={tmp_path / 'warehouse'}"),
+            *("--py-files", archive, job),
+            *("--input", tmp_path / "export", "--output", tmp_path / "results", "--date", DATE),
+        ],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            "JAVA_HOME": str(find_java_home(os.environ, tmp_path)),
+            "SPARK_HOME": str(spark),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            # Without the folder that an installation adds, the zip is the only way to the package.
+            "PYSPARK_DRIVER_PYTHON": a_python_without_the_checkout(tmp_path / "bin"),
+        },
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert told.returncode == 0, told.stderr
+    assert f"report date={DATE} outcome=done" in told.stdout
+    assert Results(tmp_path / "results").page.exists()
+
+
+def a_python_without_the_checkout(folder: Path) -> str:
+    """Return an interpreter with the installed libraries, but not the project itself."""
+    folder.mkdir()
+    python = folder / "python"
+    site = sysconfig.get_path("purelib")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_a_day_by_the_command_line(tmp_path: Path):
     """The whole way of an operator: the page is there, and nothing was left where we stood."""
     here = tmp_path / "here"
     here.mkdir()
