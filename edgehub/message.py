@@ -282,6 +282,7 @@ class Refusal(StrEnum):
     """Why the hub did not take a message; the head tells the sender in its protocol's words."""
 
     INVALID = "invalid"  # can never be stored: acknowledge and drop where there is no other word
+    RESERVED = "reserved"  # has a content type that only hubs send each other
     LIMIT = "limit"  # a limit of rows, bytes or disk
     UNAVAILABLE = "unavailable"  # not now: what decides about it cannot be asked
     CLOSED = "closed"  # the hub is shutting down

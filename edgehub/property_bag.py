@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
+from edgehub.batch import BATCH_TYPE
 from edgehub.errors import EdgeHubError
 
 if TYPE_CHECKING:
@@ -39,6 +40,31 @@ WIRE_NAMES: Final = {name: wire for wire, name in SYSTEM_NAMES.items()}
 
 SENDER_DEVICE: Final = "$.cdid"
 SENDER_MODULE: Final = "$.cmid"
+
+RETAIN_PROPERTY: Final = "mqtt-retain"
+WILL_PROPERTY: Final = ("iothub-MessageType", "Will")
+DUPLICATE_PROPERTY: Final = "edgehub-duplicate"
+"""Property of a message that another hub has sent before, with deduplication `mark`."""
+
+_HUB_MARKS: Final = frozenset({RETAIN_PROPERTY, WILL_PROPERTY[0].lower(), DUPLICATE_PROPERTY})
+"""What hubs write about a message; from a client it counts only if it may be a hub."""
+
+_SENDER_NAMES: Final = frozenset(
+    {
+        SENDER_DEVICE,
+        SENDER_MODULE,
+        "iothub-connection-device-id",
+        "iothub-connection-module-id",
+        "iothub-connection-auth-method",
+        "iothub-connection-auth-generation-id",
+        "iothub-message-source",
+        "iothub-enqueuedtime",
+    }
+)
+"""Where hubs write who sent a message, and when; never read, the topic says who sends."""
+
+_CONTROL_NAMES: Final = _SENDER_NAMES | {name for name in SYSTEM_NAMES if name.startswith("$.")}
+"""Names that a peer reads as more than an application property."""
 
 
 class BagError(EdgeHubError):
@@ -72,26 +98,92 @@ def add_item(key: str, value: str | None, app: Properties, system: Properties) -
     """Put one item where its wire name belongs; see `parse_bag`."""
     if key in SYSTEM_NAMES:
         system[SYSTEM_NAMES[key]] = value
-    elif key not in (SENDER_DEVICE, SENDER_MODULE):
+    elif key.lower() not in _SENDER_NAMES:
         app[key] = value
 
 
-def build_bag(message: Message) -> str:
+def is_reserved(name: str) -> bool:
+    """Return whether an application property may not have this name: hubs write it."""
+    lower = name.lower()
+    return lower in _CONTROL_NAMES or lower in _HUB_MARKS
+
+
+def without_marks(properties: Properties) -> Properties:
+    """Return application properties without those that hubs write; they may be shared."""
+    for name in properties:
+        if name.lower() in _HUB_MARKS:
+            return {
+                name: value for name, value in properties.items() if name.lower() not in _HUB_MARKS
+            }
+    return properties
+
+
+def has_marks(properties: Properties) -> bool:
+    """Return whether `without_marks` would leave something out."""
+    return without_marks(properties) is not properties
+
+
+def is_batch(system: Properties) -> bool:
+    """Return whether a message with these system properties holds others."""
+    return system.get("contentType") == BATCH_TYPE
+
+
+def outgoing(message: Message) -> tuple[Properties, Properties]:
+    """Return the application and system properties of a message that may leave this hub.
+
+    The store may hold what heads refuse today. Whatever it holds, no receiver can take a row for a
+    batch of other messages, or a property of the sender's for the name of the sender.
+    """
+    properties, system = message.properties, message.system
+    if not _CONTROL_NAMES.isdisjoint(properties):
+        properties = {
+            name: value for name, value in properties.items() if name not in _CONTROL_NAMES
+        }
+    if is_batch(system):
+        system = {name: value for name, value in system.items() if name != "contentType"}
+    return properties, system
+
+
+def build_bag(message: Message, *, sender: bool = True) -> str:
     """Write the bag of a message on its way out: its properties, then who sent it.
 
     A message without an id of the sender's carries the hub's, so that receivers can tell copies.
+
+    Args:
+        message: The message.
+        sender: Write who sent it; a message to a device has no sender.
     """
-    items = [_pair(name, value) for name, value in message.properties.items() if name]
-    system = message.system
+    properties, system = outgoing(message)
+    items = [_pair(name, value) for name, value in properties.items() if name]
     items += [
         _pair(WIRE_NAMES[name], value) for name, value in system.items() if name in WIRE_NAMES
     ]
     if not system.get("messageId") and message.message_id:
         items.append(_pair("$.mid", message.message_id))
-    items.append(_pair(SENDER_DEVICE, message.device_id))
-    if message.module_id is not None:
-        items.append(_pair(SENDER_MODULE, message.module_id))
+    if sender:
+        items += _sender(message.device_id, message.module_id)
     return "&".join(items)
+
+
+def build_batch_bag(device_id: str, module_id: str | None, *, encoding: str | None) -> str:
+    """Write the bag of a batch that a hub sends as itself.
+
+    Args:
+        device_id: As whom the hub signs in.
+        module_id: As which module, None = as a device.
+        encoding: Content encoding, None = none.
+    """
+    items = [_pair("$.ct", BATCH_TYPE)]
+    if encoding is not None:
+        items.append(_pair("$.ce", encoding))
+    return "&".join(items + _sender(device_id, module_id))
+
+
+def _sender(device_id: str, module_id: str | None) -> list[str]:
+    items = [_pair(SENDER_DEVICE, device_id)]
+    if module_id is not None:
+        items.append(_pair(SENDER_MODULE, module_id))
+    return items
 
 
 def _item(item: str) -> tuple[str, str | None]:

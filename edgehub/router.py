@@ -12,6 +12,7 @@ import structlog
 
 from edgehub.message import Refusal
 from edgehub.packet_limits import PacketLimits
+from edgehub.property_bag import is_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,8 +76,13 @@ class Router:
         """Route and store one message; see `edgehub.heads.head.Submit`.
 
         A message that no route wants is acknowledged and counted, as in the original hub. One that
-        is too large for all peers it should go to is refused as one that can never be stored.
+        is too large for all peers it should go to is refused as one that can never be stored. A
+        batch of messages never comes here in one piece: what has its content type is refused, since
+        another hub would take it apart and believe the senders that it names.
         """
+        if is_batch(message.system):
+            self._refuse_batch(message, settle, token)
+            return
         results = self._evaluate(message)
         if results and self._limits:
             results = self._fitting(message, results, settle, token)
@@ -93,6 +99,9 @@ class Router:
     ) -> None:
         """Route and store a message that has its receivers anyway; see `submit`."""
         results = self._evaluate(message)
+        if results and is_batch(message.system):
+            self._refuse_batch(message, settle, token)
+            return
         if results and self._limits:
             results = self._fitting(message, results, settle, token)
             if not results:
@@ -129,6 +138,12 @@ class Router:
             if fault:
                 self._store.drop(message, result, fault)
         return [result for result, fault in zip(results, faults, strict=True) if not fault]
+
+    def _refuse_batch(
+        self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
+    ) -> None:
+        self._store.refuse(message, Refusal.RESERVED.value)
+        settle(token, Refusal.RESERVED)
 
     def _count_too_large(self, message: Message, reason: str) -> None:
         self.too_large_total += 1

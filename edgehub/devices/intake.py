@@ -17,6 +17,7 @@ from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.outcome import Result
 from edgehub.devices.faults import DeviceError
 from edgehub.message import Message, Refusal
+from edgehub.property_bag import DUPLICATE_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 SEQUENCE: Final = "sequence"
 """Application property with the number of a message, a frame counter of 32 bits."""
-
-DUPLICATE: Final = "edgehub-duplicate"
-"""Application property of a message that another hub has sent before, with deduplication `mark`."""
 
 STATION: Final = "local"
 _DIGITS_MAX: Final = 10
@@ -183,7 +181,7 @@ def _marked(message: Message) -> Message:
         message.device_id,
         message.module_id,
         message.source,
-        {**message.properties, DUPLICATE: "true"},
+        {**message.properties, DUPLICATE_PROPERTY: "true"},
         message.system,
         message.body,
         message.expiry_ms,

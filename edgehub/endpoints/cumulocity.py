@@ -194,7 +194,7 @@ class CumulocityDownlink:
                     connection.acknowledge(incoming)
                 case Refusal.LIMIT | Refusal.UNAVAILABLE:
                     self._hold(incoming)
-                case Refusal.INVALID:
+                case Refusal.INVALID | Refusal.RESERVED:
                     self._drop(incoming, "it can never be stored")
                 case Refusal.CLOSED:
                     pass  # it comes again after the start

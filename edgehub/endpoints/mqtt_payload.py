@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edgehub.batch import BATCH_TYPE, RECORDS_MAX, ZSTD_ENCODING, build_batch
+from edgehub.batch import RECORDS_MAX, ZSTD_ENCODING, build_batch
 from edgehub.endpoints.mqtt_packet import publish_bytes
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, TopicError, Topics
 from edgehub.endpoints.record import encode_batch_record
-from edgehub.message import FailureKind, Message, SendResult
-from edgehub.property_bag import build_bag
+from edgehub.message import FailureKind, SendResult
+from edgehub.property_bag import build_batch_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -248,10 +248,8 @@ class BatchTopic:
     def __init__(self, client_id: str, *, compress: bool) -> None:
         device, _, module = client_id.partition("/")
         place = f"devices/{device}/modules/{module}" if module else f"devices/{device}"
-        system: dict[str, str | None] = {"contentType": BATCH_TYPE}
-        if compress:
-            system["contentEncoding"] = ZSTD_ENCODING
-        bag = build_bag(Message(device, module or None, "", {}, system, b""))
+        encoding = ZSTD_ENCODING if compress else None
+        bag = build_batch_bag(device, module or None, encoding=encoding)
         self._topic = f"{place}/messages/events/{bag}".encode()
 
     def topic(self, row: Row) -> bytes:

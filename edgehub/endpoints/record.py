@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.property_bag import WIRE_NAMES
+from edgehub.property_bag import WIRE_NAMES, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
         "module": message.module_id,
         "output": message.output,
         "enqueued": _rfc3339(utc_ms(row.enqueued_ms)),
-        "properties": message.properties,
+        "properties": outgoing(message)[0],
     }
     _put_body(record, message.body)
     return orjson.dumps(record, option=option)
@@ -55,9 +55,10 @@ def encode_batch_record(row: Row, utc_ms: Callable[[int], int]) -> bytes:
     if message.module_id is not None:
         record["module"] = message.module_id
     record["enqueued"] = _rfc3339(utc_ms(row.enqueued_ms))
-    if message.properties:
-        record["properties"] = message.properties
-    system = {name: value for name, value in message.system.items() if name in WIRE_NAMES}
+    properties, system = outgoing(message)
+    system = {name: value for name, value in system.items() if name in WIRE_NAMES}
+    if properties:
+        record["properties"] = properties
     if system:
         # The output of a module is one of them.
         record["system"] = system

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.batch import BATCH_TYPE, build_batch
+from tests.support import mqtt_wire as wire
 from tests.support.devices import Device
+from tests.support.http_head import BATCH
+from tests.support.mosquitto import find
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +142,101 @@ def test_a_device_that_the_child_may_not_speak_for_ends_as_a_dead_letter(
     assert child.call("status")["store"]["dead_letter_rows"] == 1
     assert child.wait_event("pump.rows_dead_lettered")["reason"] == "connection closed"
     stranger.close()
+    device.close()
+    assert child.stop() == 0
+    assert parent.stop() == 0
+
+
+FORGED = build_batch([b'{"id": "f", "device": "line-7-victim", "body": "forged"}'], compress=False)
+"""What a hub believes when another hub sends it: a message of the device that it names."""
+
+EVENTS = "devices/line-7-a/messages/events/"
+AS_BATCH = EVENTS + "%24.ct=application%2Fvnd.edgehub.batch%2Bjsonl"
+MANIFEST = {
+    "schemaVersion": "1.1",
+    "routes": {
+        "devices": "FROM /messages/* INTO $upstream",
+        "local": "FROM /mqtt/site/# INTO $upstream",
+    },
+    "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+}
+
+
+def _post(port: int, body: bytes, headers: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("POST", "/devices/line-7-a/messages/events", body, headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def _forge_over_http(port: int) -> list[int]:
+    """Try each place of a request that reaches a content type or a sender; returns the answers."""
+    entries = [
+        json.dumps([{"body": FORGED.decode(), "base64Encoded": False, "properties": properties}])
+        for properties in (
+            {"iothub-contenttype": BATCH_TYPE},
+            {"iothub-app-$.ct": BATCH_TYPE},
+            {"$.ct": BATCH_TYPE},
+            {"$.cdid": "line-7-victim"},
+        )
+    ]
+    return [
+        _post(port, FORGED, {"Content-Type": BATCH_TYPE}),
+        _post(port, FORGED, {"iothub-contenttype": BATCH_TYPE}),
+        _post(port, FORGED, {"iothub-app-$.ct": BATCH_TYPE}),
+        _post(port, FORGED, {"iothub-app-$.cdid": "line-7-victim"}),
+        *(_post(port, entry.encode(), {"Content-Type": BATCH}) for entry in entries),
+    ]
+
+
+async def _forge_over_mqtt(port: int) -> None:
+    """Publish with the content type in the topic, and leave it behind as a will."""
+    client = await wire.RawClient.signed_in(port, "line-7-a", will=(AS_BATCH, FORGED))
+    client.send(wire.publish(AS_BATCH, FORGED, qos=1))
+    assert await client.closed()
+    await client.close()
+    leaving = await wire.RawClient.signed_in(port, "line-7-a", will=(AS_BATCH, FORGED))
+    leaving.cut()
+
+
+def _forge_over_mqtt_5(port: int, topic: str) -> None:
+    """Publish with the content type as the property that MQTT 5 has for it."""
+    command = [find("mosquitto_pub"), "-p", str(port), "-V", "5", "-q", "1", "-i", "line-7-a"]
+    command += ["-t", topic, "-m", FORGED.decode(), "-D", "publish", "content-type", BATCH_TYPE]
+    subprocess.run(command, check=False, timeout=10, capture_output=True)
+
+
+@pytest.mark.timeout(60)
+def test_a_device_cannot_speak_as_another_at_the_parent(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """Whatever a device calls a batch, at whatever way in, the parent never takes it apart."""
+    parent = _with_identities(make_daemon())
+    _add(parent, "gateway-7", "--on-behalf", "*")
+    parent.start()
+    port = free_port()
+    child = make_daemon(
+        top='manifest = "m.json"',
+        extra=f'local_topics = ["site/#"]\n[http]\nport = {port}\n'
+        f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {parent.mqtt_port}\n'
+        f'username = "gateway-7"\npassword_file = "{parent.folder / "password"}"\n',
+    )
+    (child.folder / "m.json").write_text(json.dumps(MANIFEST), "utf-8")
+    child.start()
+    assert _forge_over_http(port) == [400] * 8
+    asyncio.run(_forge_over_mqtt(child.mqtt_port))
+    child.wait_until(lambda: child.call("status")["mqtt"]["dropped"].get("reserved") == 2, 10)
+    _forge_over_mqtt_5(child.mqtt_port, EVENTS)
+    _forge_over_mqtt_5(child.mqtt_port, "site/a")
+    assert child.call("status")["mqtt"]["dropped"]["reserved"] == 3
+    device = Device("line-7-a", child.mqtt_port)
+    device.publish("x", 0)
+    assert device.wait_in_flight_below(1, 10)
+    parent.wait_until(lambda: bool(_depth(parent)), 20)
+    rows = parent.call("queue peek", queue="upstream", payload=True)["rows"]
+    assert [row["device"] for row in rows] == ["line-7-a"]
+    assert parent.call("status")["mqtt"]["received_total"] == 1
     device.close()
     assert child.stop() == 0
     assert parent.stop() == 0

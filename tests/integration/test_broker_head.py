@@ -11,6 +11,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from edgehub.batch import BATCH_TYPE
 from tests.support.broker_hub import (
     bodies_of,
     broker_hub,
@@ -331,6 +332,27 @@ async def test_a_message_that_is_too_large_stops_no_other(
     segments = (tmp_path / "hub" / "data" / "journal").rglob("*.jsonl.gz*")
     refused = [line for line in _lines(segments) if line.get("event") == "refused"]
     assert {(line["device"], line["reason"]) for line in refused} == {("gw", "too_large")}
+
+
+async def test_a_message_that_calls_itself_a_batch_is_dropped(
+    tmp_path: Path, broker: Mosquitto
+) -> None:
+    """A parent would take it apart and believe the senders in it; the journal has it once."""
+    said = Properties(PacketTypes.PUBLISH)
+    said.ContentType = BATCH_TYPE
+    async with (
+        broker_hub(tmp_path / "hub", broker.port) as hub,
+        sender(broker.port) as client,
+    ):
+        await hub.until_subscribed("#")
+        await client.publish("a", b"forged", qos=1, properties=said)
+        await client.publish("a", b"plain", qos=1)
+        await hub.until(lambda: hub.broker["acknowledged_total"] == 2)
+        assert bodies_of(await hub.rows()) == ["plain"]
+        assert hub.broker["dropped"] == {"reserved": 1}
+    segments = (tmp_path / "hub" / "data" / "journal").rglob("*.jsonl.gz*")
+    refused = [line for line in _lines(segments) if line.get("event") == "refused"]
+    assert [(line["reason"], line["count"]) for line in refused] == [("reserved", 1)]
 
 
 def _lines(files: Any) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import mqtt5
 import pytest
+from structlog.testing import capture_logs
 
 from edgehub import batch
 from edgehub.batch import BATCH_TYPE, build_batch
@@ -29,11 +30,12 @@ TOPIC = f"devices/child/messages/events/%24.ct={quote(BATCH_TYPE, safe='')}&%24.
 
 @pytest.fixture
 def identities_file(tmp_path: Path) -> Path:
-    """Give a file with one child hub, which speaks for `dev-*`."""
+    """Give a file with a child hub, which speaks for `dev-*`, and one that does so for none."""
     path = tmp_path / "identities.jsonl"
     with changing(path) as identities:
         password = PasswordHash.of(b"secret")
         identities["child"] = Identity(id="child", password=password, on_behalf=("dev-*",))
+        identities["lone"] = Identity(id="lone", password=password)
     return path
 
 
@@ -193,3 +195,92 @@ async def test_mqtt_5_names_the_content_in_a_property(identities_file: Path) -> 
         assert (await child.read(mqtt5.PubAckPacket)).reason_code == 0x99
         assert [message.sender for message in bench.router.messages] == ["dev-1", "dev-1"]
         child.raw.cut()
+
+
+@pytest.mark.parametrize("user", ["lone", None])
+async def test_only_a_client_that_speaks_for_others_sends_batches(
+    identities_file: Path, user: str | None
+) -> None:
+    """Even one of its own messages ends the connection; the log says what its identity lacks."""
+    topic = TOPIC.replace("/child/", f"/{user or 'plain'}/")
+    password = b"secret" if user else None
+    async with running(identities_file=identities_file) as bench:
+        client = await RawClient.signed_in(
+            bench.port, user or "plain", user=user, password=password
+        )
+        with capture_logs() as logs:
+            payload = _payload(_record(1, user or "plain"))
+            client.send(wire.publish(topic, payload, qos=1))
+            assert await client.closed()
+        assert bench.ended() == {"foreign_identity": 1}
+        assert bench.router.messages == []
+        assert [each[2] for each in bench.router.told] == ["foreign_identity"]
+        assert "on_behalf" in next(line["detail"] for line in logs if "detail" in line)
+        await client.close()
+
+
+async def test_a_batch_on_the_topic_of_a_device_is_not_taken_apart(identities_file: Path) -> None:
+    """A row of a device that calls itself a batch is that device's, and goes where all go."""
+    topic = TOPIC.replace("/child/", "/dev-1/")
+    async with running(identities_file=identities_file, message_bytes_max=2000) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(topic, _payload(_record(1, "dev-2")), qos=1))
+        assert await child.read_pubacks(1) == [1]
+        (message,) = bench.router.messages
+        assert (message.sender, message.system["contentType"]) == ("dev-1", BATCH_TYPE)
+        child.send(wire.publish(topic, b"x" * 3000, qos=1, packet_id=2))
+        assert await child.read_pubacks(1) == [2]
+        assert bench.dropped() == {"too_large": 1}
+        bench.router.refusal = Refusal.RESERVED
+        child.send(wire.publish(topic, b"x", qos=1, packet_id=3))
+        assert await child.read_pubacks(1) == [3]
+        assert bench.dropped() == {"too_large": 1, "reserved": 1}
+        await child.close()
+
+
+async def test_properties_of_a_record_are_those_of_a_bag(identities_file: Path) -> None:
+    """System properties by their wire names, nothing that names a sender; marks of a hub stay."""
+    properties = {"$.cdid": "x", "$.ct": "a/b", "k": "v", "iothub-MessageType": "Will"}
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, _payload(_record(1, properties=properties)), qos=1))
+        (message,) = await bench.router.received(1)
+        assert message.properties == {"k": "v", "iothub-MessageType": "Will"}
+        assert message.system == {"contentType": "a/b", "messageId": "m1"}
+        await child.close()
+
+
+async def test_mqtt_5_says_that_a_content_type_is_of_hubs(identities_file: Path) -> None:
+    """A refusal of the router has its code, and words."""
+    async with running(identities_file=identities_file) as bench:
+        bench.router.refusal = Refusal.RESERVED
+        child = await Client5.signed_in(bench.port, "child", username="child", password=b"secret")
+        child.publish("devices/dev-1/messages/events/", b"x", content_type=BATCH_TYPE)
+        answer = await child.read(mqtt5.PubAckPacket)
+        assert answer.reason_code == 0x99
+        assert "only hubs" in answer.reason_str
+        child.raw.cut()
+
+
+async def test_marks_of_hubs_count_from_hubs_only(identities_file: Path) -> None:
+    """A device cannot call a message its will, a child hub passes on that it was one."""
+    bag = "k=v&iothub-MessageType=Will&mqtt-retain=true&edgehub-duplicate=true"
+    async with running(identities_file=identities_file) as bench:
+        child, plain = await _child(bench.port), await RawClient.signed_in(bench.port, "plain")
+        for client, device in ((child, "dev-1"), (plain, "plain")):
+            for number in (1, 2):
+                topic = f"devices/{device}/messages/events/{bag}"
+                client.send(wire.publish(topic, b"x", qos=1, packet_id=number))
+            assert await client.read_pubacks(2) == [1, 2]
+        five = await Client5.signed_in(bench.port, "five")
+        five.publish(
+            "devices/five/messages/events/", b"x", user_properties=[("mqtt-retain", "true")]
+        )
+        assert (await five.read(mqtt5.PubAckPacket)).reason_code == 0
+        marked, again, *others = [message.properties for message in bench.router.messages]
+        assert len(marked) == 4
+        assert again == marked
+        assert others == [{"k": "v"}, {"k": "v"}, {}]
+        await child.close()
+        await plain.close()
+        five.raw.cut()

@@ -4,8 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgehub.batch import BATCH_TYPE
 from edgehub.message import Message
-from edgehub.property_bag import SYSTEM_NAMES, BagError, build_bag, parse_bag
+from edgehub.property_bag import (
+    SYSTEM_NAMES,
+    BagError,
+    build_bag,
+    is_reserved,
+    outgoing,
+    parse_bag,
+    without_marks,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 NAMES = TEXT.filter(lambda name: name and name not in SYSTEM_NAMES and not name.startswith("$.c"))
@@ -56,6 +65,7 @@ def test_junk(text):
         ("%24.cid=7", {}, {"cid": "7"}),
         ("%24.MID=m1", {"$.MID": "m1"}, {}),
         ("%24.cdid=other&%24.cmid=mod&k=v", {"k": "v"}, {}),
+        ("iothub-connection-device-id=other&iothub-Connection-Module-Id=m", {}, {}),
         ("k=100%", {"k": "100%"}, {}),
     ],
 )
@@ -100,3 +110,45 @@ def test_topic_characters_are_escaped():
 def test_unknown_system_names_stay_inside():
     """System properties without a wire name are not sent."""
     assert build_bag(a_message(system={"modelId": "dtmi"})) == "%24.cdid=d1"
+
+
+def test_a_stored_row_never_leaves_as_control():
+    """Whatever an older version stored, no bag names another sender or calls a row a batch."""
+    message = a_message(
+        {"$.cdid": "other", "$.cmid": "m", "$.ct": BATCH_TYPE, "$.on": "o", "k": "v"},
+        {"contentType": BATCH_TYPE, "contentEncoding": "zstd", "modelId": "x"},
+    )
+    assert build_bag(message) == "k=v&%24.ce=zstd&%24.cdid=d1"
+    assert outgoing(message) == ({"k": "v"}, {"contentEncoding": "zstd", "modelId": "x"})
+    assert message.properties["$.cdid"] == "other"
+    assert message.system["contentType"] == BATCH_TYPE
+
+
+@pytest.mark.parametrize(
+    ("name", "reserved"),
+    [
+        ("$.cdid", True),
+        ("$.CMID", True),
+        ("$.ct", True),
+        ("$.mid", True),
+        ("iothub-messagetype", True),
+        ("iothub-connection-device-id", True),
+        ("mqtt-retain", True),
+        ("edgehub-duplicate", True),
+        ("$.other", False),
+        ("ack", False),
+        ("kind", False),
+    ],
+)
+def test_names_that_hubs_write(name, reserved):
+    """Names of senders, of system properties and of marks are no application properties."""
+    assert is_reserved(name) is reserved
+
+
+def test_marks_are_taken_out_of_a_copy():
+    """Marks go in any spelling; without any the same object comes back."""
+    plain = {"k": "v", "$.other": "x"}
+    assert without_marks(plain) is plain
+    marked = {"k": "v", "IoTHub-MessageType": "Will", "mqtt-retain": "true"}
+    assert without_marks(marked) == {"k": "v"}
+    assert len(marked) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
+from edgehub.batch import BATCH_TYPE
 from edgehub.message import Message, Refusal
 from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router
@@ -127,3 +128,18 @@ def test_another_table_holds_from_the_next_message_on() -> None:
     router.submit(_message(), lambda *_: None, 1)
     assert len(store.appended) == 1
     assert router.unrouted_total == 1
+
+
+def test_a_message_that_calls_itself_a_batch_is_refused() -> None:
+    """From any way in, also for routes of local topics; what no such route takes is left alone."""
+    store = _Store()
+    settled: list[tuple[int, object]] = []
+    batch = Message("press-1", None, "/messages/", {}, {"contentType": BATCH_TYPE}, b"x")
+    router = Router(_table(DEFAULT_MANIFEST), store)
+    router.submit(batch, lambda *answer: settled.append(answer), 0)
+    router.offer(batch, lambda *answer: settled.append(answer), 1)
+    router.replace(_table(NOTHING))
+    router.offer(batch, lambda *answer: settled.append(answer), 2)
+    assert settled == [(0, Refusal.RESERVED), (1, Refusal.RESERVED), (2, None)]
+    assert store.appended == []
+    assert store.refused == ["reserved", "reserved"]

@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 SESSION: Final = "#broker"
 """Client id of the broker in the local topic space; no client can have it."""
 
-_OF_THE_TIME: Final = frozenset({BrokerDrop.CLOSING, BrokerDrop.QOS0_OFFLINE})
+_NOT_RECORDED_HERE: Final = frozenset(
+    {
+        # Another time would have done for them.
+        BrokerDrop.CLOSING,
+        BrokerDrop.QOS0_OFFLINE,
+        # Who refused them has recorded it.
+        BrokerDrop.INVALID,
+        BrokerDrop.RESERVED,
+    }
+)
 _TOPICS_MAX: Final = 4096
 _TOPIC_CHARACTERS_MAX: Final = 1024
 _BLOCKS_MAX: Final = 1024
@@ -187,8 +196,8 @@ class Exchange:
         return not is_local or self._has_room()
 
     def refused(self, incoming: Incoming, reason: BrokerDrop) -> None:
-        """Have a dropped message in the journal, unless another time would have done for it."""
-        if reason in _OF_THE_TIME:
+        """Record a dropped message in the journal, unless it is there or does not belong there."""
+        if reason in _NOT_RECORDED_HERE:
             return
         topic = incoming.topic
         sender = "" if topic is None else self._place(topic).sender

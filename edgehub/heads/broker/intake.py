@@ -28,6 +28,10 @@ MESSAGE_BYTES: Final = 256
 """What a message counts beside its packet."""
 
 _FOR_NOW: Final = frozenset({Refusal.LIMIT, Refusal.UNAVAILABLE})
+_FINAL: Final = {
+    Refusal.INVALID: BrokerDrop.INVALID,
+    Refusal.RESERVED: BrokerDrop.RESERVED,
+}
 
 SLICE: Final = 64
 """Messages that are taken before others have their turn; about three milliseconds of work."""
@@ -293,8 +297,8 @@ class Intake:
         if refusal in _FOR_NOW and self.takes and not self._has_left:
             self._hold(entry)
             return
-        if refusal is Refusal.INVALID:
-            self._drop(entry.incoming, BrokerDrop.INVALID)
+        if refusal in _FINAL:
+            self._drop(entry.incoming, _FINAL[refusal])
             refusal = None
         self._unload(entry.incoming)
         if refusal is None:
@@ -307,9 +311,7 @@ class Intake:
         self._unload(incoming)
         if refusal is not None:
             reason = BrokerDrop.CLOSING if refusal is Refusal.CLOSED else BrokerDrop.LIMIT
-            if refusal is Refusal.INVALID:
-                reason = BrokerDrop.INVALID
-            self._drop(incoming, reason)
+            self._drop(incoming, _FINAL.get(refusal, reason))
 
     def _unload(self, incoming: Incoming) -> None:
         self._load.remove(_size(incoming))

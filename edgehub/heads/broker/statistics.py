@@ -19,6 +19,7 @@ class BrokerDrop(StrEnum):
     PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
+    RESERVED = "reserved"  # has the content type of batches, which only hubs send
     LIMIT = "limit"  # QoS 0, refused by a limit
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false

@@ -22,6 +22,7 @@ import orjson
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.heads.http.problem import RequestError, shown
 from edgehub.message import Message, message_source
+from edgehub.property_bag import is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -249,7 +250,7 @@ def _sort(
         name = name[len(APP_PREFIX) :]
         if not name:
             raise RequestError(HTTPStatus.BAD_REQUEST, f"{APP_PREFIX}: a property without a name")
-        properties[name] = value
+        _put(name, value, properties)
     elif lower in SYSTEM_NAMES:
         system[SYSTEM_NAMES[lower]] = value
     elif strict:
@@ -257,9 +258,16 @@ def _sort(
             HTTPStatus.BAD_REQUEST, _unknown(lower, {*SYSTEM_NAMES, f"{APP_PREFIX}..."})
         )
     elif name:
-        properties[name] = value
+        _put(name, value, properties)
     else:
         raise RequestError(HTTPStatus.BAD_REQUEST, "properties: a property without a name")
+
+
+def _put(name: str, value: str | None, properties: Properties) -> None:
+    if is_reserved(name):
+        detail = f"property {shown(name)}: only hubs write it; give it another name"
+        raise RequestError(HTTPStatus.BAD_REQUEST, detail)
+    properties[name] = value
 
 
 def _message(

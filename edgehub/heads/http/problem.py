@@ -73,6 +73,9 @@ def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
         case Refusal.INVALID:
             detail = f"message {index} can never be stored{before}"
             return RequestError(HTTPStatus.BAD_REQUEST, detail, index=index, stored=stored)
+        case Refusal.RESERVED:
+            detail = f"message {index} has the content type of batches between hubs{before}"
+            return RequestError(HTTPStatus.BAD_REQUEST, detail, index=index, stored=stored)
         case Refusal.LIMIT:
             return RequestError(
                 HTTPStatus.INSUFFICIENT_STORAGE,

@@ -12,12 +12,12 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.batch import BATCH_TYPE, UNPACKED_BYTES_MAX, read_batch
+from edgehub.batch import UNPACKED_BYTES_MAX, read_batch
 from edgehub.devices.ids import is_device_id
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.topics import bytes_of
 from edgehub.message import Message, Refusal, message_source
-from edgehub.property_bag import WIRE_NAMES
+from edgehub.property_bag import WIRE_NAMES, add_item
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 # JSON escapes, and base64 takes a third more.
 _RECORD_PER_MESSAGE: Final = 6
-_SETTLED_LAST: Final = (Refusal.CLOSED, Refusal.LIMIT, Refusal.UNAVAILABLE, Refusal.INVALID)
+_SETTLED_LAST: Final = (
+    Refusal.CLOSED,
+    Refusal.LIMIT,
+    Refusal.UNAVAILABLE,
+    Refusal.INVALID,
+    Refusal.RESERVED,
+)
 
 
 class RecordError(ValueError):
@@ -75,11 +81,6 @@ class Batch:
             self._settle(self._token, worst)
 
 
-def is_batch(system: Properties) -> bool:
-    """Tell whether a message with these system properties holds others."""
-    return system.get("contentType") == BATCH_TYPE
-
-
 def records_of(payload: bytes, message_bytes_max: int) -> list[dict[str, Any]]:
     """Read the records of a payload.
 
@@ -102,8 +103,11 @@ def message_of(record: dict[str, Any], *, message_bytes_max: int) -> tuple[Messa
         raise RecordError("device is no id")
     if module is not None and not (isinstance(module, str) and is_device_id(module)):
         raise RecordError("module is no id")
-    properties = _properties(record, "properties")
-    system = {
+    properties: Properties = {}
+    system: Properties = {}
+    for key, value in _properties(record, "properties").items():
+        add_item(key, value, properties, system)
+    system |= {
         name: value for name, value in _properties(record, "system").items() if name in WIRE_NAMES
     }
     name = record.get("id")

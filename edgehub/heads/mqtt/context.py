@@ -11,7 +11,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.batch import is_batch
 from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.heads.mqtt.statistics import Counters, DropReason
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
@@ -102,8 +101,8 @@ class ListenerContext:
             BagError: If its property bag is malformed.
         """
         parsed = parse_events_topic(topic.decode())
-        if parsed is None or is_batch(parsed.system):
-            # What holds other messages is never taken as it stands.
+        if parsed is None or not parsed.is_plain:
+            # It is never taken as it stands.
             return parsed
         if len(topic) <= _TOPIC_BYTES_MAX:
             if len(self.topics) >= _TOPICS_MAX:
@@ -164,6 +163,7 @@ class ListenerContext:
 
 DROPPED_AS: Final = {
     "invalid": DropReason.INVALID,
+    "reserved": DropReason.RESERVED,
     "limit": DropReason.LIMIT,
     "unavailable": DropReason.UNAVAILABLE,
     "closed": DropReason.CLOSING,

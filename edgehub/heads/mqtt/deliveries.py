@@ -17,8 +17,8 @@ from edgehub.heads.mqtt.message_properties import write_message_properties
 from edgehub.heads.mqtt.packets import publish
 from edgehub.heads.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
 from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
-from edgehub.heads.mqtt.topics import RETAIN_PROPERTY
 from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.property_bag import RETAIN_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,6 @@ from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.batch import (
     Batch,
     RecordError,
-    is_batch,
     message_of,
     record_bytes,
     records_of,
@@ -31,10 +30,10 @@ from edgehub.heads.mqtt.packets import (
     puback,
 )
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import DIALECT, RETAIN_PROPERTY, with_property
+from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
-from edgehub.property_bag import BagError
+from edgehub.property_bag import RETAIN_PROPERTY, BagError, is_batch, without_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.packets import Publish
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.topics import EventsTopic
+    from edgehub.property_bag import Properties
 
 _SENDERS_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 80
@@ -53,6 +53,12 @@ _PACKET_ID: Final = 0xFFFF
 _LEFT: Final = -1
 _OF_THE_TIME: Final = frozenset({DropReason.QOS0_OFFLINE, DropReason.CLOSING})
 """Reasons for which the same message might have been taken at another time, limits left out."""
+
+_FINAL: Final = {
+    Refusal.INVALID: "the store can never take it",
+    Refusal.RESERVED: "has the content type of batches, which only hubs send",
+}
+"""Refusals that a repetition would meet again, and what the log says of them."""
 
 
 class Peer(Protocol):
@@ -266,9 +272,9 @@ class Ingress:
             self._backlog.bytes -= size
             self._backlog.check()
             return
-        if refusal is Refusal.INVALID:
-            self._context.count_refused(refusal)
-            self._note(DropReason.INVALID, "the store can never take it")
+        if refusal in _FINAL:
+            reason = self._context.count_refused(refusal)
+            self._note(reason, _FINAL[refusal])
             refusal = None
         self._early[token] = refusal is None
         if refusal is Refusal.CLOSED:
@@ -332,6 +338,9 @@ class Ingress:
 
     def _unpacked(self, packet: Publish, body: bytes) -> Batch | None:
         """Take a batch apart; None = nothing of it is left, or the connection was closed."""
+        if self.client.scope is None:
+            self._foreign(packet, "sent a batch of messages: its identity needs on_behalf for that")
+            return None
         messages: list[Message] = []
         try:
             for record in records_of(body, self._max):
@@ -347,7 +356,7 @@ class Ingress:
         return Batch(messages) if messages and not self.has_left else None
 
     def _too_large(self, packet: Publish, topic: EventsTopic) -> None:
-        if is_batch(topic.system):
+        if self.client.scope is not None and self._is_batch(topic, topic.system):
             # Its messages may be small enough; unacknowledged, they come again in smaller ones.
             detail = f"more than {self._max} bytes: set batch_bytes_max of the child lower"
             self._peer.close(CloseReason.BATCH_TOO_LARGE, detail)
@@ -364,8 +373,7 @@ class Ingress:
             return None
         if not self._may_speak_for(message.sender):
             detail = f"a batch holds a message of {message.sender!a}: connect as it, or on_behalf"
-            self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
-            self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
+            self._foreign(packet, detail)
             return None
         if not fits:
             detail = f"a record of {message.sender!a}"
@@ -384,20 +392,30 @@ class Ingress:
             return None
         if not self._may_speak_for(topic.sender):
             detail = f"sent on the topic of {topic.sender!a}: connect as that client, or on_behalf"
-            self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
-            self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
+            self._foreign(packet, detail)
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
             self._too_large(packet, topic)
             return None
-        properties, system = topic.properties, topic.system
+        properties, system = self._own(topic.properties), topic.system
         if packet.flags & RETAIN:
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:
             system = with_property(system, "modelId", self._model_id)
         message = Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
-        return self._unpacked(packet, body) if is_batch(system) else message
+        return self._unpacked(packet, body) if self._is_batch(topic, system) else message
+
+    def _is_batch(self, topic: EventsTopic, system: Properties) -> bool:
+        """Return whether a message is a batch of the client itself.
+
+        One on another's topic only has the content type; it is refused where all messages are.
+        """
+        return is_batch(system) and topic.sender == self.client.id
+
+    def _own(self, properties: Properties) -> Properties:
+        """Return properties without what hubs write, unless the client may be one."""
+        return properties if self.client.scope is not None else without_marks(properties)
 
     def _drop_topic(self, packet: Publish) -> Callable[[DropReason], None]:
         return lambda reason: self._drop(reason, packet, shown(packet.topic))
@@ -417,6 +435,10 @@ class Ingress:
             if topic is None:
                 self._drop(DropReason.TOPIC_NOT_ALLOWED, packet, shown(raw))
         return topic
+
+    def _foreign(self, packet: Publish, detail: str) -> None:
+        self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
+        self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
 
     def _may_speak_for(self, sender: str) -> bool:
         if sender in self._senders:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.batch import is_batch
 from edgehub.heads.mqtt.ingress import Ingress, shown
 from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.packets import RETAIN, Publish5, puback
 from edgehub.heads.mqtt.packets5 import puback as refusing_puback
 from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import DIALECT, RETAIN_PROPERTY, with_property
+from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
+from edgehub.property_bag import RETAIN_PROPERTY
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.batch import Batch
@@ -47,6 +47,10 @@ _CODES: Final = {
         "body and properties are larger than a message may be",
     ),
     DropReason.INVALID: (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "cannot be stored"),
+    DropReason.RESERVED: (
+        ReasonCode.PAYLOAD_FORMAT_INVALID,
+        "has the content type of batches, which only hubs send",
+    ),
     DropReason.UNAVAILABLE: (
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         "which hub takes it cannot be told now",
@@ -134,8 +138,7 @@ class Ingress5(Ingress):
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
-            self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
-            self._peer.close(CloseReason.FOREIGN_IDENTITY)
+            self._foreign(packet, f"sent on the topic of {topic.sender!a}")
             return None
         body = packet.body
         given = packet.properties
@@ -150,6 +153,7 @@ class Ingress5(Ingress):
         # What is said in the bag holds: it is what clients of both protocol versions can say.
         if given.properties:
             properties = {**given.properties, **properties}
+        properties = self._own(properties)
         if given.system:
             system = {**given.system, **system}
             source = message_source(topic.module_id, system.get("outputName"))
@@ -160,4 +164,4 @@ class Ingress5(Ingress):
         message = Message(
             topic.device_id, topic.module_id, source, properties, system, body, given.expiry_ms
         )
-        return self._unpacked(packet, body) if is_batch(system) else message
+        return self._unpacked(packet, body) if self._is_batch(topic, system) else message

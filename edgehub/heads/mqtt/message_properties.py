@@ -19,7 +19,7 @@ from edgehub.heads.mqtt.properties import (
     write_properties,
 )
 from edgehub.heads.mqtt.topics import bytes_of
-from edgehub.property_bag import add_item
+from edgehub.property_bag import add_item, outgoing
 from edgehub.topic_filter import is_topic
 
 if TYPE_CHECKING:
@@ -127,22 +127,23 @@ def write_message_properties(message: Message, expires_in_ms: int | None) -> byt
             own for goes there. Everything is in the topic's property bag too.
         expires_in_ms: What is left of its time to live, None = not known or endless.
     """
+    properties, system = outgoing(message)
     values: list[tuple[Property, Any]] = []
     if expires_in_ms is not None:
         # Rounded up: 0 would mean that it is over.
         seconds = max(1, -(-expires_in_ms // _MS_PER_S))
         values.append((Property.MESSAGE_EXPIRY_INTERVAL, min(seconds, 2**32 - 1)))
-    content_type = message.system.get("contentType")
+    content_type = system.get("contentType")
     if content_type and is_plain(content_type):
         values.append((Property.CONTENT_TYPE, content_type))
-    correlation_id = message.system.get("cid")
+    correlation_id = system.get("cid")
     if correlation_id:
         values.append((Property.CORRELATION_DATA, correlation_id.encode()))
     # The topic's property bag holds these too, so each of them fits into a string, and what some
     # receiver might close over can stay out here.
     values += [
         (Property.USER_PROPERTY, (name, value or ""))
-        for name, value in message.properties.items()
+        for name, value in properties.items()
         if name and is_plain(name) and is_plain(value or "")
     ]
     return write_properties(values)

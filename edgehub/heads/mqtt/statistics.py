@@ -27,6 +27,7 @@ class DropReason(StrEnum):
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
     UNAVAILABLE = "unavailable"  # what decides about it cannot be asked; comes again as with LIMIT
+    RESERVED = "reserved"  # has the content type of batches, and is none of a hub
     LIMIT = "limit"  # refused by a limit, but for QoS 1 of MQTT 3.1.1, which comes again
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.ids import is_device_id
 from edgehub.message import message_source
-from edgehub.property_bag import parse_bag
+from edgehub.property_bag import has_marks, is_batch, parse_bag
 
 if TYPE_CHECKING:
     from edgehub.property_bag import Properties
 
 DIALECT: Final = b"devices/"
 """All topics of the dialect begin so; those of the local topic space never do."""
-
-RETAIN_PROPERTY: Final = "mqtt-retain"
-WILL_PROPERTY: Final = ("iothub-MessageType", "Will")
 
 _DEVICE_EVENTS: Final = 4
 _MODULE_EVENTS: Final = 6
@@ -33,10 +30,13 @@ class EventsTopic:
     Attributes:
         sender: `<device>` or `<device>/<module>` that the topic names.
         properties_bytes: What the properties count against the message limit.
+        is_plain: Whether a message on it is the sender's own as it stands: it holds no others, and
+            nothing that only hubs write.
     """
 
     __slots__ = (
         "device_id",
+        "is_plain",
         "module_id",
         "properties",
         "properties_bytes",
@@ -55,6 +55,7 @@ class EventsTopic:
         self.properties = properties
         self.system = system
         self.properties_bytes = bytes_of(properties) + bytes_of(system)
+        self.is_plain = not (is_batch(system) or has_marks(properties))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

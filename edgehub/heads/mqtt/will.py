@@ -16,15 +16,13 @@ from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.topics import (
     DIALECT,
-    RETAIN_PROPERTY,
-    WILL_PROPERTY,
     bytes_of,
     parse_events_topic,
     with_property,
 )
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, message_source
-from edgehub.property_bag import BagError
+from edgehub.property_bag import RETAIN_PROPERTY, WILL_PROPERTY, BagError, without_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +71,7 @@ def will_message(
     if size > message_bytes_max:
         raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
     properties = {**given.properties, **topic.properties}
-    properties = with_property(properties, *WILL_PROPERTY)
+    properties = with_property(without_marks(properties), *WILL_PROPERTY)
     if will.retain:
         properties = with_property(properties, RETAIN_PROPERTY, "true")
     system = {**given.system, **topic.system}

@@ -9,9 +9,10 @@ import pytest
 from edgehub.devices.affinity.coordinator import Ballot, Verdict
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError
-from edgehub.devices.intake import DUPLICATE, Intake, sequence_of
+from edgehub.devices.intake import Intake, sequence_of
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.message import Message, Refusal
+from edgehub.property_bag import DUPLICATE_PROPERTY
 from tests.support.hubs import Hub, World, in_a_world
 
 
@@ -93,7 +94,9 @@ class Head:
 
         def commit() -> None:
             if self.refuse is None:
-                text = message.body.decode() + ("!" if DUPLICATE in message.properties else "")
+                text = message.body.decode() + (
+                    "!" if DUPLICATE_PROPERTY in message.properties else ""
+                )
                 self.stored.append((text, self.clock.monotonic()))
             settle(token, self.refuse)
 

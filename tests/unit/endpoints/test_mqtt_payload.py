@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from edgehub.batch import read_batch
+from edgehub.batch import BATCH_TYPE, read_batch
 from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic
 from edgehub.endpoints.mqtt_topic import TopicTemplate
+from edgehub.endpoints.record import encode_record
 from edgehub.message import UPSTREAM, FailureKind, Message, Row, SendResult
 from tests.support.memory_queue import a_row
 
@@ -211,3 +212,14 @@ def test_the_first_rows_are_soon_forgotten() -> None:
     share.pack(*rows)
     row = a_row(2000, body=_telemetry(2000))
     assert packer.payloads.wire_bytes(row) < 1.34 * share.payloads.wire_bytes(row)
+
+
+def test_a_row_never_leaves_as_a_batch_or_as_another_sender() -> None:
+    """What an older version stored goes out without it, in batches and in records of files."""
+    row = a_row(7, device="press-1", properties={"$.cdid": "other", "k": "v"}, body=b"x")
+    row.message.system.update({"contentType": BATCH_TYPE, "outputName": "o"})
+    packer = Packer()
+    ((_, _, body),) = packer.pack(row)
+    (record,) = read_batch(body, bytes_max=BIG)
+    assert (record["properties"], record["system"]) == ({"k": "v"}, {"outputName": "o"})
+    assert json.loads(encode_record(row, lambda ms: ms))["properties"] == {"k": "v"}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.ids import split_sender
 from edgehub.heads.mqtt.message_properties import read_message_properties
 from edgehub.heads.mqtt.statistics import DropReason
-from edgehub.heads.mqtt.topics import RETAIN_PROPERTY, with_property
+from edgehub.heads.mqtt.topics import with_property
 from edgehub.message import Message
+from edgehub.property_bag import RETAIN_PROPERTY, without_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,7 +79,7 @@ def routed(message: LocalMessage, expiry_ms: int | None) -> Message:
     system: Properties = {}
     if message.properties:
         given = read_message_properties(message.properties)
-        properties, system = given.properties, given.system
+        properties, system = without_marks(given.properties), given.system
     if message.retain:
         properties = with_property(properties, RETAIN_PROPERTY, "true")
     source = SOURCE + message.topic

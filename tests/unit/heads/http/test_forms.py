@@ -313,3 +313,14 @@ def test_a_body_survives_base64(body: bytes) -> None:
     """What was encoded comes out again."""
     (message,) = batch({"body": base64.b64encode(body).decode()})
     assert message.body == body
+
+
+@pytest.mark.parametrize("name", ["$.ct", "$.cdid", "$.CMID", "mqtt-retain", "iothub-MessageType"])
+def test_names_that_hubs_write_are_refused(name: str) -> None:
+    """In a header and in a batch: a peer would take them for more than a property."""
+    with pytest.raises(RequestError, match="only hubs write it") as header:
+        single(**{f"iothub_app_{name}": "x"})
+    assert header.value.status == 400
+    for key in (name, f"iothub-app-{name}"):
+        with pytest.raises(RequestError, match="only hubs write it"):
+            batch({"body": "", "properties": {key: "x"}})
