@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import edgehub
+from edgehub.config.loops import is_same_broker
 from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
 from edgehub.endpoints.device_session import SessionOptions
 from edgehub.endpoints.device_sessions import DeviceSessions
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.mqtt_topic import Topics
     from edgehub.pump.succession import Succession
     from edgehub.routes.table import RouteTable
+    from edgehub.settings import BrokerSettings
     from edgehub.store.store import Store
 
     Relay = MqttEndpoint | DeviceSessions
@@ -76,6 +78,7 @@ class Surroundings:
         platforms: What comes from Cumulocity, by endpoint.
         device_sessions: Endpoints at which devices have their own sessions.
         limits: Learns which endpoints have a largest packet.
+        broker: The broker that the hub joins, None = none.
     """
 
     hub_id: str
@@ -94,6 +97,7 @@ class Surroundings:
     platforms: dict[EndpointId, CumulocityDownlink] = field(default_factory=dict)
     device_sessions: dict[EndpointId, DeviceSessions] = field(default_factory=dict)
     limits: PacketLimits = field(default_factory=PacketLimits)
+    broker: BrokerSettings | None = None
 
 
 class Destinations:
@@ -285,12 +289,20 @@ class Destinations:
                 tls=_tls_of(options),
                 keep_alive_s=options.keep_alive_s,
                 ack_timeout_s=options.ack_timeout_s,
+                origin=around.hub_id if self._is_joined(options) else None,
             ),
             on_behalf=options.on_behalf,
             clock=around.clock,
             device_bound=around.device_bound if options.device_bound else None,
         )
         return sessions
+
+    def _is_joined(self, options: MqttEndpointSettings) -> bool:
+        """Return whether an endpoint's peer is the broker that the hub subscribes to."""
+        broker = self._around.broker
+        return broker is not None and is_same_broker(
+            options.host, options.port, broker.host, broker.port
+        )
 
     def _build_cumulocity(
         self, endpoint_id: EndpointId, options: CumulocityEndpointSettings

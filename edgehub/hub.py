@@ -387,6 +387,7 @@ class Hub:
                 publish_local=self._listener.space.publish,
                 cloud_prefix=self._loaded.settings.mapper.topic_prefix,
                 cloud_id=self._loaded.settings.mapper.external_id or self._hub_id,
+                broker=self._loaded.settings.broker,
             ),
         )
 

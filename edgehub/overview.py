@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import edgehub
 from edgehub import status
+from edgehub.config.configuration import named_endpoints
+from edgehub.config.loops import loop_warnings
 
 if TYPE_CHECKING:
     from edgehub.lifecycle import Phase
@@ -43,6 +45,7 @@ class Overview:
         endpoints = parts.outlook.endpoint_documents()
         manifest = parts.router.table.manifest
         pending = parts.reloader.needs_restart
+        settings = parts.reloader.configuration.settings
         store = parts.store.statistics()
         return {
             "hub_id": parts.hub_id,
@@ -60,6 +63,9 @@ class Overview:
                     [*map(str, pending), *map(str, manifest.warnings)],
                     parts.router.unrouted_total,
                     parts.reports.stalled,
+                ),
+                *loop_warnings(
+                    settings, named_endpoints(settings), parts.router.table.mqtt_filters
                 ),
                 *parts.outlook.warnings(),
                 *(text for assembly in parts.assemblies for text in assembly.warnings()),

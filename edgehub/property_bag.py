@@ -46,6 +46,9 @@ WILL_PROPERTY: Final = ("iothub-MessageType", "Will")
 DUPLICATE_PROPERTY: Final = "edgehub-duplicate"
 """Property of a message that another hub has sent before, with deduplication `mark`."""
 
+ORIGIN_PROPERTY: Final = "edgehub-origin"
+"""User property of what a hub publishes at a broker that it subscribes to: the hub's id."""
+
 _HUB_MARKS: Final = frozenset({RETAIN_PROPERTY, WILL_PROPERTY[0].lower(), DUPLICATE_PROPERTY})
 """What hubs write about a message; from a client it counts only if it may be a hub."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgehub.config.files import named_files, read_digests
 from edgehub.config.listeners import listener_faults, sign_in_faults
+from edgehub.config.loops import loop_warnings
 from edgehub.config.origin import LoadedSettings
 from edgehub.config.windows import window_warnings
 from edgehub.devices.identities import IdentityList, read_identity_list
@@ -169,7 +170,10 @@ def read_configuration(
         tokens=tokens,
         tls=tls,
         files=files,
-        warnings=tuple(window_warnings(named_endpoints(settings), table.manifest)),
+        warnings=(
+            *window_warnings(named_endpoints(settings), table.manifest),
+            *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edgehub.errors import EdgeHubError
+from edgehub.property_bag import ORIGIN_PROPERTY
 
 PINGREQ: Final = b"\xc0\x00"
 MQTT_5: Final = 5
@@ -29,14 +30,14 @@ _LENGTH_BYTES_MAX: Final = 4
 _USERNAME, _PASSWORD, _CLEAN = 0x80, 0x40, 0x02
 
 MID_MAX: Final = 65_535
-_RECEIVE_MAXIMUM, _PACKET_BYTES_MAX = 0x21, 0x27
+_RECEIVE_MAXIMUM, _USER_PROPERTY, _PACKET_BYTES_MAX = 0x21, 0x26, 0x27
 # Of the properties that may stand in a CONNACK, by the form of their values.
 _NUMBERS: Final = {
     **dict.fromkeys((0x24, 0x25, 0x28, 0x29, 0x2A), 1),
     **dict.fromkeys((0x13, 0x21, 0x22), 2),
     **dict.fromkeys((0x11, 0x27), 4),
 }
-_TEXTS: Final = {**dict.fromkeys((0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F), 1), 0x26: 2}
+_TEXTS: Final = {**dict.fromkeys((0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F), 1), _USER_PROPERTY: 2}
 
 
 class PacketError(EdgeHubError):
@@ -122,11 +123,25 @@ def build_connect(
     return _packet(0x10, head + payload)
 
 
-def build_publish(topic: bytes, mid: int, body: bytes, *, version: int) -> bytes:
-    """Build a PUBLISH with QoS 1."""
-    none = b"\0" if version == MQTT_5 else b""
-    head = len(topic).to_bytes(2, "big") + topic + mid.to_bytes(2, "big") + none
+def build_publish(topic: bytes, mid: int, body: bytes, *, properties: bytes) -> bytes:
+    """Build a PUBLISH with QoS 1; `properties` is what `publish_properties` returned."""
+    head = len(topic).to_bytes(2, "big") + topic + mid.to_bytes(2, "big") + properties
     return _packet(0x32, head + body)
+
+
+def publish_properties(*, version: int, origin: str | None = None) -> bytes:
+    """Build the property block of a PUBLISH, its length in front; empty before MQTT 5.
+
+    Args:
+        version: 4 = MQTT 3.1.1, 5 = MQTT 5.
+        origin: Hub that publishes, None = not said.
+    """
+    if version != MQTT_5:
+        return b""
+    block = b""
+    if origin is not None:
+        block = bytes((_USER_PROPERTY,)) + _text(ORIGIN_PROPERTY) + _text(origin)
+    return _with_length(block)
 
 
 def build_message(topic: bytes, body: bytes, *, version: int) -> bytes:
@@ -276,8 +291,12 @@ def _text(text: str) -> bytes:
 
 
 def _packet(first: int, content: bytes) -> bytes:
+    return bytes((first,)) + _with_length(content)
+
+
+def _with_length(content: bytes) -> bytes:
     remaining = len(content)
-    header = bytearray((first,))
+    header = bytearray()
     while remaining > 0x7F:  # noqa: PLR2004 - a length byte carries seven bits
         header.append(remaining & 0x7F | 0x80)
         remaining >>= 7

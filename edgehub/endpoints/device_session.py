@@ -23,7 +23,6 @@ import structlog
 from edgehub.endpoints.device_packets import (
     DISCONNECT,
     MID_MAX,
-    MQTT_5,
     PINGREQ,
     SESSION_TAKEN_OVER,
     Connack,
@@ -38,6 +37,7 @@ from edgehub.endpoints.device_packets import (
     build_puback,
     build_publish,
     build_subscribe,
+    publish_properties,
 )
 from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
 from edgehub.endpoints.mqtt_packet import publish_bytes
@@ -88,6 +88,7 @@ class SessionOptions:
         keep_alive_s: A silent peer is noticed after twice this time.
         connect_timeout_s: For all of the opening.
         ack_timeout_s: A peer that confirms nothing for so long is given up.
+        origin: Hub that messages name as the one that publishes them, None = not; MQTT 5 only.
     """
 
     host: str
@@ -99,6 +100,7 @@ class SessionOptions:
     keep_alive_s: int = 60
     connect_timeout_s: float = 10.0
     ack_timeout_s: float = 60.0
+    origin: str | None = None
 
 
 class DeviceSession(asyncio.Protocol):
@@ -126,6 +128,7 @@ class DeviceSession(asyncio.Protocol):
         self._clock = clock
         self._ended = ended
         self._message = message
+        self._properties = publish_properties(version=options.version, origin=options.origin)
         self._transport: asyncio.Transport | None = None
         self._parser = PacketParser(version=options.version)
         self._answer: asyncio.Future[Connack] | None = None
@@ -220,8 +223,7 @@ class DeviceSession(asyncio.Protocol):
 
     def send(self, row: Row, topic: bytes, settle: Settle) -> None:
         """Publish a row; `settle` is called once, at once if the peer cannot take it."""
-        has_properties = self._options.version == MQTT_5
-        size = publish_bytes(len(topic), len(row.message.body) + has_properties)
+        size = publish_bytes(len(topic), len(row.message.body) + len(self._properties))
         limit = self._welcome.packet_bytes_max
         if limit is not None and size > limit:
             text = f"packet of {size} bytes, the peer takes {limit}"
@@ -353,7 +355,6 @@ class DeviceSession(asyncio.Protocol):
             granted.set_result(packet.code)
 
     def _send_waiting(self) -> None:
-        version = self._options.version
         while self._waiting and len(self._in_flight) < self._welcome.receive_maximum:
             row, settle, topic, size = self._waiting.popleft()
             self._waiting_bytes -= size
@@ -361,7 +362,7 @@ class DeviceSession(asyncio.Protocol):
             if not self._in_flight:
                 self._progress_s = self._clock.monotonic()
             self._in_flight[mid] = (row, settle, size)
-            self._write(build_publish(topic, mid, row.message.body, version=version))
+            self._write(build_publish(topic, mid, row.message.body, properties=self._properties))
 
     def _take_disconnect(self, packet: Disconnect) -> None:
         end = End.TAKEN_OVER if packet.code == SESSION_TAKEN_OVER else End.LOST

@@ -116,6 +116,15 @@ class TopicTemplate:
             self._parts.append(text)
 
 
+def published_filters(template: str | None) -> tuple[str, ...]:
+    """Return topic filters that take every topic of a template, None = the IoT Hub dialect."""
+    if template is None:
+        return "devices/+/messages/events/#", "devices/+/modules/+/messages/events/#"
+    # A value never holds a slash, the name of a property may.
+    levels = _PLACEHOLDER.sub("{}", template).split("/")
+    return ("/".join("+" if "{}" in level else level for level in levels),)
+
+
 def _value(name: str, endpoint_id: EndpointId, key: str) -> Callable[[Row], str | None]:
     if name.startswith("property:") and len(name) > len("property:"):
         wanted = name.removeprefix("property:")

@@ -7,9 +7,11 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import aiomqtt
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from structlog.testing import capture_logs
 
 from edgehub.batch import BATCH_TYPE
 from tests.support.broker_hub import (
@@ -353,6 +355,41 @@ async def test_a_message_that_calls_itself_a_batch_is_dropped(
     segments = (tmp_path / "hub" / "data" / "journal").rglob("*.jsonl.gz*")
     refused = [line for line in _lines(segments) if line.get("event") == "refused"]
     assert [(line["reason"], line["count"]) for line in refused] == [("reserved", 1)]
+
+
+async def test_an_uplink_into_the_joined_broker_is_warned_of(
+    tmp_path: Path, broker: Mosquitto
+) -> None:
+    """At the start, in the status, and again as routes change."""
+    upstream = {"type": "mqtt", "host": "localhost", "port": broker.port, "topic": "up/{device}"}
+    with capture_logs() as logs:
+        async with broker_hub(
+            tmp_path, broker.port, upstream=upstream, routes={"all": route("#")}
+        ) as hub:
+            (warning,) = hub.hub.status()["warnings"]
+            assert warning.startswith("upstream: publishes on up/{device} at the broker of ")
+            write_manifest(tmp_path, {"all": route("site/#")})
+            await hub.call("config reload")
+            assert hub.hub.status()["warnings"] == []
+    told = [line for line in logs if line["event"] == "hub.configuration_doubtful"]
+    assert [line["warning"] for line in told] == [warning]
+
+
+async def test_messages_of_the_hub_itself_are_dropped_when_they_come_back(
+    tmp_path: Path, broker: Mosquitto
+) -> None:
+    """Sessions of devices say in MQTT 5 which hub they are of, so there is no endless loop."""
+    upstream = {"type": "mqtt", "host": "127.0.0.1", "port": broker.port, "identity": "device"}
+    routes = {"all": route("#"), "up": "FROM /messages/* INTO $upstream"}
+    async with (
+        broker_hub(tmp_path, broker.port, upstream=upstream, routes=routes) as hub,
+        aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="press-1") as device,
+    ):
+        await hub.until_subscribed("#")
+        await publish_all(device, "devices/press-1/messages/events/", [b"1", b"2"])
+        await hub.until(lambda: hub.broker["acknowledged_total"] == 2)
+        assert hub.broker["dropped"] == {"own": 2}
+        await hub.until(lambda: hub.depth() == 0)
 
 
 def _lines(files: Any) -> list[dict[str, Any]]:

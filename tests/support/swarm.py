@@ -12,6 +12,7 @@ from edgehub.endpoints.device_packets import (
     Puback,
     build_connect,
     build_publish,
+    publish_properties,
 )
 
 VERSION = 5
@@ -69,7 +70,9 @@ class Radio(asyncio.Protocol):
         mid = sequence % 65_535 + 1
         answer = self._waiting[mid] = asyncio.get_running_loop().create_future()
         topic = f"devices/{self.device_id}/messages/events/sequence={sequence}".encode()
-        self._transport.write(build_publish(topic, mid, body, version=VERSION))
+        self._transport.write(
+            build_publish(topic, mid, body, properties=publish_properties(version=VERSION))
+        )
         return await answer
 
     async def close(self) -> None:

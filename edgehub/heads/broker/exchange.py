@@ -18,6 +18,7 @@ from edgehub.heads.mqtt.local.routes import routed
 from edgehub.heads.mqtt.message_properties import MessageProperties, read_message_properties
 from edgehub.heads.mqtt.properties import without_identifiers
 from edgehub.local_message import LocalMessage
+from edgehub.property_bag import ORIGIN_PROPERTY
 from edgehub.topic_filter import bytes_in, matches
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ _NOT_RECORDED_HERE: Final = frozenset(
         # Who refused them has recorded it.
         BrokerDrop.INVALID,
         BrokerDrop.RESERVED,
+        # A copy of what left this hub.
+        BrokerDrop.OWN,
     }
 )
 _TOPICS_MAX: Final = 4096
@@ -102,6 +105,7 @@ class Exchange:
     Args:
         services: Where messages go.
         local_topics: Topic filters that broker and local topic space share.
+        hub_id: Whose own messages are dropped.
         senders: Names the sender of a topic.
         subscriptions: Knows which copy of a message counts.
         counters: Of the head.
@@ -112,6 +116,7 @@ class Exchange:
         "_blocks",
         "_counters",
         "_has_room",
+        "_hub_id",
         "_local_topics",
         "_max",
         "_places",
@@ -128,12 +133,14 @@ class Exchange:
         services: Services,
         local_topics: tuple[str, ...],
         *,
+        hub_id: str,
         senders: Senders,
         subscriptions: Subscriptions,
         counters: BrokerCounters,
         message_bytes_max: int,
     ) -> None:
         self._local_topics = local_topics
+        self._hub_id = hub_id
         self._senders = senders
         self._subscriptions = subscriptions
         self._counters = counters
@@ -212,10 +219,13 @@ class Exchange:
     def _fault(self, block: _Block, body: bytes, *, is_local: bool) -> BrokerDrop | None:
         if len(body) + len(block.rest) > self._max:
             return BrokerDrop.TOO_LARGE
-        given = block.given if is_local else None
-        if given is None or (given.is_passable and not (given.is_text and not is_utf8(body))):
+        given = block.given
+        if given is None:
             return None
-        return BrokerDrop.PROPERTY_UNFIT
+        if given.properties.get(ORIGIN_PROPERTY) == self._hub_id:
+            return BrokerDrop.OWN
+        fits = given.is_passable and not (given.is_text and not is_utf8(body))
+        return BrokerDrop.PROPERTY_UNFIT if is_local and not fits else None
 
     def _place(self, topic: str) -> _Place:
         place = self._places.get(topic)

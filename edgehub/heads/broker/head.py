@@ -84,6 +84,7 @@ class BrokerHead:
         self._exchange = Exchange(
             services,
             options.local_topics,
+            hub_id=hub_id,
             senders=Senders(options.devices, hub_id=hub_id),
             subscriptions=self._subscriptions,
             counters=self._counters,

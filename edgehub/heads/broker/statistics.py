@@ -17,6 +17,7 @@ class BrokerDrop(StrEnum):
     MALFORMED = "malformed"  # topic is not UTF-8, or properties that are none
     TOPIC_NOT_ALLOWED = "topic_not_allowed"  # local: control characters, or too many levels
     PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
+    OWN = "own"  # published by this hub itself, over another connection
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
     RESERVED = "reserved"  # has the content type of batches, which only hubs send

@@ -1,5 +1,6 @@
 """Packets of a device's upstream session: what is built, and what a stream is read as."""
 
+import mqtt5
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from edgehub.endpoints.device_packets import (
     build_puback,
     build_publish,
     build_subscribe,
+    publish_properties,
 )
 
 STREAM_5 = (
@@ -88,9 +90,21 @@ def test_packets_are_built_as_the_standard_has_them():
     assert build_connect(
         version=5, client_id="d", keep_alive_s=60, username=None, password=None
     ) == bytes.fromhex("1013 0004 4d515454 05 00 003c 05 11 00015180 0001 64")
-    assert build_publish(b"t", 1, b"x", version=4) == bytes.fromhex("3206 0001 74 0001 78")
-    assert build_publish(b"t", 1, b"x", version=5) == bytes.fromhex("3207 0001 74 0001 00 78")
-    assert len(build_publish(b"t", 1, b"x" * 200, version=4)) == 200 + 5 + 3
+    old, new = publish_properties(version=4), publish_properties(version=5)
+    assert build_publish(b"t", 1, b"x", properties=old) == bytes.fromhex("3206 0001 74 0001 78")
+    assert build_publish(b"t", 1, b"x", properties=new) == bytes.fromhex("3207 0001 74 0001 00 78")
+    assert len(build_publish(b"t", 1, b"x" * 200, properties=old)) == 200 + 5 + 3
     assert build_puback(258) == bytes.fromhex("4002 0102")
     assert build_subscribe("t", 2, version=4) == bytes.fromhex("8206 0002 0001 74 01")
     assert build_subscribe("t", 2, version=5) == bytes.fromhex("8207 0002 00 0001 74 01")
+
+
+@pytest.mark.parametrize("hub_id", ["gw", "g" * 300])
+def test_a_publish_names_the_hub_it_comes_from(hub_id):
+    """As a user property in MQTT 5; MQTT 3.1.1 has no place for it."""
+    properties = publish_properties(version=5, origin=hub_id)
+    raw = build_publish(b"t", 1, b"x", properties=properties)
+    packet, size = mqtt5.read(memoryview(raw))
+    assert (packet.user_properties, packet.payload) == ([("edgehub-origin", hub_id)], b"x")
+    assert size == len(raw)
+    assert publish_properties(version=4, origin=hub_id) == b""

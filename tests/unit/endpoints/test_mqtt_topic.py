@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicError, TopicTemplate
+from edgehub.endpoints.mqtt_topic import (
+    IotHubTopics,
+    TopicError,
+    TopicTemplate,
+    published_filters,
+)
 from edgehub.errors import ConfigError
 from edgehub.message import UPSTREAM
+from edgehub.topic_filter import matches
 from tests.support.memory_queue import a_row
 
 
@@ -67,3 +73,16 @@ def test_a_wrong_template_says_what_is_wrong(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         template(text)
     assert caught.value.key == "upstream.topic"
+
+
+@pytest.mark.parametrize("module", [None, "cam"])
+@pytest.mark.parametrize(
+    "text", [None, "s/{device}/x-{property:a/b}/{module}", "{device}", "a/{output}{device}/"]
+)
+def test_filters_take_every_topic(text: str | None, module: str | None) -> None:
+    """Whatever a row holds, its topic falls under one of the filters."""
+    topics = IotHubTopics() if text is None else template(text)
+    for value in ("", "v", "a/b+#", "/"):
+        row = a_row(1, device="d", module=module, properties={"a/b": value})
+        topic = topics.topic(row).decode()
+        assert any(matches(each, topic) for each in published_filters(text))

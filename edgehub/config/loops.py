@@ -1,0 +1,79 @@
+"""Messages that come back: the hub publishes at the broker that it subscribes to.
+
+Pure, apart from the name of this machine; a warning never keeps a hub from starting.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Final
+
+from edgehub.endpoints.mqtt_topic import published_filters
+from edgehub.settings import MqttEndpointSettings
+from edgehub.settings.derived import broker_topics
+from edgehub.topic_filter import overlaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from edgehub.settings import EndpointSettings, Settings
+
+_USUAL_PORTS: Final = frozenset({1883, 8883})
+"""Of MQTT without and with TLS: one broker listens on both."""
+
+_LOOPBACK: Final = "localhost"
+_LOOPBACK_NAMES: Final = frozenset(
+    {_LOOPBACK, "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
+)
+
+
+def loop_warnings(
+    settings: Settings,
+    named: Iterable[tuple[str, EndpointSettings]],
+    route_filters: Iterable[str],
+) -> Iterator[str]:
+    """List the endpoints whose messages come back by way of `[broker]`.
+
+    Args:
+        settings: The hub's.
+        named: Endpoints with the keys of their sections.
+        route_filters: Topic filters of the routes.
+    """
+    broker = settings.broker
+    if broker is None:
+        return
+    subscribed = dict.fromkeys((*broker_topics(settings, broker), *route_filters))
+    for key, endpoint in named:
+        if not isinstance(endpoint, MqttEndpointSettings) or not is_same_broker(
+            endpoint.host, endpoint.port, broker.host, broker.port
+        ):
+            continue
+        published = published_filters(endpoint.topic)
+        found = [each for each in subscribed if any(overlaps(each, own) for own in published)]
+        if found:
+            topic = "the IoT Hub dialect" if endpoint.topic is None else endpoint.topic
+            yield (
+                f"{key}: publishes on {topic} at the broker of [broker], where this hub subscribes "
+                f"to {', '.join(found)}: what it sends comes back, and a route that sends it there "
+                "again makes an endless loop; publish on other topics, or narrow the filter"
+            )
+
+
+def is_same_broker(host: str, port: int, other_host: str, other_port: int) -> bool:
+    """Return whether two addresses name one broker, as far as names and usual ports show."""
+    if port != other_port and not _USUAL_PORTS.issuperset((port, other_port)):
+        return False
+    return _machine(host) == _machine(other_host)
+
+
+def _machine(host: str) -> str:
+    name = host.strip().strip("[]").rstrip(".").lower()
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        is_here = name in _LOOPBACK_NAMES or name == socket.gethostname().lower()
+        return _LOOPBACK if is_here else name
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    return _LOOPBACK if address.is_loopback or address.is_unspecified else str(address)
