@@ -17,9 +17,10 @@ from edgehub.heads.mqtt.lifetime import Lifetime
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.intake import LocalIntake
 from edgehub.heads.mqtt.local.rights import rights_of
-from edgehub.heads.mqtt.packets5 import QOS
-from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason
+from edgehub.heads.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
+from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
+from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.heads.mqtt.will import will_message
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def admit(
     options = context.options
     rights = rights_of(client.id, client.identity)
     will = None
-    if connect.will is not None:
+    if connect.will is not None and connect.will.topic.startswith(BRIDGE_STATE):
+        context.counters.dropped[DropReason.BRIDGE_STATE] += 1
+    elif connect.will is not None:
         will = will_message(
             connect.will,
             client,
@@ -155,6 +158,7 @@ def admit(
             local,
             subscriptions,
             subscriptions_max=options.subscriptions_max,
+            added_options=NO_LOCAL | RETAIN_AS_PUBLISHED if connect.bridge else 0,
             save=None if expiry_s == 0 else partial(services.sessions.save, client.id),
             log=context.log,
         ),

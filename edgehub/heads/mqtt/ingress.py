@@ -51,8 +51,11 @@ _SHOWN_BYTES_MAX: Final = 80
 _PACKET_ID_BITS: Final = 16
 _PACKET_ID: Final = 0xFFFF
 _LEFT: Final = -1
-_OF_THE_TIME: Final = frozenset({DropReason.QOS0_OFFLINE, DropReason.CLOSING})
-"""Reasons for which the same message might have been taken at another time, limits left out."""
+_NOT_RECORDED: Final = frozenset(
+    {DropReason.QOS0_OFFLINE, DropReason.CLOSING, DropReason.BRIDGE_STATE}
+)
+"""Reasons that the journal has nothing of: the same message might have been taken at another time,
+limits left out, or is nothing to store."""
 
 _FINAL: Final = {
     Refusal.INVALID: "the store can never take it",
@@ -454,7 +457,7 @@ class Ingress:
         self, reason: DropReason, packet: Publish, detail: str = "", *, size: int | None = None
     ) -> None:
         self._counters.dropped[reason] += 1
-        if reason not in _OF_THE_TIME:
+        if reason not in _NOT_RECORDED:
             size = _body_bytes(packet) if size is None else size
             self._context.refused(self.client.id, size, reason.value)
         self._note(reason, detail)
@@ -463,7 +466,7 @@ class Ingress:
         # The first of each kind gets a line, the rest a count when the connection ends.
         count = self.dropped.get(reason, 0)
         self.dropped[reason] = count + 1
-        if not count:
+        if not count and reason is not DropReason.BRIDGE_STATE:
             self._context.log.warning(
                 "mqtt.message_dropped", client_id=self.client.id, reason=reason.value, detail=detail
             )

@@ -32,6 +32,7 @@ RECEIVE_MAXIMUM: Final = 1024
 
 _CODES: Final = {
     DropReason.TOPIC_NOT_ALLOWED: (ReasonCode.TOPIC_NAME_INVALID, "not a topic to publish to"),
+    DropReason.BRIDGE_STATE: (ReasonCode.SUCCESS, ""),
     DropReason.NOT_AUTHORIZED: (ReasonCode.NOT_AUTHORIZED, "the identity may not publish there"),
     DropReason.RETAINED_FULL: (ReasonCode.QUOTA_EXCEEDED, "no room for another retained message"),
     DropReason.TOPIC_NOT_UTF8: (ReasonCode.TOPIC_NAME_INVALID, "topic is not UTF-8"),

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 LEVEL_3_1_1: Final = 4
 LEVEL_5: Final = 5
 
+_BRIDGE: Final = 0x80
+_LEVELS: Final = frozenset(
+    {(b"MQTT", LEVEL_3_1_1), (b"MQTT", LEVEL_3_1_1 | _BRIDGE), (b"MQIsdp", 3 | _BRIDGE)}
+)
+"""Names and protocol levels that are spoken; Mosquitto sets the highest bit where it is a bridge,
+and what its bridges send in MQTT 3.1 means the same in 3.1.1."""
+
 PINGRESP: Final = b"\xd0\x00"
 SUBACK_FAILURE: Final = 0x80
 
@@ -99,6 +106,8 @@ class Connect:
 
     Attributes:
         clean_session: As MQTT 3.1.1 has it; that of MQTT 5 is the clean start.
+        bridge: Whether a Mosquitto bridge asks for what MQTT 5 calls no local and retain as
+            published, in all its subscriptions.
         properties: Those of MQTT 5, None = MQTT 3.1.1.
     """
 
@@ -110,6 +119,7 @@ class Connect:
     password: bytes | None
     will: Will | None
     properties: ConnectProperties | None = None
+    bridge: bool = False
 
 
 class Publish:
@@ -233,7 +243,7 @@ def parse_connect(data: bytes) -> Connect:
     reader = Reader(data)
     name = reader.binary()
     level = reader.byte()
-    if (name, level) != (b"MQTT", LEVEL_3_1_1):
+    if (name, level) not in _LEVELS:
         if name in (b"MQTT", b"MQIsdp"):
             raise UnsupportedLevelError(HEAD, f"protocol level {level} is not supported")
         raise ProtocolError(HEAD, "unknown protocol name")
@@ -255,13 +265,14 @@ def parse_connect(data: bytes) -> Connect:
     password = reader.binary() if flags & PASSWORD else None
     reader.finish()
     return Connect(
-        level=level,
+        level=level & ~_BRIDGE,
         client_id=client_id,
         clean_session=bool(flags & CLEAN_SESSION),
         keep_alive_s=keep_alive_s,
         user_name=user_name,
         password=password,
         will=will,
+        bridge=bool(level & _BRIDGE),
     )
 
 

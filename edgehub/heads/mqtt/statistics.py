@@ -17,6 +17,7 @@ class DropReason(StrEnum):
     """Why a message of a client was dropped."""
 
     TOPIC_NOT_ALLOWED = "topic_not_allowed"  # neither of the dialect nor of the local space
+    BRIDGE_STATE = "bridge_state"  # of a Mosquitto bridge about itself; acknowledged
     NOT_AUTHORIZED = "not_authorized"  # a local topic that the identity may not publish to
     RETAINED_FULL = "retained_full"  # no room for another retained message
     TOPIC_NOT_UTF8 = "topic_not_utf8"

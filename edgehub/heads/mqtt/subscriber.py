@@ -70,11 +70,13 @@ class Subscriber(Generic[C]):
         subscriptions: Options by filter, the granted quality of service in the lowest two bits;
             kept up to date here.
         subscriptions_max: Most of them.
+        added_options: Options of MQTT 5 that hold in all of them without being asked for.
         save: See `Save`; None = a clean session.
         log: For refusals.
     """
 
     __slots__ = (
+        "_added_options",
         "_answers",
         "_client",
         "_connection",
@@ -97,6 +99,7 @@ class Subscriber(Generic[C]):
         subscriptions: dict[str, int],
         *,
         subscriptions_max: int,
+        added_options: int,
         save: Save | None,
         log: LogLimit,
     ) -> None:
@@ -106,6 +109,7 @@ class Subscriber(Generic[C]):
         self._index = index
         self._local = local
         self._max = subscriptions_max
+        self._added_options = added_options
         self._save = save
         self._log = log
         self._unanswered = 0
@@ -133,7 +137,7 @@ class Subscriber(Generic[C]):
         replays: dict[str, int] = {}
         for name, options in packet.filters:
             is_new = name not in self.subscriptions
-            code = self._grant(name, options)
+            code = self._grant(name, options | self._added_options)
             codes.append(code)
             handling = retain_handling(options)
             if code >= FIRST_FAILURE or handling == REPLAY_NEVER:

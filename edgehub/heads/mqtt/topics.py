@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DIALECT: Final = b"devices/"
 """All topics of the dialect begin so; those of the local topic space never do."""
 
+BRIDGE_STATE: Final = b"$SYS/broker/connection/"
+"""Where Mosquitto bridges say whether they are connected, as a message and as a will."""
+
 _DEVICE_EVENTS: Final = 4
 _MODULE_EVENTS: Final = 6
 _REST_LEVELS_MAX: Final = 2

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgehub.heads.mqtt.packets import RETAIN, Publish5
 from edgehub.heads.mqtt.statistics import DropReason
+from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.local_message import LocalMessage
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class LocalIntake:
         except UnicodeDecodeError:
             reason = DropReason.TOPIC_NOT_UTF8
         else:
-            if topic is None:
+            if packet.topic.startswith(BRIDGE_STATE):
+                reason = DropReason.BRIDGE_STATE
+            elif topic is None:
                 reason = DropReason.TOPIC_NOT_ALLOWED
             elif not self._rights.may_publish(topic):
                 reason = DropReason.NOT_AUTHORIZED

@@ -293,8 +293,17 @@ def test_malformed_start(data):
     assert error
 
 
+@pytest.mark.parametrize(("name", "level"), [("MQTT", 0x84), ("MQIsdp", 0x83)])
+def test_levels_of_bridges(name, level):
+    """Mosquitto sets the highest bit of the protocol level; the rest is the level."""
+    packets: list = []
+    Decoder(publish_bytes_max=PUBLISH_BYTES_MAX).feed(wire.connect(protocol=(name, level)), packets)
+    (connect,) = packets
+    assert (connect.level, connect.bridge) == (level & 0x7F, True)
+
+
 @pytest.mark.parametrize(
-    ("name", "level"), [("MQTT", 6), ("MQTT", 3), ("MQIsdp", 3), ("MQTT", 132)]
+    ("name", "level"), [("MQTT", 6), ("MQTT", 3), ("MQIsdp", 3), ("MQTT", 0x83), ("MQIsdp", 0x84)]
 )
 def test_other_levels(name, level):
     """Another protocol level is told apart from junk."""
