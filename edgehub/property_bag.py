@@ -154,7 +154,7 @@ def build_bag(message: Message, *, sender: bool = True) -> str:
 
     Args:
         message: The message.
-        sender: Write who sent it; a message to a device has no sender.
+        sender: Write who sent it; a message to a device is not the device's own.
     """
     properties, system = outgoing(message)
     items = [_pair(name, value) for name, value in properties.items() if name]

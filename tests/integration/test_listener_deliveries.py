@@ -183,7 +183,7 @@ async def test_device_bound():
         results = Results()
         bench.listener.deliver_device_bound("dev1", a_message(), results.settle)
         topic, _, packet_id = await device.read_publish()
-        assert topic.startswith("devices/dev1/messages/devicebound/kind=a%20b&")
+        assert topic == "devices/dev1/messages/devicebound/kind=a%20b&%24.ct=x&%24.mid=m1"
         device.send(wire.puback(packet_id) + wire.DISCONNECT)
         assert await device.closed()
         assert results.kinds == [None]

@@ -99,6 +99,7 @@ def test_sender_is_named():
     """Device and module of the sender stand in the bag under their wire names."""
     assert build_bag(a_message()) == "%24.cdid=d1"
     assert build_bag(a_message(module_id="m")) == "%24.cdid=d1&%24.cmid=m"
+    assert build_bag(a_message({"k": "v"}, module_id="m"), sender=False) == "k=v"
 
 
 def test_topic_characters_are_escaped():

@@ -297,7 +297,7 @@ class MqttListener:
             settle(_NO_DEVICE)
             return
         connection, options = found
-        topic = prefix + build_bag(message)
+        topic = prefix + build_bag(message, sender=False)
         connection.deliver(topic, message, options, settle, message.expiry_ms)
 
     # What it shows.
