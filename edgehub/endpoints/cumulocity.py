@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
     Publish = Callable[[LocalMessage, Settle, int], None]
 
+MAPPER_MODULE: Final = "c8y-mapper"
+"""Module id of the mapper: routes tell its outputs apart by it."""
+
 TOPIC_PROPERTY: Final = "topic"
-"""Property that names the topic of a row, with the local prefix."""
+"""Property by which the mapper names the topic of a row, with the local prefix."""
 
 LOCAL_SOURCE: Final = "/mqtt/"
 """Source of rows that a route took from a local topic; the topic follows."""
@@ -70,11 +73,14 @@ class CumulocityTopics:
     def topic(self, row: Row) -> bytes:
         """See `Topics`."""
         message = row.message
-        local = message.properties.get(TOPIC_PROPERTY)
-        if local is None and message.source.startswith(LOCAL_SOURCE):
+        local: str | None = None
+        if message.source.startswith(LOCAL_SOURCE):
             local = message.source.removeprefix(LOCAL_SOURCE)
+        elif message.module_id == MAPPER_MODULE:
+            # Of any other sender it could name the topic of another device.
+            local = message.properties.get(TOPIC_PROPERTY)
         if not local:
-            raise TopicError(f"the message has no property {TOPIC_PROPERTY} that names its topic")
+            raise TopicError("it is neither from the mapper nor from a local topic")
         if not local.startswith(self._prefix):
             raise TopicError(f"its topic {local[:80]!a} is not below {self._prefix}")
         topic = local.removeprefix(self._prefix)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.endpoints.cumulocity import TOPIC_PROPERTY
+from edgehub.endpoints.cumulocity import MAPPER_MODULE, TOPIC_PROPERTY
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX
 from edgehub.entities.announcements import Subject
 from edgehub.entities.effects import Change, Output, Publish
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from edgehub.message import RouteResult
     from edgehub.router import Router
     from edgehub.store.store import Store
-
-MODULE: Final = "c8y-mapper"
-"""Module id of the mapper: routes tell its outputs apart by it."""
 
 _DIGEST_BYTES: Final = 6
 _JSON: Final = {"contentType": "application/json", "contentEncoding": "utf-8"}
@@ -198,9 +195,9 @@ def _message(row: Output) -> Message:
     system: dict[str, str | None] = {"outputName": row.output.value}
     if row.payload.startswith(b"{"):
         system |= _JSON
-    source = message_source(MODULE, row.output.value)
+    source = message_source(MAPPER_MODULE, row.output.value)
     properties: dict[str, str | None] = {TOPIC_PROPERTY: row.topic}
-    return Message(row.device, MODULE, source, properties, system, row.payload)
+    return Message(row.device, MAPPER_MODULE, source, properties, system, row.payload)
 
 
 def _digest(row: Output) -> int:

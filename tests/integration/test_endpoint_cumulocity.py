@@ -209,14 +209,18 @@ async def test_what_may_not_go_up_stops_no_other(tmp_path: Path, tenant: Mosquit
         await panel.publish("c8y/s/us", bytes(16_184), qos=1)
         await panel.publish("c8y/s/ds", b"510,gw", qos=1)
         await panel.publish("devices/panel/messages/events/kind=x", b"{}", qos=1)
+        # Another child's topic, which only the mapper may name.
+        topic = "devices/panel/messages/events/kind=x&topic=c8y%2Fs%2Fus%2Fother"
+        await panel.publish(topic, b"100,stolen", qos=1)
         await panel.publish("c8y/s/us", b"400,last,one", qos=1)
         await cloud.until(lambda seen: ("s/us", b"400,last,one") in seen)
         await hub.until(lambda: hub.depth() == 0)
         listed = await hub.call("dead list")
         reasons = [letter["reason"] for letter in listed["dead_letters"]]
-        assert len(reasons) == 2
+        assert len(reasons) == 3
         assert "no topic that the platform takes" in reasons[0]
-        assert "no property topic" in reasons[1]
+        assert ["neither from the mapper" in reason for reason in reasons[1:]] == [True, True]
+        assert not [topic for topic, _ in cloud.seen.arrivals if topic.endswith("/other")]
         assert hub.hub.status()["mqtt"]["dropped"]["invalid"] == 1
 
 

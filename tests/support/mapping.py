@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import ManualClock
+from edgehub.endpoints.cumulocity import MAPPER_MODULE
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.local_message import LocalMessage
-from edgehub.mapping.carrier import MODULE
 from edgehub.mapping.mapping import Mapping
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, FailureKind, Order, SendResult
 from edgehub.pump.pump import Pump
@@ -53,7 +53,8 @@ def manifest(priorities: dict[str, int] | None = None, ttl_s: int = 7200) -> str
             "schemaVersion": "1.1",
             "routes": {
                 name: {
-                    "route": f"FROM /messages/modules/{MODULE}/outputs/{name} INTO $upstream",
+                    "route": f"FROM /messages/modules/{MAPPER_MODULE}/outputs/{name}"
+                    " INTO $upstream",
                     "priority": priority,
                 }
                 for name, priority in (priorities or PRIORITIES).items()
