@@ -26,6 +26,7 @@ from edgehub.routes.query.syntax import (
 )
 from edgehub.routes.query.text import upper
 from edgehub.routes.query.values import UNDEFINED, Value
+from edgehub.routes.query.work import heavy_leaves, within_bound, work_of
 from edgehub.routes.source import MQTT_PREFIX, PathSource
 
 if TYPE_CHECKING:
@@ -151,6 +152,9 @@ def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[Outcome, str
     value = asked.value(tree)
     if value is True:
         return Outcome.ROUTED, "the condition is true", None
+    excess = asked.excess(tree)
+    if excess is not None:
+        return Outcome.UNDEFINED, asked.excess_reason(*excess), excess[1].span.start
     decider = asked.decider(tree)
     outcome = Outcome.FALSE if value is False or value is None else Outcome.UNDEFINED
     return outcome, asked.reason(decider), decider.span.start
@@ -169,6 +173,21 @@ class _Asked:
 
     def value(self, expression: Expression) -> Value:
         return compile_value(expression, self._hub_id)(self._message, self._memo)
+
+    def excess(self, tree: Expression) -> tuple[int, Expression] | None:
+        """Return passes and value that cost most, None = the condition keeps to its bound."""
+        weighted = [(passes, leaf, self.value(leaf)) for passes, leaf in heavy_leaves(tree)]
+        if within_bound(*((passes, value) for passes, _, value in weighted)):
+            return None
+        passes, leaf, _ = max(weighted, key=lambda each: work_of((each[0], each[2])))
+        return passes, leaf
+
+    def excess_reason(self, passes: int, leaf: Expression) -> str:
+        name = self._text[leaf.span.start : leaf.span.end]
+        return (
+            f"the condition is undefined, since it would pass over the {len(self.value(leaf))} "
+            f"characters of `{name}` {passes} times, which is too much work for one message"
+        )
 
     def decider(self, expression: Expression) -> Expression:
         """Find the smallest part that kept the whole from being true."""

@@ -45,6 +45,9 @@ _COMPARABLE_WITH_BODY: Final = frozenset(
 )
 _LOGICAL: Final = frozenset({ValueType.BOOL, ValueType.NULL, ValueType.UNDEFINED})
 
+ARGUMENTS_MAX: Final = 512
+"""Of one call, a chain of `||` included."""
+
 _BLANKS_HINT: Final = "put blanks around operators and words"
 _AS_NUMBER_HINT: Final = "a property is text: write as_number(...) to compare or compute numbers"
 _AS_NUMBER_BODY_HINT: Final = "write as_number($body...)"
@@ -98,6 +101,8 @@ class Checker:
         if name not in FUNCTIONS:
             self._unknown_function(token)
             return _faulty(span)
+        if not self._few_enough(token, len(arguments)):
+            return _faulty(span)
         types = tuple(argument.type for argument in arguments)
         overload = pick_overload(name, types)
         if overload is None:
@@ -127,9 +132,20 @@ class Checker:
             return _faulty(span)
         chained = isinstance(left, Call) and left.overload is CONCAT
         parts = (*left.arguments, right) if isinstance(left, Call) and chained else (left, right)
+        if not self._few_enough(operator, len(parts)):
+            return _faulty(span)
         # A chain may be long: its depth is taken from what is known, not from all its parts.
         depth = max(left.depth, 1 + right.depth) if chained else _depth(left, right)
         return Call(span=span, type=ValueType.TEXT, depth=depth, overload=CONCAT, arguments=parts)
+
+    def _few_enough(self, function: Token, count: int) -> bool:
+        if count > ARGUMENTS_MAX:
+            self._complain(
+                start_of(function),
+                f"`{function}` has more than {ARGUMENTS_MAX} arguments",
+                "join parts of them first, each part in a concat(...) of its own",
+            )
+        return count <= ARGUMENTS_MAX
 
     def negative(self, operator: Token, operand: Expression) -> Expression:
         """Build a unary minus."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.routes.query import body, functions, properties, text, values
 from edgehub.routes.query.emitter import ABSENT, Emitter, call_shapes
 from edgehub.routes.query.syntax import AppProperty, Comparison, Expression, Literal, SystemProperty
+from edgehub.routes.query.work import heavy_leaves, within_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +49,8 @@ def compile_predicates(
             continue
         entry = _dispatch_entry(emitter, tree)
         if entry is None:
-            lines.append(f"if {emitter.truth(tree)}: mask |= {bit}")
+            bound = _bound(emitter, tree)
+            lines.append(f"if {bound and f'{bound} and '}{emitter.truth(tree)}: mask |= {bit}")
         else:
             local, literal = entry
             table = dispatch.setdefault(local, {})
@@ -67,9 +69,16 @@ def compile_predicates(
 def compile_value(expression: Expression, hub_id: str) -> Evaluate:
     """Make a function that gives the value of one expression."""
     emitter = Emitter(frozenset())
-    code = emitter.value(expression)
-    function: Evaluate = _function([*emitter.prologue(), f"return {code}"], emitter, hub_id)
+    bound, code = _bound(emitter, expression), emitter.value(expression)
+    lines = [f"if not {bound}: return U"] if bound else []
+    function: Evaluate = _function([*emitter.prologue(), *lines, f"return {code}"], emitter, hub_id)
     return function
+
+
+def _bound(emitter: Emitter, tree: Expression) -> str:
+    """Return the condition under which an expression may be evaluated; empty = always."""
+    weighted = [f"({passes}, {emitter.value(leaf)})" for passes, leaf in heavy_leaves(tree)]
+    return f"within_bound({', '.join(weighted)})" if weighted else ""
 
 
 def _dispatch_entry(emitter: Emitter, tree: Expression) -> tuple[str, str] | None:
@@ -108,6 +117,7 @@ def _runtime() -> dict[str, Any]:
         "system_view": properties.system_view,
         "body_value": body.body_value,
         "before": text.before,
+        "within_bound": within_bound,
         "str": str,
         "float": float,
     }

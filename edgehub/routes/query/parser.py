@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from lark import Lark, Token
@@ -21,6 +22,7 @@ from edgehub.routes.query.complaints import END, unexpected
 from edgehub.routes.query.functions import ValueType
 from edgehub.routes.query.lexer import Positions, TokenStream, tokenize
 from edgehub.routes.query.syntax import Condition, Expression, Route
+from edgehub.routes.query.work import WORK_MAX, heavy_leaves
 from edgehub.routes.sink import Sink
 from edgehub.routes.source import MqttSource, PathSource
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 DEPTH_MAX: Final = 50
 """Levels of nested expressions; the code made from a condition nests as deep."""
+
+_PASSES_UNUSUAL: Final = 256
+"""From so many passes over one text on, texts of some KiB may be too much work."""
 
 _NEVER_TRUE: Final = frozenset(
     {ValueType.TEXT, ValueType.NUMBER, ValueType.NULL, ValueType.UNDEFINED}
@@ -109,9 +114,23 @@ class _Parse:
                 f"the condition is a {tree.type}, not a bool: the route takes nothing",
                 "compare it with something",
             )
+        if tree.depth <= DEPTH_MAX:
+            self._warn_of_work(tree)
         return Condition(
             text=self._text[start:end], expression=tree, warnings=tuple(self._warnings)
         )
+
+    def _warn_of_work(self, tree: Expression) -> None:
+        passes, leaf = max(heavy_leaves(tree), key=itemgetter(0), default=(0, tree))
+        if passes > _PASSES_UNUSUAL:
+            name = self._text[leaf.span.start : leaf.span.end]
+            self._warn(
+                RouteFaultKind.CONDITION,
+                leaf.span.start,
+                f"the condition passes over `{name}` {passes} times, and is undefined where it has "
+                f"more than some {WORK_MAX // passes} characters",
+                "split it over several routes",
+            )
 
     def _tree(self, start: str) -> Any:
         try:

@@ -31,10 +31,13 @@ class Undefined:
 
 UNDEFINED: Final = Undefined()
 
+TEXT_CHARS_MAX: Final = 2**20
+"""Longest text that is built; no other function gives more characters than it gets."""
+
 _NUMBER: Final = re.compile(
     r"(?:(?P<paren>\()|(?P<sign>[+-]))?"
-    r"(?P<digits>[0-9][0-9,]*(?:\.[0-9]*)?|\.[0-9]+)(?P<exponent>[eE][+-]?[0-9]+)?"
-    r"[\t-\r ]*(?(paren)\)|(?(sign)|(?P<trailing>[+-])?))"
+    r"(?P<digits>[0-9][0-9,]*+(?:\.[0-9]*+)?|\.[0-9]++)(?P<exponent>[eE][+-]?[0-9]++)?"
+    r"[\t-\r ]*+(?(paren)\)|(?(sign)|(?P<trailing>[+-])?))"
 )
 _BLANKS: Final = " \t\n\v\f\r"
 _INFINITIES: Final = {"infinity": math.inf, "+infinity": math.inf, "-infinity": -math.inf}
@@ -183,14 +186,21 @@ def text_or_undefined(value: Value) -> Value:
 
 
 def concat(*parts: Value) -> Value:
-    """Join texts; null counts as empty, anything undefined makes the result undefined."""
+    """Join texts; null counts as empty.
+
+    Returns:
+        Undefined where a part is, or where the whole would have more than `TEXT_CHARS_MAX`
+        characters, which are counted first.
+    """
     texts = []
+    size = 0
     for part in parts:
         if part.__class__ is str:
             texts.append(part)
+            size += len(part)
         elif part is not None:
             return UNDEFINED
-    return text.joined("".join(texts))
+    return UNDEFINED if size > TEXT_CHARS_MAX else text.joined("".join(texts))
 
 
 def length(value: Value) -> Value:
@@ -212,26 +222,26 @@ def substring(value: Value, start: Value) -> Value:
     """Cut a text from `start`, in UTF-16 code units, to its end."""
     if value.__class__ is not str or start.__class__ is not float:
         return UNDEFINED
-    size = text.length(value)
-    return _slice(value, int(start), size) if -1 < start < size + 1 else UNDEFINED
+    return _cut(value, start, None)
 
 
 def substring_of_length(value: Value, start: Value, count: Value) -> Value:
     """Cut `count` UTF-16 code units out of a text; undefined where it has fewer."""
     if value.__class__ is not str or start.__class__ is not float or count.__class__ is not float:
         return UNDEFINED
-    size = text.length(value)
-    if not -1 < start < size:
+    return _cut(value, start, count)
+
+
+def _cut(value: str, start: float, count: float | None) -> Value:
+    raw = None if text.one_unit_each(value) else text.units(value)
+    size = len(value) if raw is None else len(raw) // 2
+    if not -1 < start < (size + 1 if count is None else size):
         return UNDEFINED
     first = int(start)
-    fits = -1 < count < size - first + 1
-    return _slice(value, first, first + int(count)) if fits else UNDEFINED
-
-
-def _slice(value: str, start: int, end: int) -> str:
-    if value.isascii():
-        return value[start:end]
-    return text.from_units(text.units(value)[2 * start : 2 * end])
+    if count is not None and not -1 < count < size - first + 1:
+        return UNDEFINED
+    end = size if count is None else first + int(count)
+    return value[first:end] if raw is None else text.from_units(raw[2 * first : 2 * end])
 
 
 def index_of(value: Value, part: Value) -> Value:
@@ -258,7 +268,7 @@ def ends_with(value: Value, part: Value) -> Value:
 def contains(value: Value, part: Value) -> Value:
     """Say whether a text holds another."""
     if value.__class__ is str and part.__class__ is str:
-        return text.find(value, part) >= 0
+        return text.contains(value, part)
     return UNDEFINED
 
 
