@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from edgehub.cli.groups import CommandGroup
 from edgehub.devices.affinity.simulation.form import WHOLE_MAX, ScenarioError, scenarios_of
 from edgehub.devices.affinity.simulation.run import simulate as run_simulation
 from edgehub.telemetry.log import configure
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def affinity() -> None:
     """Try how gateways share a device, without a running hub."""
 

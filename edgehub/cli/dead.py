@@ -9,6 +9,7 @@ import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import counted, new_table, print_table, printable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _release_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def dead() -> None:
     """Look at dead letters: messages that the peer refused for good, or too often."""
 

@@ -9,6 +9,7 @@ import click
 
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.devices.source import Deduplication
 
@@ -20,7 +21,7 @@ _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def device() -> None:
     """Look at the devices of the running hub, and say how each is treated."""
 

@@ -12,6 +12,7 @@ import click
 
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
@@ -22,7 +23,7 @@ _DEBT_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def entity() -> None:
     """See and change who is behind the running hub; try what the mapper makes of messages.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.credentials import CredentialFile, checked, each, json_option
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.identity_file import (
     Identity,
@@ -51,12 +52,14 @@ def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("identity_id", metavar="ID", callback=checked(_id))(command)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def identity() -> None:
     """Add, list and remove devices and modules that may sign in.
 
-    Example: edgehub identity add press-1 --file identities.jsonl --password-file secret.txt
-    """
+    \b
+    Example:
+        edgehub identity add press-1 --file identities.jsonl --password-file secret.txt
+    """  # noqa: D301 - \b is click's sign for lines that stay as they are
 
 
 @identity.command()

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import counted
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 
@@ -24,7 +25,7 @@ _RETOLD: Final = "being told again with right times, now that the clock is trust
 _TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def journal() -> None:
     """Look at the journal of the running hub, and export it."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 import edgehub
+from edgehub.cli.groups import CommandGroup
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
 
 EXIT_FAILED: Final = 1
@@ -46,7 +47,7 @@ _COMMANDS: Final = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

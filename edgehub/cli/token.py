@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.credentials import CredentialFile, checked, json_option
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.token_file import (
     Role,
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 _FILE: Final = CredentialFile("tokens", "web.token_file", lambda settings: settings.web.token_file)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def token() -> None:
     """Add, list and remove tokens of the HTTP API.
 
-    Example: edgehub token add grafana --role read --file tokens.jsonl
-    """
+    \b
+    Example:
+        edgehub token add grafana --role read --file tokens.jsonl
+    """  # noqa: D301 - \b is click's sign for lines that stay as they are
 
 
 @token.command()
