@@ -8,7 +8,7 @@ put in force as a whole; whatever is wrong anywhere is reported at once.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from edgehub.config.files import named_files, read_digests
 from edgehub.config.listeners import listener_faults, sign_in_faults
 from edgehub.config.loops import loop_warnings
 from edgehub.config.origin import LoadedSettings
+from edgehub.config.sources import source_warnings
 from edgehub.config.windows import window_warnings
 from edgehub.devices.identities import IdentityList, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
@@ -88,6 +89,11 @@ class Configuration:
     tls: ServerTls | None
     files: Mapping[str, str]
     warnings: tuple[str, ...]
+
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        """Those of the manifest as well, in words."""
+        return (*map(str, self.manifest.warnings), *self.warnings)
 
     @property
     def loaded(self) -> LoadedSettings:
@@ -193,9 +199,15 @@ def read_table(settings: Settings, *, hub_id: str) -> RouteTable:
 def compile_table(manifest: Manifest, settings: Settings, *, hub_id: str) -> RouteTable:
     """Compile a manifest against the endpoints of the settings.
 
+    Returns:
+        The table; its manifest has in addition the warnings that the settings cause.
+
     Raises:
         ManifestError: If it names endpoints that the settings do not have.
     """
+    found = tuple(source_warnings(settings, manifest))
+    if found:
+        manifest = replace(manifest, warnings=(*manifest.warnings, *found))
     return RouteTable.compile(manifest, endpoints=endpoint_names(settings), hub_id=hub_id)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.entities.alarms import JOURNAL
 from edgehub.entities.options import Availability, CacheScope, MapperOptions
-from edgehub.settings.derived import mapper_runs
+from edgehub.settings.derived import mapper_topics
 
 if TYPE_CHECKING:
     from edgehub.settings import Settings
@@ -56,7 +56,5 @@ def mapper_options(settings: Settings, *, hub_id: str) -> MapperOptions:
 
 def local_topics(settings: Settings) -> tuple[str, ...]:
     """Give the filters of the local topics that the mapper reads and writes."""
-    if not mapper_runs(settings):
-        return ()
-    mapper = settings.mapper
-    return f"{mapper.topic_root}/#", f"{mapper.topic_prefix}/#", f"{JOURNAL}#"
+    topics = mapper_topics(settings)
+    return (*topics, f"{JOURNAL}#") if topics else ()

@@ -23,6 +23,13 @@ def mapper_runs(settings: Settings) -> bool:
     return any(getattr(endpoint, "type", None) == CUMULOCITY for endpoint in named)
 
 
+def mapper_topics(settings: Settings) -> tuple[str, ...]:
+    """Return the filters of the local topics on which clients talk to the mapper."""
+    if not mapper_runs(settings):
+        return ()
+    return f"{settings.mapper.topic_root}/#", f"{settings.mapper.topic_prefix}/#"
+
+
 def broker_topics(settings: Settings, broker: BrokerSettings) -> tuple[str, ...]:
     """Give the filters of the local topics that broker and local topic space share."""
     if broker.local_topics is not None:

@@ -41,7 +41,7 @@ _RULES: Final = (
     ("STRING", rf"""{_DOUBLE_QUOTED}"|{_SINGLE_QUOTED}'""", r"""["']"""),
     ("UNTERMINATED", rf"{_DOUBLE_QUOTED}|{_SINGLE_QUOTED}", r"""["']"""),
     ("INTEGER", r"-?[0-9]+", r"[-0-9]"),
-    ("HEX", r"0x[0-9A-Fa-f]+", r"0"),
+    ("HEX", r"0[xX][0-9A-Fa-f]+", r"0"),
     ("REAL", r"-?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|-?[0-9]+[eE][+-]?[0-9]+", r"[-0-9.]"),
     ("TRUE", r"true", r"t"),
     ("FALSE", r"false", r"f"),

@@ -17,6 +17,7 @@ from lark.exceptions import UnexpectedToken
 
 from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
 from edgehub.routes.hints import clipped
+from edgehub.routes.query.bare_words import bare_words
 from edgehub.routes.query.builder import Builder
 from edgehub.routes.query.complaints import END, unexpected
 from edgehub.routes.query.functions import ValueType
@@ -116,6 +117,7 @@ class _Parse:
             )
         if tree.depth <= DEPTH_MAX:
             self._warn_of_work(tree)
+            self._warn_of_bare_words(tree)
         return Condition(
             text=self._text[start:end], expression=tree, warnings=tuple(self._warnings)
         )
@@ -130,6 +132,15 @@ class _Parse:
                 f"the condition passes over `{name}` {passes} times, and is undefined where it has "
                 f"more than some {WORK_MAX // passes} characters",
                 "split it over several routes",
+            )
+
+    def _warn_of_bare_words(self, tree: Expression) -> None:
+        for word in bare_words(tree):
+            self._warn(
+                RouteFaultKind.CONDITION,
+                word.span.start,
+                f"`{word.name}` is the name of a property; for a text write '{word.name}'",
+                f"where it is one, `is_defined({word.name}) AND ...` ends this warning",
             )
 
     def _tree(self, start: str) -> Any:

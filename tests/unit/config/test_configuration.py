@@ -16,6 +16,7 @@ from edgehub.config.effective import effective_document
 from edgehub.config.origin import LoadedSettings
 from edgehub.routes.manifest import DEFAULT_MANIFEST
 from edgehub.settings import Settings
+from tests.support.routes import a_manifest
 
 
 def _loaded(**settings: object) -> LoadedSettings:
@@ -34,6 +35,28 @@ def test_the_defaults_are_whole():
     assert configuration.manifest is DEFAULT_MANIFEST
     assert configuration.manifest.warnings == ()
     assert configuration.identities.entries == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, ["site", "te", "any"]),
+        ({"mqtt": {"local_topics": ["site/#"]}}, ["te"]),
+        ({"mapper": {"enabled": True}}, ["site"]),
+        ({"broker": {"host": "127.0.0.1"}}, []),
+    ],
+)
+def test_topics_that_nothing_can_publish_on_are_warned_of(tmp_path, settings, warned):
+    """A route on topics of neither the local topic space nor a broker takes no message."""
+    routes = {name: f"FROM /mqtt/{name}/+/x INTO $upstream" for name in ("site", "te")}
+    routes["any"] = "FROM /mqtt/# INTO $upstream"
+    manifest = tmp_path / "m.json"
+    manifest.write_text(json.dumps(a_manifest(routes)))
+    found = read_configuration(_loaded(manifest=manifest, **settings), hub_id="gw")
+    warnings = found.manifest.warnings
+    assert [warning.route for warning in warnings] == warned
+    assert all("nothing can publish on" in warning.message for warning in warnings)
+    assert all("mqtt.local_topics" in warning.hint for warning in warnings)
 
 
 def test_faults_of_all_parts_are_reported_together(tmp_path):

@@ -69,6 +69,7 @@ def test_sources_take_their_senders(source, taken):
         "/messages/modules/ca*",
         "/messages/modules/m/inputs/i",
         "/messages/modules/m/outputs/o/x",
+        "/twinChangeNotifications/*",
         "/twinChangeNotifications/x",
     ],
 )

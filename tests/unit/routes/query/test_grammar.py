@@ -146,6 +146,8 @@ def test_names_that_look_like_operations_give_a_warning(condition):
     "condition",
     [
         "0x10 = 16",
+        "0XFF = 255",
+        "0Xff = 0xFF",
         "0xFFFFFFFFFFFFFFFF = - 1",
         "0x8000000000000000 < 0",
         "0x00000000000000000000001 = 1",
