@@ -15,6 +15,7 @@ import click
 
 from edgehub.cli.config import known_hub_id
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import counted, new_table, print_table
@@ -22,6 +23,7 @@ from edgehub.config.configuration import compile_table, endpoint_names, read_tab
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes import Manifest, RouteTable, load_manifest
+from edgehub.routes.explain import Outcome
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.settings import load_settings
 
@@ -37,7 +39,7 @@ _MANIFEST: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def route() -> None:
     """See and change the routes of a running hub; try routes and manifests without one.
 
@@ -161,7 +163,8 @@ def _load(file: Path, config: Path | None) -> tuple[Manifest, RouteTable]:
         return manifest, RouteTable.compile(manifest, endpoints=named)
     settings = load_settings(config)
     manifest = load_manifest(file, endpoints=endpoint_names(settings))
-    return manifest, compile_table(manifest, settings, hub_id=known_hub_id(settings) or "")
+    table = compile_table(manifest, settings, hub_id=known_hub_id(settings) or "")
+    return table.manifest, table
 
 
 def _read_form(file: IO[bytes] | None) -> Any:
@@ -178,6 +181,7 @@ def _read_form(file: IO[bytes] | None) -> Any:
 
 def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
     table = new_table("route", "endpoint", "priority", "time to live", "outcome", "why")
+    taken = False
     for verdict in verdicts:
         priority, ttl_s = verdict["priority"], verdict["ttl_s"]
         table.add_row(
@@ -185,10 +189,13 @@ def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
             verdict["endpoint"],
             "default" if priority == DEFAULT_PRIORITY else str(priority),
             "never ends" if ttl_s is None else f"{ttl_s} s",
-            verdict["outcome"],
+            "routed" if verdict["outcome"] == Outcome.ROUTED else "not routed",
             verdict["reason"],
         )
+        taken = taken or verdict["outcome"] == Outcome.ROUTED
     print_table(table)
+    if not taken:
+        click.echo("No route takes this message: it is acknowledged and dropped.")
 
 
 def _as_objects(faults: Iterable[ManifestFault]) -> list[dict[str, Any]]:

@@ -32,13 +32,13 @@ def unknown_endpoint(spec: RouteSpec, endpoints: Collection[EndpointId]) -> Mani
     """Say that the endpoint of a route is not in the settings, and what may have been meant."""
     sink = spec.route.sink
     close = near_miss(sink.endpoint_id, endpoints)
-    known = ", ".join(sorted(endpoints))
-    hint = f'did you mean "{close}"?' if close else f"known are: {known}" if known else ""
+    known = f"; known are: {', '.join(sorted(endpoints))}" if endpoints else ""
+    hint = f'did you mean "{close}"?' if close else f"add [endpoints.{sink.endpoint_id}]{known}"
     return ManifestFault(
         path=spec.path,
         route=spec.name,
         line=sink.line,
         column=sink.column,
         message=f'there is no endpoint "{sink.endpoint_id}" in the settings',
-        hint=hint or "add it to the settings",
+        hint=hint,
     )

@@ -165,6 +165,60 @@ def test_endpoints_are_compared_with_the_settings(run, tmp_path):
     assert '"labb"' in errors
 
 
+def test_check_warns_of_bare_words_and_of_sources_that_nothing_feeds(run, tmp_path):
+    """The route compiles, and what it does not do is said with its place."""
+    file = tmp_path / "m.json"
+    routes = {
+        "alarm": "FROM /messages/* WHERE kind = alarm INTO $upstream",
+        "topics": "FROM /mqtt/site/# INTO $upstream",
+    }
+    file.write_text(json.dumps(a_manifest(routes)))
+    config = tmp_path / "hub.toml"
+    config.write_text("")
+    code, output, errors = run("--config", str(config), "route", "check", "--manifest", str(file))
+    assert (code, output) == (0, f"{file}: 2 routes, no faults\n")
+    bare, unfed = errors.splitlines()
+    assert "routes.alarm: line 1, column 31: `alarm` is the name of a property" in bare
+    assert "routes.topics: nothing can publish on `site/#`" in unfed
+    _, output, errors = run("route", "check", "--manifest", str(file), "--json")
+    (warning,) = json.loads(output)["warnings"]
+    assert (warning["route"], warning["column"]) == ("alarm", 31)
+
+
+def test_an_endpoint_that_is_not_there_names_the_section(run, tmp_path):
+    """The fault says what to add, and which endpoints there are."""
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(a_manifest({"a": "FROM /* INTO Endpoint('archive')"})))
+    config = tmp_path / "hub.toml"
+    config.write_text("")
+    asked = ("--config", str(config), "route", "check", "--manifest", str(file))
+    assert run(*asked)[2].endswith("(add [endpoints.archive])\n")
+    config.write_text('[endpoints.lab]\ntype = "file"\npath = "out.jsonl"\n')
+    assert run(*asked)[2].endswith("(add [endpoints.archive]; known are: lab)\n")
+
+
+def test_explain_says_that_no_route_takes_a_message(run, tmp_path):
+    """Routes are `routed` or `not routed`, with the reason; without one the message is dropped."""
+    file = tmp_path / "m.json"
+    routes = {
+        "false": "FROM /* WHERE kind = 'alarm' INTO $upstream",
+        "undefined": "FROM /* WHERE missing = 'x' INTO $upstream",
+        "elsewhere": "FROM /mqtt/# INTO $upstream",
+    }
+    message = tmp_path / "message.json"
+    message.write_text(json.dumps({"properties": {"kind": "other"}}))
+    for written in (routes, {}):
+        file.write_text(json.dumps(a_manifest(written)))
+        code, output, _ = run(
+            "route", "explain", "--manifest", str(file), "--message", str(message)
+        )
+        assert code == 0
+        *rows, last = output.splitlines()[1:]
+        assert all("  not routed  " in row for row in rows)
+        assert len(rows) == len(written)
+        assert last == "No route takes this message: it is acknowledged and dropped."
+
+
 def test_explain_says_where_a_message_goes(run, tmp_path):
     """As a table for people, as JSON for programs; without a message an empty one is taken."""
     file = tmp_path / "m.json"
@@ -181,8 +235,13 @@ def test_explain_says_where_a_message_goes(run, tmp_path):
     asked = ("route", "explain", "--manifest", str(file), "--message", str(message))
     code, output, _ = run(*asked)
     assert code == 0
-    assert "alarm" in output
-    assert "beaten" in output
+    assert ["  not routed  " in line for line in output.splitlines()] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert "No route takes" not in output
     _, output, _ = run(*asked, "--json")
     verdicts = json.loads(output)["routes"]
     assert [verdict["outcome"] for verdict in verdicts] == ["routed", "beaten", "undefined"]
