@@ -10,7 +10,9 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.dead import dead
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import counted, new_table, print_table, printable
+from edgehub.message import DEFAULT_PRIORITY
 
 _FIGURES: Final = (
     "waiting",
@@ -24,10 +26,11 @@ _FIGURES: Final = (
     "dropped",
     "dead",
 )
+_PRIORITIES: Final = {**{str(number): number for number in range(10)}, "default": DEFAULT_PRIORITY}
 _ROW_FIGURES: Final = ("offset", "age", "expires in", "body", "tries")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def queue() -> None:
     """Look into the queues of the running hub, and purge or move them."""
 
@@ -49,21 +52,37 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
 
 @queue.command()
 @click.argument("name", metavar="QUEUE")
+@click.option(
+    "--priority",
+    type=click.Choice([*_PRIORITIES]),
+    help="Of the queues of an endpoint this one.",
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Rows at most (10).")
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this offset.")
 @click.option("--payload", is_flag=True, help="Show bodies and the values of properties.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
 def peek(
-    obj: dict[str, Any], name: str, limit: int, after: int, payload: bool, as_json: bool
+    obj: dict[str, Any],
+    *,
+    name: str,
+    priority: str | None,
+    limit: int,
+    after: int,
+    payload: bool,
+    as_json: bool,
 ) -> None:
     """Show the oldest rows of QUEUE; neither bodies nor values of properties unless asked for.
 
-    The answer ends after about 1 MiB; go on with --after and the last offset shown.
+    QUEUE is a queue such as upstream_Pri3, or an endpoint such as upstream: then all its queues are
+    shown, best priority first. The answer ends after about 1 MiB; go on with --after and the last
+    offset shown, in one queue: with upstream_Pri3 --after 17, or upstream --priority default
+    --after 17.
     """
     document = RunningHub(obj["config"]).call(
         "queue peek",
         queue=name,
+        priority=None if priority is None else _PRIORITIES[priority],
         limit=limit,
         after=after,
         payload=payload,
@@ -76,10 +95,11 @@ def peek(
         click.echo(f"{document['queue']}: nothing waits" + (f" behind {after}" if after else ""))
         return
     table = new_table(
-        *_ROW_FIGURES, "state", "device", "routes", "properties", "id", right=_ROW_FIGURES
+        "queue", *_ROW_FIGURES, "state", "device", "routes", "properties", "id", right=_ROW_FIGURES
     )
     for row in rows:
         table.add_row(
+            row["queue"],
             str(row["offset"]),
             _seconds(row["age_s"]),
             "never" if row["expires_in_s"] is None else _seconds(row["expires_in_s"]),
@@ -106,7 +126,8 @@ def peek(
 def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove all rows that wait in QUEUE now; they are gone for good.
 
-    Rows that come meanwhile stay, and rows in flight, which are counted.
+    Of one queue only: upstream is the queue of the default priority, not the whole endpoint. Rows
+    that come meanwhile stay, and rows in flight, which are counted.
     """
     _take_out(obj, "queue purge", {"queue": name}, dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -121,8 +142,9 @@ def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: boo
 def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Move all rows that wait in queue FROM now to queue TO, such as upstream_Pri7 or upstream.
 
-    They keep their place by offset, their time of arrival and their time to live. TO must be of an
-    endpoint that somebody serves; FROM may be orphaned. Rows in flight stay, and are counted.
+    Of one queue only, as with purge. They keep their place by offset, their time of arrival and
+    their time to live. TO must be of an endpoint that is served; FROM may be orphaned. Rows in
+    flight stay, and are counted.
     """
     arguments = {"queue": name, "to": to}
     _take_out(obj, "queue move", arguments, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -143,6 +165,8 @@ def _take_out(
     where = f"from {total['queue']}" + (f" to {total['to']}" if total["to"] else "")
     verb = "move" if total["to"] else "remove"
     done = total
+    for other, rows in total["other_queues"].items():
+        click.echo(f"not touched: {counted(rows, 'row')} in {other}", err=True)
     if not dry_run:
         if total["rows"]:
             beyond = f", beyond its limit of {caps}" if (caps := _caps(total)) else ""

@@ -24,13 +24,15 @@ from edgehub.message import (
 from edgehub.operating.arguments import ArgumentError, optional_text, text, whole, wholes
 from edgehub.operating.documents import letter_document, row_document, state_of
 from edgehub.operating.why import Why
+from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.release import LETTERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from edgehub.egress import Egress
     from edgehub.journaling import Journaling
+    from edgehub.message import Row
     from edgehub.operating.outlook import Outlook
     from edgehub.router import Router
     from edgehub.store import Queue
@@ -105,29 +107,47 @@ class Operating:
         return await self._why.explain(text(arguments, "id"))
 
     async def _peek(self, arguments: Arguments) -> dict[str, Any]:
-        queue = self._queue(text(arguments, "queue"))
-        rows = await self._store.inspection.peek(
-            queue,
-            after=whole(arguments, "after", default=0),
-            rows_max=max(1, whole(arguments, "limit", default=10, maximum=ROWS_MAX)),
-        )
-        now_ms = self._store.hub_time.now_ms()
+        name = text(arguments, "queue")
+        queues = self._queues(name, arguments)
+        after = whole(arguments, "after", default=0)
+        filled = [queue for queue in queues if queue.zones.depth]
+        if after and len(filled) > 1:
+            names = ", ".join(queue.id for queue in filled)
+            raise ArgumentError(
+                f"an offset is a place in one queue, and {name} has {names}: name a `priority`"
+            )
+        rows_max = max(1, whole(arguments, "limit", default=10, maximum=ROWS_MAX))
         payload = arguments.get("payload") is True
+        shown: list[dict[str, Any]] = []
+        size = 0
+        for queue in filled:
+            rows = await self._store.inspection.peek(
+                queue, after=after, rows_max=rows_max - len(shown)
+            )
+            shown += self._row_documents(queue, rows, payload=payload)
+            size += sum(row.size for row in rows)
+            if len(shown) == rows_max or size >= PEEK_BYTES_MAX:
+                break
+        return {"queue": name, "depth": sum(queue.zones.depth for queue in filled), "rows": shown}
+
+    def _row_documents(
+        self, queue: Queue, rows: Iterable[Row], *, payload: bool
+    ) -> list[dict[str, Any]]:
+        now_ms = self._store.hub_time.now_ms()
         pump = self._egress.pump(queue.endpoint_id)
-        return {
-            "queue": queue.id,
-            "depth": queue.zones.depth,
-            "rows": [
-                row_document(
+        return [
+            {
+                "queue": queue.id,
+                **row_document(
                     row,
                     state_of(row, queue, pump)[0],
                     now_ms=now_ms,
                     utc_ms=self._store.utc_ms,
                     payload=payload,
-                )
-                for row in rows
-            ],
-        }
+                ),
+            }
+            for row in rows
+        ]
 
     async def _purge(self, arguments: Arguments) -> dict[str, Any]:
         queue = self._queue(text(arguments, "queue"))
@@ -157,6 +177,7 @@ class Operating:
                 "exceeds": self._exceeds(target, figures),
                 "through": through,
                 "next_offset": None,
+                "other_queues": self._other_queues(queue),
             }
         from_offset = whole(arguments, "from_offset", default=0)
         done = await self._store.removals.take_out(
@@ -182,6 +203,13 @@ class Operating:
             "through": through,
             "next_offset": done.next_offset,
         }
+
+    def _other_queues(self, queue: Queue) -> dict[str, int]:
+        """Return rows by queue of what else an endpoint holds, where its name is this queue's."""
+        if queue.priority != DEFAULT_PRIORITY:
+            return {}
+        others = [each for each in self._store.queues_of(queue.endpoint_id) if each is not queue]
+        return {each.id: each.zones.depth for each in others if each.zones.depth}
 
     def _exceeds(
         self, target: tuple[EndpointId, Priority] | None, joining: QueueStatistics | None = None
@@ -237,6 +265,18 @@ class Operating:
         if released.rows:
             log.info("operating.dead_letters_purged", rows=released.rows, bytes=released.bytes)
         return {"rows": released.rows, "bytes": released.bytes}
+
+    def _queues(self, name: str, arguments: Arguments) -> list[Queue]:
+        """Return the queues of an endpoint, best priority first, or the one queue of that name."""
+        queues = self._store.queues_of(EndpointId(name)) or [self._queue(name)]
+        if arguments.get("priority") is None:
+            return queues
+        priority = whole(arguments, "priority", default=0)
+        chosen = [queue for queue in queues if queue.priority == priority]
+        if not chosen:
+            names = ", ".join(queue.id for queue in queues)
+            raise NotFoundError(f"{name} has no queue of that priority (there are: {names})")
+        return chosen
 
     def _queue(self, name: str) -> Queue:
         for queue in self._store.queues():

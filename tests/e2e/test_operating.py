@@ -155,6 +155,35 @@ def test_peek_shows_no_payload_unless_asked_for(offline: Hub) -> None:
     assert MARKER not in json.dumps(offline.daemon.log)
 
 
+def test_peek_of_an_endpoint_shows_its_queues_best_priority_first(offline: Hub) -> None:
+    """The endpoint's name stands for all its queues; an offset needs one of them."""
+    page = offline.ask("queue", "peek", "upstream", "--limit", "5")
+    assert [row["queue"] for row in page["rows"]] == ["upstream_Pri0"] * 3 + ["upstream_Pri7"] * 2
+    assert (page["queue"], page["depth"]) == ("upstream", 23)
+    table = offline.run("queue", "peek", "upstream", "--limit", "1000").stdout.splitlines()
+    assert [line.split()[0] for line in table[1:]] == ["upstream_Pri0"] * 3 + ["upstream_Pri7"] * 20
+    last = str(page["rows"][-1]["offset"])
+    refused = offline.run("queue", "peek", "upstream", "--after", last, code=1).stderr
+    assert "upstream has upstream_Pri0, upstream_Pri7: name a `priority`" in refused
+    on = offline.ask("queue", "peek", "upstream", "--priority", "7", "--after", last)
+    assert on["rows"][0]["offset"] == int(last) + 1
+    none = offline.run("queue", "peek", "upstream", "--priority", "default", code=1).stderr
+    assert "upstream has no queue of that priority" in none
+    unknown = offline.run("queue", "peek", "lab", code=1).stderr
+    assert "there is no queue 'lab' (there are: upstream_Pri0, upstream_Pri7)" in unknown
+
+
+def test_a_purge_of_the_default_queue_leaves_the_endpoint_s_others(offline: Hub) -> None:
+    """`upstream` is one queue to what removes or moves rows, and what stays is named."""
+    refused = offline.run("queue", "purge", "upstream", "--yes", code=1).stderr
+    assert "there is no queue 'upstream' (there are: upstream_Pri0, upstream_Pri7)" in refused
+    offline.run("queue", "move", "upstream_Pri0", "upstream", "--yes")
+    done = offline.run("queue", "purge", "upstream", "--yes")
+    assert done.stdout == "removed 3 rows from upstream\n"
+    assert done.stderr == "not touched: 20 rows in upstream_Pri7\n"
+    assert offline.depths() == {"upstream": 0, "upstream_Pri0": 0, "upstream_Pri7": 20}
+
+
 def test_a_purge_asks_first_and_is_told_in_the_journal(offline: Hub) -> None:
     """Off a terminal it needs --yes; --dry-run changes nothing; what is gone is `purged`."""
     row = offline.ask("queue", "peek", "upstream_Pri7")["rows"][0]
