@@ -93,12 +93,20 @@ class Commands:
         try:
             names = endpoint_names(settings)
             after = await asyncio.to_thread(parse_manifest, text, file=file, endpoints=names)
-            compile_table(after, settings, hub_id=parts.hub_id)
+            after = compile_table(after, settings, hub_id=parts.hub_id).manifest
         except ManifestError as error:
             return {"faults": fault_documents(error)}
         usage = await asyncio.to_thread(shutil.disk_usage, settings.data_dir)
+        manifest = parts.route_table.manifest()
+        of_manifest = {spec.name for spec in manifest.routes}
         present = Present(
-            manifest=parts.route_table.manifest(),
+            manifest=manifest,
+            # The name of a tenant's route holds its tenant.
+            others=[
+                spec
+                for spec in parts.router.table.manifest.routes
+                if spec.name not in of_manifest and "/" not in spec.name
+            ],
             queues=[queue.statistics() for queue in parts.store.queues()],
             rates=parts.outlook.rates(),
             served=parts.egress.served(),

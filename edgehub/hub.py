@@ -180,7 +180,7 @@ class Hub:
         self._configuration = await asyncio.to_thread(
             read_configuration, self._loaded, hub_id=self._hub_id
         )
-        for warning in self._configuration.warnings:
+        for warning in self._configuration.all_warnings:
             log.warning("hub.configuration_doubtful", warning=warning)
         async with contextlib.AsyncExitStack() as files:
             self._store = await Store.open(

@@ -85,6 +85,7 @@ class Outcome:
         files_changed: Keys of settings whose file holds something else, a password for one.
         routes: Number of routes in force.
         endpoints: What happened to the endpoints.
+        warnings: What is accepted but hardly meant.
     """
 
     faults: tuple[dict[str, Any], ...] = ()
@@ -97,6 +98,7 @@ class Outcome:
     files_changed: tuple[str, ...] = ()
     routes: int
     endpoints: EgressChange = field(default_factory=EgressChange)
+    warnings: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -126,6 +128,7 @@ class Outcome:
             "files_changed": list(self.files_changed),
             "routes": self.routes,
             "endpoints": {name: list(ids) for name, ids in asdict(self.endpoints).items()},
+            "warnings": list(self.warnings),
         }
 
 
@@ -222,7 +225,7 @@ class Reloader:
             routes=outcome.routes,
             **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
         )
-        for warning in self.configuration.warnings:
+        for warning in outcome.warnings:
             log.warning("hub.configuration_doubtful", warning=warning)
         if outcome.needs_restart:
             keys = [entry.key for entry in outcome.needs_restart]
@@ -240,7 +243,7 @@ class Reloader:
         tls = wanted.tls if _tls_files(settings) == _tls_files(wanted.settings) else old.tls
         new = replace(wanted, settings=settings, origins=change.loaded.origins, tls=tls)
         # First, since it may be refused still: an id may just have been added to the table.
-        await parts.route_table.reload(new)
+        warnings = await parts.route_table.reload(new)
         self.configuration, self.needs_restart = new, change.needs_restart
         identities_changed = new.identities != old.identities
         if identities_changed:
@@ -271,6 +274,7 @@ class Reloader:
             files_changed=changed_files(old.files, new.files),
             routes=len(new.manifest.routes),
             endpoints=endpoints,
+            warnings=(*new.all_warnings, *warnings),
         )
 
     def _adjust(self, settings: Settings) -> None:

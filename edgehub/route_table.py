@@ -19,6 +19,7 @@ from edgehub.errors import ManifestError, StartupError
 from edgehub.message import EndpointId
 from edgehub.route_commands import RouteCommands
 from edgehub.router import Router, TenantRouter
+from edgehub.routes.catch_all import LOST_OF_MANIFEST
 from edgehub.routes.live import BuildError
 from edgehub.routes.named import unknown_endpoint
 from edgehub.routes.tenant import Tenant
@@ -221,13 +222,17 @@ class RouteTableAssembly:
         """
         self.table.check_file(manifest)
 
-    async def reload(self, configuration: Configuration) -> None:
+    async def reload(self, configuration: Configuration) -> tuple[str, ...]:
         """Take over settings and manifest of a reload, which have been checked.
+
+        Returns:
+            Warnings of what the change of routes means.
 
         Raises:
             ManifestError: One of its routes has an id that was added since; nothing has changed.
         """
         self._host.use(configuration.settings)
+        had_catch_all = self.table.live.table.has_catch_all()
         was, now = self._manifest, configuration.manifest
         if now.fingerprint == was.fingerprint and now.file == was.file:
             self.table.settings_changed()
@@ -238,6 +243,8 @@ class RouteTableAssembly:
                 self._host.use(self._settings)
                 raise
         self._manifest, self._settings = now, configuration.settings
+        lost = had_catch_all and not self.table.live.table.has_catch_all()
+        return (LOST_OF_MANIFEST,) if lost else ()
 
     def manifest(self) -> Manifest:
         """Give the routes in force that come from a manifest."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.daemon import RunningHub, call
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.tables import counted
 from edgehub.config.configuration import (
     fault_documents,
@@ -37,7 +38,7 @@ EXIT_CONFIG: Final = 78
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Check, show, describe and reload the settings."""
 
@@ -63,13 +64,11 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
             raise
         _echo_json({"ok": False, "faults": fault_documents(error), "warnings": []})
         return EXIT_CONFIG
-    of_manifest = [str(warning) for warning in configuration.manifest.warnings]
     if as_json:
-        warnings = [*of_manifest, *configuration.warnings]
-        _echo_json({"ok": True, "faults": [], "warnings": warnings})
+        _echo_json({"ok": True, "faults": [], "warnings": list(configuration.all_warnings)})
         return 0
-    for warning in of_manifest:
-        click.echo(f"{configuration.manifest.file}: warning: {warning}", err=True)
+    for fault in configuration.manifest.warnings:
+        click.echo(f"{configuration.manifest.file}: warning: {fault}", err=True)
     for warning in configuration.warnings:
         click.echo(f"{name}: warning: {warning}", err=True)
     routes = counted(len(configuration.manifest.routes), "route")
@@ -182,8 +181,13 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
     for what, endpoints in outcome["endpoints"].items():
         if endpoints:
             click.echo(f"  endpoints {what}: {', '.join(endpoints)}")
-    for entry in outcome["needs_restart"]:
-        click.echo(f"  needs a restart: {entry['key']} = {_text(entry['wanted'])}")
+    notes = [("warning", warning) for warning in outcome["warnings"]]
+    notes += [
+        ("needs a restart", f"{entry['key']} = {_text(entry['wanted'])}")
+        for entry in outcome["needs_restart"]
+    ]
+    for what, note in notes:
+        click.echo(f"  {what}: {note}")
 
 
 def _text(value: object) -> str:

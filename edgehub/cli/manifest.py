@@ -13,7 +13,8 @@ import click
 
 from edgehub.cli.config import EXIT_CONFIG, print_faults
 from edgehub.cli.daemon import RunningHub
-from edgehub.cli.table_answer import ask_table, print_applied, wait_option
+from edgehub.cli.groups import CommandGroup
+from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, wait_option
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def manifest() -> None:
     """Show the manifest in force, compare another one with it, or apply one to a shared table."""
 
@@ -117,6 +118,7 @@ def apply(
         if applied[name]:
             click.echo(f"{name}: {', '.join(applied[name])}")
     click.echo(f"{applied['unchanged']} unchanged, revision {applied['revision']}")
+    print_warnings(applied["warnings"])
     return print_applied(applied["applied"])
 
 
@@ -187,8 +189,10 @@ def _print_queues(queues: list[dict[str, Any]]) -> None:
 
 def _print_disk(document: dict[str, Any]) -> None:
     disk = document["disk"]
-    if disk["fits"] is None:
+    if disk["measured_s"] is None:
         click.echo("space: not measured yet; ask again in a few seconds of traffic")
+    elif disk["fits"] is None:
+        click.echo("space: cannot be judged yet, no message has come by these routes")
     else:
         click.echo(f"space: {_space_text(disk)} (rates of the last {disk['measured_s']:.0f} s)")
     exceeded = [

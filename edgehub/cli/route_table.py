@@ -16,6 +16,7 @@ from edgehub.cli.table_answer import (
     echo_json,
     json_option,
     print_applied,
+    print_warnings,
     revision_option,
     tenant_option,
     wait_option,
@@ -105,7 +106,7 @@ def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) 
     type=click.File("rb"),
     help="Take the route from a file instead, a JSON text or object as in a manifest; - = stdin.",
 )
-@click.option("--id", "route_id", help="Absent = the hash of the content.")
+@click.option("--id", "route_id", help="Its name; absent = the hash of the content.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 is the best; absent = behind 9.")
 @click.option("--ttl", "ttl_s", type=click.IntRange(min=1), help="Seconds; absent = the global.")
 @click.option("--description", help="For people.")
@@ -132,9 +133,13 @@ def add(  # noqa: PLR0913 - one argument for each option
 ) -> int:
     """Add a route to the table, or change the one that has the id.
 
-    Example: edgehub route add --id alarms --priority 0 'FROM /messages/* WHERE celsius > 90 INTO
-    $upstream'. Exit code 78 if the route is wrong.
-    """
+    Exit code 78 if the route is wrong.
+
+    \b
+    Example:
+        edgehub route add --id alarms --priority 0 \\
+            'FROM /messages/* WHERE as_number(celsius) > 90 INTO $upstream'
+    """  # noqa: D301 - \b is click's sign for lines that stay as they are
     options = {
         "priority": priority,
         "timeToLiveSecs": ttl_s,
@@ -151,7 +156,10 @@ def add(  # noqa: PLR0913 - one argument for each option
         wait=wait,
         tenant=tenant,
     )
-    return _print_written(written, as_json=as_json)
+    code = _print_written(written, as_json=as_json)
+    if not as_json and written["created"] and written["route"]["id"] == written["route"]["hash"]:
+        click.echo("its id is the hash of its content; name it with --id", err=True)
+    return code
 
 
 @click.command()
@@ -275,4 +283,5 @@ def _print_written(written: dict[str, Any], *, as_json: bool) -> int:
     else:
         word = "added" if written["created"] else "changed"
         click.echo(f"{view['id']}: {word}, revision {view['revision']}, {_state(view)}")
+    print_warnings(written["warnings"])
     return print_applied(written["applied"])

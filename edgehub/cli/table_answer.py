@@ -65,6 +65,12 @@ def echo_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
+def print_warnings(warnings: list[str]) -> None:
+    """Print what was accepted but is hardly meant, one a line, on stderr."""
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
 def print_applied(applied: dict[str, Any] | None) -> int:
     """Say how far a change has come; gives the exit code."""
     if applied is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.forecast.room import Demand, exceeded
 from edgehub.message import QueueId, queue_id
+from edgehub.routes.catch_all import LOST_OF_MANIFEST, is_catch_all
 from edgehub.routes.difference import compare, route_lines
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from edgehub.forecast.room import Room
     from edgehub.message import EndpointId
     from edgehub.routes.difference import ManifestDifference, RouteLine
-    from edgehub.routes.spec import Manifest
+    from edgehub.routes.spec import Manifest, RouteSpec
     from edgehub.store.statistics import QueueStatistics
 
 KEPT: Final = "kept"
@@ -40,6 +41,7 @@ class Present:
         rates: Measured rates by queue; empty = not measured yet.
         served: Endpoints that somebody serves.
         room: What may wait.
+        others: Routes in force that no manifest changes.
     """
 
     manifest: Manifest
@@ -47,6 +49,7 @@ class Present:
     rates: Mapping[QueueId, Rate]
     served: Collection[EndpointId]
     room: Room
+    others: Sequence[RouteSpec] = ()
 
 
 def manifest_document(manifest: Manifest) -> dict[str, Any]:
@@ -75,8 +78,14 @@ def difference_document(present: Present, after: Manifest) -> dict[str, Any]:
         "snapshots": _snapshots(feeds, present),
         "queues": _queue_documents(feeds, present),
         "disk": _disk(feeds, present),
-        "warnings": [str(warning) for warning in after.warnings],
+        "warnings": [*map(str, after.warnings), *_lost_catch_all(present, after)],
     }
+
+
+def _lost_catch_all(present: Present, after: Manifest) -> list[str]:
+    had = any(is_catch_all(spec.route) for spec in present.manifest.routes)
+    has = any(is_catch_all(spec.route) for spec in (*after.routes, *present.others))
+    return [LOST_OF_MANIFEST] if had and not has else []
 
 
 class _Feeds:
@@ -267,19 +276,19 @@ def _disk(feeds: _Feeds, present: Present) -> dict[str, Any]:
     filled = feeds.after.keys() | feeds.fallback_after.keys()
     draining = [queue for queue in present.queues if queue.id not in filled]
     size, rows = float(sum(q.bytes for q in draining)), float(sum(q.depth for q in draining))
-    endless = False
+    measured = endless = False
     for source, rate in present.rates.items():
         lines = feeds.flows(source)
         if not lines or not rate.bytes_s:
             continue
+        measured = True
         ttl_ms = _longest(lines)
         if ttl_ms is None:
             endless = True
         else:
             size += rate.bytes_s * ttl_ms / 1000
             rows += rate.rows_s * ttl_ms / 1000
-    # Where nothing has come in, nothing is known of what will.
-    measured = any(rate.bytes_s for rate in present.rates.values())
+    # Where nothing has come in by these routes, nothing is known of what will.
     is_known = measured and not endless
     demand = Demand(queue=None, bytes=size if is_known else None, rows=rows if is_known else None)
     over = exceeded(present.room, demand, stored_bytes=stored)

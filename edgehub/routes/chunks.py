@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from edgehub.routes.catch_all import is_always_true
 from edgehub.routes.query.codegen import compile_predicates
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Chunks:
     def empty(self) -> bool:
         """Whether nobody listens any more."""
         return not self._chunks
+
+    @property
+    def takes_everything(self) -> bool:
+        """Whether a condition takes every message of the source."""
+        return any(is_always_true(tree) for chunk in self._chunks for _, tree in chunk.conditions)
 
     def changed(self, gone: AbstractSet[int], come: Iterable[Condition]) -> Chunks:
         """Give these conditions without some slots and with others."""

@@ -91,11 +91,13 @@ class ReadBody:
         content: The route.
         route_id: Id that it came with, None = none.
         enabled: Whether it is to run.
+        warnings: What is allowed but hardly meant.
     """
 
     content: RouteContent
     route_id: str | None
     enabled: bool
+    warnings: tuple[ManifestFault, ...]
 
 
 def read_body(body: object, tenant: Tenant) -> ReadBody:
@@ -139,7 +141,8 @@ def read_body(body: object, tenant: Tenant) -> ReadBody:
     if len(content.text.encode()) > CONTENT_BYTES_MAX:
         reason = f"the route has more than {CONTENT_BYTES_MAX} bytes"
         raise InvalidRouteError([ManifestFault(path="route", message=reason)])
-    return ReadBody(content=content, route_id=route_id, enabled=enabled)
+    warnings = tuple(_placed(warning) for warning in read.warnings)
+    return ReadBody(content=content, route_id=route_id, enabled=enabled, warnings=warnings)
 
 
 def content_of(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from edgehub.errors import ManifestError
 from edgehub.message import NEVER_MS, EndpointId, RouteResult
+from edgehub.routes.catch_all import CATCH_ALL_KEYS
 from edgehub.routes.chunks import Chunks, Condition
 from edgehub.routes.explain import RouteVerdict, explain
 from edgehub.routes.named import unknown_endpoints
@@ -181,6 +182,11 @@ class RouteTable:
         return tuple(
             dict.fromkeys(key.filter for _, key in self._groups if isinstance(key, MqttSource))
         )
+
+    def has_catch_all(self) -> bool:
+        """Return whether a route takes every message of the default tenant's devices."""
+        groups = (self._groups.get(("", key)) for key in CATCH_ALL_KEYS)
+        return any(group is not None and group.takes_everything for group in groups)
 
     @property
     def hub_id(self) -> str:

@@ -58,6 +58,10 @@ class Lookup:
             revision=revision,
         )
 
+    def has_catch_all(self) -> bool:
+        """Return whether a route that runs takes all that devices of the default tenant send."""
+        return self._live.table.has_catch_all()
+
     def view(self, key: RouteKey) -> RouteView:
         """Give one route.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.routes.catch_all import LOST_OF_MANIFEST
 from edgehub.routes.live import LiveRoutes
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.comparison import Comparison
@@ -317,6 +318,7 @@ class RoutingTable(Writes):
             raise ConflictError(reason)
         manifest = await asyncio.to_thread(self._shared.read, text, file)
         changes = self._shared.plan(manifest)
+        had_catch_all = self._lookup.has_catch_all()
         if expected_revision is None:
             expected_revision = self._reconciler.applied.revision
         result = await self._write(changes, expected=expected_revision, timeout_s=timeout_s)
@@ -329,6 +331,8 @@ class RoutingTable(Writes):
         applied = None
         if wait:
             applied = await self._presence.applied([k for k, _ in changed], result, timeout_s)
+        lost = had_catch_all and not self._lookup.has_catch_all()
+        warnings = [*map(str, manifest.warnings), *([LOST_OF_MANIFEST] if lost else [])]
         return ManifestApplied(
             added=tuple(key.id for key, stored in changed if stored.created),
             updated=tuple(k.id for k, s in changed if not s.created and s.row is not None),
@@ -336,6 +340,7 @@ class RoutingTable(Writes):
             unchanged=len(outcomes) - len(changed),
             revision=result.revision,
             applied=applied,
+            warnings=tuple(warnings),
         )
 
     def manifest_in_force(self) -> Manifest:

@@ -144,6 +144,7 @@ class Written:
         changed: Something was stored; False = it was like that.
         revision: Of the table after it.
         applied: Who has applied it, None = nobody asked.
+        warnings: What is allowed but hardly meant.
     """
 
     view: RouteView | None
@@ -151,6 +152,7 @@ class Written:
     changed: bool
     revision: int
     applied: Applied | None = None
+    warnings: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Describe it."""
@@ -160,6 +162,7 @@ class Written:
             "changed": self.changed,
             "revision": self.revision,
             "applied": None if self.applied is None else self.applied.document(),
+            "warnings": list(self.warnings),
         }
 
 
@@ -174,6 +177,7 @@ class ManifestApplied:
         unchanged: Their number.
         revision: Of the table after it.
         applied: Who has applied it, None = nobody asked.
+        warnings: What is allowed but hardly meant.
     """
 
     added: tuple[str, ...]
@@ -182,6 +186,7 @@ class ManifestApplied:
     unchanged: int
     revision: int
     applied: Applied | None = None
+    warnings: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Describe it."""

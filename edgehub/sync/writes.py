@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ManifestFault
+from edgehub.routes.catch_all import LOST_OF_TABLE
 from edgehub.routes.content import InvalidRouteError, read_body
 from edgehub.routes.live import BuildError
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
@@ -30,7 +31,7 @@ from edgehub.sync.views import Written
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.routes.content import RouteContent
+    from edgehub.routes.content import ReadBody, RouteContent
     from edgehub.routes.live import RouteHost
     from edgehub.routes.tenant import Tenant
     from edgehub.sync.follower import Follower
@@ -107,7 +108,7 @@ class Writes:
         """
         read = read_body(body, tenant)
         key = RouteKey(tenant, read.route_id or read.content.hash)
-        return await self._put(key, read.content, read.enabled, None, wait, timeout_s)
+        return await self._put(key, read, None, wait, timeout_s)
 
     async def put(
         self,
@@ -142,7 +143,7 @@ class Writes:
             raise InvalidRouteError([ManifestFault(path="id", message=reason)])
         expected = 0 if if_none_match else if_match
         key = RouteKey(tenant, route_id)
-        return await self._put(key, read.content, read.enabled, expected, wait, timeout_s)
+        return await self._put(key, read, expected, wait, timeout_s)
 
     async def delete(
         self,
@@ -179,8 +180,7 @@ class Writes:
     async def _put(
         self,
         key: RouteKey,
-        content: RouteContent,
-        enabled: bool,
+        read: ReadBody,
         expected: int | None,
         wait: bool,
         timeout_s: float,
@@ -189,17 +189,18 @@ class Writes:
         if ROUTE_ID.fullmatch(key.id) is None and key not in self._reconciler.rows:
             reason = "want 1 to 128 letters, digits and . _ : @ -, the first a letter or digit"
             raise InvalidRouteError([ManifestFault(path="id", message=reason)])
-        if enabled:
-            self._could_run(content)
+        if read.enabled:
+            self._could_run(read.content)
         change = Change(
             key=key,
-            hash=content.hash,
-            text=content.text,
-            enabled=enabled,
+            hash=read.content.hash,
+            text=read.content.text,
+            enabled=read.enabled,
             expected=expected,
             quota=self._options.quota(key.tenant),
         )
-        return await self._change(change, wait=wait, timeout_s=timeout_s)
+        warnings = tuple(map(str, read.warnings))
+        return await self._change(change, wait=wait, timeout_s=timeout_s, warnings=warnings)
 
     async def _switch(
         self,
@@ -219,7 +220,10 @@ class Writes:
         change = Change(key=key, enabled=enabled, expected=if_match)
         return await self._change(change, wait=wait, timeout_s=timeout_s)
 
-    async def _change(self, change: Change, *, wait: bool, timeout_s: float) -> Written:
+    async def _change(
+        self, change: Change, *, wait: bool, timeout_s: float, warnings: tuple[str, ...] = ()
+    ) -> Written:
+        had_catch_all = self._lookup.has_catch_all()
         result = await self._write([change], timeout_s=timeout_s)
         (stored,) = result.stored
         applied = None
@@ -232,12 +236,15 @@ class Writes:
             # Somebody else may have removed it since.
             with contextlib.suppress(RouteNotFoundError):
                 view = self._lookup.view(change.key)
+        if had_catch_all and not self._lookup.has_catch_all():
+            warnings = (*warnings, LOST_OF_TABLE)
         return Written(
             view=view,
             created=stored.created,
             changed=stored.changed,
             revision=result.revision,
             applied=applied,
+            warnings=warnings,
         )
 
     async def _write(

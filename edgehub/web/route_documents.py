@@ -66,6 +66,7 @@ class WrittenView(BaseModel):
     changed: bool = Field(description="False: the content was the same, nothing was stored.")
     revision: int = Field(description="Of the table after it.")
     applied: AppliedView | None = Field(description="With `wait=applied` only.")
+    warnings: list[str] = Field(description="What is allowed but hardly meant.")
 
 
 class RouteStatusView(BaseModel):

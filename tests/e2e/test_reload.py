@@ -243,6 +243,31 @@ def test_a_manifest_is_compared_before_it_is_applied(make_daemon: Callable[..., 
 
 
 @pytest.mark.timeout(60)
+def test_a_manifest_without_the_catch_all_is_warned_of(make_daemon: Callable[..., Daemon]) -> None:
+    """By `manifest diff` before, by `config reload` and the log after; bare words as well."""
+    daemon = make_daemon(top=TOP)
+    _write_manifest(daemon, 2)
+    daemon.start()
+    document = {
+        "schemaVersion": "1.1",
+        "routes": {"alarm": "FROM /messages/* WHERE kind = alarm INTO $upstream"},
+        "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+    }
+    for file in ("new.json", "manifest.json"):
+        (daemon.folder / file).write_text(json.dumps(document), "utf-8")
+    bare = "`alarm` is the name of a property; for a text write 'alarm'"
+    lost = "from now on messages that match no route are acknowledged and dropped; "
+    words = (bare, lost + 'add `"rest": "FROM /messages/* INTO $upstream"` to keep them')
+    shown = _edgehub(daemon, "manifest", "diff", "new.json").stdout
+    assert all(each in shown for each in words)
+    reloaded = _edgehub(daemon, "config", "reload").stdout
+    assert all(each in reloaded for each in words)
+    assert daemon.stop() == 0
+    logged = [line for line in daemon.log if line["event"] == "hub.configuration_doubtful"]
+    assert [words[place] in line["warning"] for place, line in enumerate(logged)] == [True, True]
+
+
+@pytest.mark.timeout(60)
 def test_an_unchanged_reload_drops_no_link(
     broker: Mosquitto, make_daemon: Callable[..., Daemon]
 ) -> None:

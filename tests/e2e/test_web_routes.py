@@ -105,6 +105,26 @@ def test_a_route_lives_from_put_to_delete(hub: tuple[Daemon, Api]) -> None:
     daemon.wait_until(lambda: changes <= _changes(daemon), 10)
 
 
+def test_a_change_is_answered_with_what_is_hardly_meant(hub: tuple[Daemon, Api]) -> None:
+    """A bare word in place of a text is stored, and a warning says what it does."""
+    made = hub[1].ask(
+        "PUT", "/api/v1/routes/bare", "FROM /messages/* WHERE kind = alarm INTO $upstream"
+    )
+    (warning,) = made.document["warnings"]
+    assert "for a text write 'alarm'" in warning
+
+
+def test_a_route_without_an_id_is_told_how_to_name_it(
+    command: Callable[..., tuple[int, str, str]],
+) -> None:
+    """The id is the hash of the content then, which nobody wants to type."""
+    code, output, errors = command("route", "add", "FROM /messages/* INTO $upstream")
+    assert (code, "name it with --id" in errors) == (0, True)
+    assert len(output.split(":")[0]) == 64
+    code, _, errors = command("route", "add", "--id", "all", "FROM /* INTO $upstream")
+    assert (code, errors) == (0, "")
+
+
 def _changes(daemon: Daemon) -> set[tuple[str, str, str]]:
     told = [line for line in list(daemon.log) if line.get("event") == "web.change_made"]
     return {(line["token"], line["method"], line["path"]) for line in told}

@@ -202,6 +202,23 @@ def test_show_works_with_a_faulty_manifest(run, tmp_path):
     assert json.loads(output)["derived"]["routes"] is None
 
 
+def test_a_bare_word_in_a_route_is_warned_of(run, tmp_path):
+    """`kind = alarm` is no fault, but it never takes an alarm."""
+    manifest = {
+        "schemaVersion": "1.1",
+        "routes": {"alarm": "FROM /messages/* WHERE kind = alarm INTO $upstream"},
+        "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+    }
+    (tmp_path / "m.json").write_text(json.dumps(manifest), "utf-8")
+    file = tmp_path / "hub.toml"
+    file.write_text(f"manifest = '{tmp_path / 'm.json'}'\n", "utf-8")
+    code, output, errors = run("config", "validate", str(file))
+    assert (code, "no faults" in output) == (0, True)
+    assert "warning: routes.alarm: line 1, column 31: `alarm` is the name of a property" in errors
+    (warning,) = json.loads(run("config", "validate", str(file), "--json")[1])["warnings"]
+    assert "for a text write 'alarm'" in warning
+
+
 def test_schema_and_example_are_what_they_say(run):
     """One is JSON, the other TOML; neither needs a file."""
     assert json.loads(run("config", "schema")[1])["$schema"].endswith("2020-12/schema")

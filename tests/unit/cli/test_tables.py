@@ -95,7 +95,7 @@ def test_one_of_a_kind_is_no_plural(capsys):
         "in force: a, 1 route\n",
         "new:      b, 2 routes\n",
         "q: 1 row keeps the priority",
-        "space: not measured yet",
+        "space: cannot be judged yet, no message has come by these routes",
         "DOES NOT FIT: hub rows: needs 3 of 2\n",
     ):
         assert text in out

@@ -116,6 +116,31 @@ def test_nothing_that_came_in_is_no_measurement():
     assert (disk["fits"], disk["need_bytes"]) == (None, None)
 
 
+def test_routes_that_nothing_has_come_by_are_no_measurement():
+    """What came by a route that goes says nothing of the routes that come."""
+    rates = {QueueId("upstream"): _rate(5)}
+    present = _present({"rest": REST}, _queue("upstream"), rates=rates)
+    after = {"status": {"route": STATUS, "priority": 1}}
+    disk = difference_document(present, _manifest(after))["disk"]
+    assert (disk["fits"], disk["need_bytes"], disk["measured_s"]) == (None, None, 60)
+
+
+def test_the_loss_of_the_catch_all_is_a_warning():
+    """Where a manifest had one, another one without it drops what matches no route."""
+    bare = {"status": STATUS}
+    present = _present({"status": STATUS, "rest": REST})
+    (warning,) = difference_document(present, _manifest(bare))["warnings"]
+    assert warning == (
+        "from now on messages that match no route are acknowledged and dropped; "
+        'add `"rest": "FROM /messages/* INTO $upstream"` to keep them'
+    )
+    assert not difference_document(present, _manifest({"other": REST}))["warnings"]
+    assert not difference_document(_present(bare), _manifest(bare))["warnings"]
+    others = _manifest({"by-api": REST}).routes
+    kept = _present({"status": STATUS, "rest": REST}, others=others)
+    assert not difference_document(kept, _manifest(bare))["warnings"]
+
+
 def test_disk_need_is_rate_times_time_to_live_beside_what_drains():
     """Measured bytes per second move with their route to its new queue and time to live."""
     present = _present(

@@ -113,6 +113,43 @@ async def test_add_says_what_it_did(shared):
         assert named.view.shared_with == (unnamed.view.key.id,)
 
 
+async def test_a_write_answers_with_what_is_hardly_meant(shared):
+    """A bare word in place of a text, and the end of the last route that takes everything."""
+    table = hub(shared)
+    async with running(table):
+        bare = await table.put("r1", "FROM /messages/* WHERE kind = alarm INTO $upstream")
+        (warning,) = bare.warnings
+        assert warning.startswith("route: line 1, column 31: `alarm` is the name of a property")
+        assert bare.document()["warnings"] == [warning]
+        assert not (await table.put("r2", "FROM /messages/* INTO $upstream")).warnings
+        assert not (await table.put("r3", "FROM /* WHERE true INTO $upstream")).warnings
+        assert not (await table.delete("r3")).warnings
+        lost = "from now on messages that match no route are acknowledged and dropped"
+        for change in (
+            table.disable("r2"),
+            table.put("r2", ROUTE),
+            table.delete("r2"),
+        ):
+            (warning,) = (await change).warnings
+            assert warning.startswith(lost)
+            await table.put("r2", "FROM /messages/* INTO $upstream")
+        assert not (await table.enable("r2")).warnings
+
+
+async def test_a_manifest_that_loses_the_catch_all_says_so(shared):
+    """What `manifest apply` removes may have taken all that matches nothing else."""
+    rest = "FROM /messages/* INTO $upstream"
+    table = hub(shared, manifest=manifest(rest=rest, m1=ROUTE))
+    async with running(table):
+        applied = await table.apply_manifest(document(m1=ROUTE), "m")
+        (warning,) = applied.warnings
+        assert "acknowledged and dropped" in warning
+        assert f'add `"rest": "{rest}"`' in warning
+        assert not (await table.apply_manifest(document(rest=rest), "m")).warnings
+        assert not (await table.put("other", rest)).warnings
+        assert not (await table.apply_manifest(document(m1=ROUTE), "m")).warnings
+
+
 async def test_conditions_are_on_the_revision(shared):
     """If-Match and If-None-Match refuse with the present revision, and store nothing."""
     table = hub(shared)
