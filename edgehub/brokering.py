@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.endpoints.mqtt_link import LinkOptions, TlsOptions
+from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.heads.broker.exchange import Services
 from edgehub.heads.broker.head import BrokerHead
 from edgehub.heads.broker.options import BrokerOptions
+from edgehub.setting_files import TlsOptions
 from edgehub.settings.derived import broker_topics
 
 if TYPE_CHECKING:

@@ -17,13 +17,14 @@ from edgehub.endpoints.device_sessions import DeviceSessions
 from edgehub.endpoints.file import FileEndpoint, FileOptions
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
-from edgehub.endpoints.mqtt_link import LinkOptions, TlsOptions
+from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic, SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
 from edgehub.packet_limits import PacketLimits
+from edgehub.setting_files import TlsOptions
 from edgehub.settings import (
     CumulocityEndpointSettings,
     EndpointSettings,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from edgehub.pump.succession import Succession
     from edgehub.routes.table import RouteTable
     from edgehub.settings import BrokerSettings
+    from edgehub.settings.tls import TlsKeys
     from edgehub.store.store import Store
 
     Relay = MqttEndpoint | DeviceSessions
@@ -191,9 +193,7 @@ class Destinations:
             token_file=options.token_file,
             username=options.username,
             password_file=options.password_file,
-            ca_file=options.ca_file,
-            certificate_file=options.certificate_file,
-            key_file=options.key_file,
+            tls=_tls_files(options),
             user_agent=f"edgehub/{edgehub.__version__}",
         )
         return HttpEndpoint(
@@ -363,8 +363,10 @@ class Destinations:
 
 
 def _tls_of(options: MqttEndpointSettings | CumulocityEndpointSettings) -> TlsOptions | None:
-    if not options.tls:
-        return None
+    return _tls_files(options) if options.tls else None
+
+
+def _tls_files(options: TlsKeys) -> TlsOptions:
     return TlsOptions(
         ca_file=options.ca_file,
         certificate_file=options.certificate_file,

@@ -308,22 +308,8 @@ class Roaming:
         from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
         from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
 
-        redis = self._settings.redis
-        assert redis.url is not None
-        return RedisLink(
-            RedisOptions(
-                url=redis.url,
-                username=redis.username,
-                password_file=redis.password_file,
-                ca_file=redis.ca_file,
-                certificate_file=redis.certificate_file,
-                key_file=redis.key_file,
-                connect_timeout_s=redis.connect_timeout_s,
-                timeout_s=redis.timeout_s,
-                connections_max=redis.connections_max,
-                name=f"edgehub-{self._hub_id}-devices",
-            )
-        )
+        name = f"edgehub-{self._hub_id}-devices"
+        return RedisLink(RedisOptions.of(self._settings.redis, name=name))
 
 
 class _Kept:

@@ -11,8 +11,8 @@ import ipaddress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from edgehub.devices.server_tls import server_tls_faults
 from edgehub.errors import ConfigError
+from edgehub.setting_files import tls_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +57,12 @@ def _tls_faults(
 ) -> list[ConfigError]:
     if listener.certificate_file is None or listener.key_file is None:
         return []
-    files = listener.certificate_file, listener.key_file
-    return server_tls_faults(section, *files, client_ca_file)
+    return tls_faults(
+        section,
+        certificate_file=listener.certificate_file,
+        key_file=listener.key_file,
+        authorities=("client_ca_file", client_ca_file),
+    )
 
 
 def _web_faults(web: WebSettings) -> Iterator[ConfigError]:

@@ -38,7 +38,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edgehub.endpoints.mqtt_channel import Channel, Receiver
 from edgehub.endpoints.mqtt_inbound import MQTT_5, Incoming
-from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, Wanted, Welcome, open_socket, words
+from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, Wanted, Welcome, open_socket
+from edgehub.errors import ConfigError
+from edgehub.setting_files import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -477,10 +479,9 @@ async def _password(options: LinkOptions) -> str | None:
     if file is None:
         return None
     try:
-        text = await asyncio.to_thread(file.read_text, "utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LinkError(f"password file {file}: {words(error)}", parked=True) from error
-    return text.split("\n", 1)[0].rstrip("\r")
+        return await asyncio.to_thread(read_secret, "password_file", file)
+    except ConfigError as error:
+        raise LinkError(str(error), parked=True) from error
 
 
 def _refused(error: aiomqtt.MqttError, channel: Channel) -> LinkError:

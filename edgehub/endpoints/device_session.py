@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import ssl
 import struct
 from collections import deque
 from dataclasses import dataclass
@@ -41,8 +40,10 @@ from edgehub.endpoints.device_packets import (
 )
 from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
 from edgehub.endpoints.mqtt_packet import publish_bytes
-from edgehub.errors import EdgeHubError
+from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.setting_files import client_context, read_secret
+from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
     import socket
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Settle
-    from edgehub.endpoints.mqtt_link import TlsOptions
     from edgehub.message import Row
+    from edgehub.setting_files import TlsOptions
 
 CLOSE_TIMEOUT_S: Final = 1.0
 _REFUSED: Final = 0x80
@@ -182,12 +183,17 @@ class DeviceSession(asyncio.Protocol):
                 password = await self._password()
                 context = None
                 if options.tls is not None:
-                    context = await asyncio.to_thread(_tls_context, options.tls)
-                await loop.create_connection(lambda: self, options.host, options.port, ssl=context)
+                    context = await asyncio.to_thread(client_context, options.tls)
+                await loop.create_connection(
+                    lambda: self,
+                    sock=await connect_tcp(options.host, options.port),
+                    ssl=context,
+                    server_hostname=None if context is None else options.host,
+                )
                 self._write(self._connect_packet(password))
                 self._welcome = await self._answer
                 self._question_bytes_max = 0
-        except (OSError, TimeoutError, UnicodeDecodeError) as exc:
+        except (OSError, ConfigError) as exc:
             self._abort()
             text = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
             raise SessionError(text or type(exc).__name__) from exc
@@ -442,12 +448,4 @@ class DeviceSession(asyncio.Protocol):
         if template is None:
             return None
         path = Path(template.replace("{device}", self.device_id))
-        text = await asyncio.to_thread(path.read_text, "utf-8")
-        return text.split("\n", 1)[0].rstrip("\r")
-
-
-def _tls_context(options: TlsOptions) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=options.ca_file)
-    if options.certificate_file is not None:
-        context.load_cert_chain(options.certificate_file, options.key_file)
-    return context
+        return await asyncio.to_thread(read_secret, "device_password_file", path)

@@ -25,7 +25,9 @@ import httptools
 
 from edgehub.endpoints.congestion import send_requests_at_once
 from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
-from edgehub.errors import EdgeHubError
+from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.setting_files import TlsOptions, client_context, read_secret
+from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,9 +67,7 @@ class HttpLinkOptions:
         token_file: File whose first line is a bearer token; read at each connect.
         username: For HTTP Basic, None = none.
         password_file: File whose first line is its password; read at each connect.
-        ca_file: Certificates that are trusted, None = the system's.
-        certificate_file: Client certificate, None = none.
-        key_file: Its key.
+        tls: For `https://`.
         user_agent: Name and version of this program.
         connect_timeout_s: For name, TCP and TLS together.
     """
@@ -77,9 +77,7 @@ class HttpLinkOptions:
     token_file: Path | None = None
     username: str | None = None
     password_file: Path | None = None
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    tls: TlsOptions = field(default_factory=TlsOptions)
     user_agent: str = "edgehub"
     connect_timeout_s: float = 10.0
 
@@ -248,16 +246,22 @@ async def open_link(options: HttpLinkOptions) -> HttpLink:
     address = urlsplit(options.url)
     assert address.hostname is not None
     port = address.port or _DEFAULT_PORTS[address.scheme]
-    head = await asyncio.to_thread(_request_head, options)
     loop = asyncio.get_running_loop()
     try:
+        head = await asyncio.to_thread(_request_head, options)
         async with asyncio.timeout(options.connect_timeout_s):
             context = None
             if address.scheme == "https":
-                context = await asyncio.to_thread(_tls_context, options)
+                context = await asyncio.to_thread(client_context, options.tls)
+                context.set_alpn_protocols(["http/1.1"])
             _, link = await loop.create_connection(
-                lambda: HttpLink(head), address.hostname, port, ssl=context
+                lambda: HttpLink(head),
+                sock=await connect_tcp(address.hostname, port),
+                ssl=context,
+                server_hostname=None if context is None else address.hostname,
             )
+    except ConfigError as error:
+        raise HttpLinkError(str(error), parked=True) from error
     except ssl.SSLCertVerificationError as error:
         reason = f"certificate of the peer: {error.verify_message}"
         raise HttpLinkError(reason, parked=True) from error
@@ -280,35 +284,11 @@ def _request_head(options: HttpLinkOptions) -> bytes:
         *(f"{name}: {value}" for name, value in options.headers.items()),
     ]
     if options.token_file is not None:
-        lines.append(f"Authorization: Bearer {_secret(options.token_file)}")
+        lines.append(f"Authorization: Bearer {read_secret('token_file', options.token_file)}")
     elif options.username is not None and options.password_file is not None:
-        pair = f"{options.username}:{_secret(options.password_file)}".encode()
+        pair = f"{options.username}:{read_secret('password_file', options.password_file)}".encode()
         lines.append(f"Authorization: Basic {base64.b64encode(pair).decode('ascii')}")
     return "\r\n".join([*lines, ""]).encode()
-
-
-def _secret(file: Path) -> str:
-    try:
-        text = file.read_text("utf-8").split("\n", 1)[0].strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise HttpLinkError(f"secret file {file}: {_words(error)}", parked=True) from error
-    if not text.isprintable() or not text:
-        reason = f"secret file {file}: the first line is empty or not printable"
-        raise HttpLinkError(reason, parked=True)
-    return text
-
-
-def _tls_context(options: HttpLinkOptions) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=options.ca_file)
-        if options.certificate_file is not None:
-            context.load_cert_chain(options.certificate_file, options.key_file)
-    except OSError as error:
-        files = [options.ca_file, options.certificate_file, options.key_file]
-        named = ", ".join(str(file) for file in files if file is not None)
-        raise HttpLinkError(f"TLS files ({named}): {_words(error)}", parked=True) from error
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def _words(error: Exception) -> str:

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.endpoints.mqtt_inbound import REMAINING_MAX
-from edgehub.errors import EdgeHubError
+from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.setting_files import client_context
+from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from edgehub.setting_files import TlsOptions
 
 UNSENT_IN_KERNEL_MAX: Final = 16_384
 """Unsent bytes that the kernel takes; the rest waits in the channel, where it costs no wake-up."""
@@ -36,21 +40,6 @@ class LinkError(EdgeHubError):
         super().__init__(reason)
         self.reason = reason
         self.parked = parked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
-    """How the peer proves itself, and how this hub does.
-
-    Attributes:
-        ca_file: Certificates that are trusted, None = the system's.
-        certificate_file: Client certificate, None = none.
-        key_file: Its key.
-    """
-
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +123,10 @@ async def open_socket(options: LinkOptions) -> socket.socket:
         async with asyncio.timeout(options.connect_timeout_s):
             if options.tls is None:
                 return await _tcp(options)
-            context = await asyncio.to_thread(_tls_context, options.tls)
+            context = await asyncio.to_thread(client_context, options.tls)
             return await _tls(await _tcp(options), context, options.host)
+    except ConfigError as error:
+        raise LinkError(str(error), parked=True) from error
     except ssl.SSLCertVerificationError as error:
         raise LinkError(f"certificate of the peer: {error.verify_message}", parked=True) from error
     except OSError as error:
@@ -144,46 +135,15 @@ async def open_socket(options: LinkOptions) -> socket.socket:
         raise LinkError(text, parked=False) from error
 
 
-def _tls_context(options: TlsOptions) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=options.ca_file)
-        if options.certificate_file is not None:
-            context.load_cert_chain(options.certificate_file, options.key_file)
-    except OSError as error:
-        files = [options.ca_file, options.certificate_file, options.key_file]
-        named = ", ".join(str(file) for file in files if file is not None)
-        raise LinkError(f"TLS files ({named}): {words(error)}", parked=True) from error
-    return context
-
-
 async def _tcp(options: LinkOptions) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-    last: OSError = OSError("no address")
-    for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            _set_options(sock)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            last = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise last
-
-
-def _set_options(sock: socket.socket) -> None:
+    sock = await connect_tcp(options.host, options.port)
     # Packets are written whole and in batches; waiting for more would only delay them.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Bounds what waits unsent in the kernel. The send buffer itself is left to the kernel: what it
     # holds beyond this is under way and bounded by the pump's window, while a small fixed buffer
     # would cap every link with a long round trip.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_MAX)
+    return sock
 
 
 async def _tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.asyncio.connection import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.connection import BlockingConnectionPool, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
@@ -29,7 +29,10 @@ from redis.exceptions import (
 from redis.exceptions import RedisError as ForeignError
 from redis.exceptions import TimeoutError as LateError
 
+from edgehub.errors import ConfigError
+from edgehub.redis_link.connections import TcpConnection, TlsConnection
 from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
+from edgehub.setting_files import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +59,7 @@ class RedisLink:
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
-        self._pool: ConnectionPool = BlockingConnectionPool.from_url(
-            options.url,
+        self._pool = BlockingConnectionPool(
             max_connections=options.connections_max,
             timeout=options.connect_timeout_s,
             **self._arguments(),
@@ -179,6 +181,7 @@ class RedisLink:
     def _arguments(self) -> dict[str, Any]:
         options = self._options
         arguments: dict[str, Any] = {
+            **parse_url(options.url),
             "client_name": options.name,
             "protocol": 2,
             "socket_connect_timeout": options.connect_timeout_s,
@@ -194,9 +197,10 @@ class RedisLink:
         elif options.username is not None:
             arguments["username"] = options.username
         if options.url.startswith("rediss:"):
-            arguments["ssl_ca_certs"] = _text(options.ca_file)
-            arguments["ssl_certfile"] = _text(options.certificate_file)
-            arguments["ssl_keyfile"] = _text(options.key_file)
+            arguments["connection_class"] = TlsConnection
+            arguments["tls"] = options.tls
+        elif options.url.startswith("redis:"):
+            arguments["connection_class"] = TcpConnection
         return arguments
 
 
@@ -236,7 +240,11 @@ class _PasswordFile(CredentialProvider):
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = self._file.read_text("utf-8").strip("\r\n")
+        try:
+            password = read_secret("password_file", self._file)
+        except ConfigError as error:
+            # One that redis-py closes the connection over, which would else pass for signed in.
+            raise AuthenticationError(str(error)) from error
         return (password,) if self._username is None else (self._username, password)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
@@ -277,7 +285,3 @@ def _translated(
     # A server that still loads its file has done nothing.
     unsure = unsure and not isinstance(error, BusyLoadingError)
     return RedisAwayError(str(error) or type(error).__name__, unsure=unsure)
-
-
-def _text(file: Path | None) -> str | None:
-    return None if file is None else str(file)

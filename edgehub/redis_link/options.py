@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
+
+from edgehub.setting_files import TlsOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +21,7 @@ class RedisOptions:
         url: `redis://`, `rediss://` (TLS) or `unix://`, without a password.
         username: User of the access list, None = the default one.
         password_file: File with the password, read anew for each connection; None = none.
-        ca_file: Authorities that may sign the server's certificate, None = the system's.
-        certificate_file: Our certificate for servers that want one.
-        key_file: Its key.
+        tls: For `rediss://`.
         connect_timeout_s: Longest wait for a connection, sign-in included.
         timeout_s: Longest wait for an answer.
         connections_max: Connections for commands at once; more callers wait.
@@ -31,9 +31,7 @@ class RedisOptions:
     url: str
     username: str | None = None
     password_file: Path | None = None
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
+    tls: TlsOptions = field(default_factory=TlsOptions)
     connect_timeout_s: float = 3.0
     timeout_s: float = 2.0
     connections_max: int = 8
@@ -47,9 +45,11 @@ class RedisOptions:
             url=settings.url,
             username=settings.username,
             password_file=settings.password_file,
-            ca_file=settings.ca_file,
-            certificate_file=settings.certificate_file,
-            key_file=settings.key_file,
+            tls=TlsOptions(
+                ca_file=settings.ca_file,
+                certificate_file=settings.certificate_file,
+                key_file=settings.key_file,
+            ),
             connect_timeout_s=settings.connect_timeout_s,
             timeout_s=settings.timeout_s,
             connections_max=settings.connections_max,

@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import ssl
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.message import EndpointId, FailureKind
+from edgehub.setting_files import TlsOptions
 from tests.support.certificates import Authority
 from tests.support.http_peer import Reply, http_peer, results
 from tests.support.listener import RecordingListener
@@ -444,17 +446,17 @@ async def test_tls_both_ways(tmp_path: Path) -> None:
     own, own_key = authority.client("gateway-7")
     async with http_peer(tls=context) as peer:
         link: dict[str, Any] = {"url": f"https://127.0.0.1:{peer.port}/in"}
-        trusted = {"ca_file": authority.certificate, "certificate_file": own, "key_file": own_key}
-        async with endpoint(peer.port, link={**link, **trusted}, batch_rows_max=7) as parts:
+        trusted = TlsOptions(ca_file=authority.certificate, certificate_file=own, key_file=own_key)
+        async with endpoint(peer.port, link={**link, "tls": trusted}, batch_rows_max=7) as parts:
             parts.send(*range(100))
             await parts.settled(100)
             assert set(parts.kinds.values()) == {None}
             assert parts.endpoint.unsent_bytes() == 0
         async with endpoint(peer.port, ManualClock(), link=link) as parts:
             assert parts.listener.links[0].startswith("parked: certificate of the peer")
-        wrong = {**trusted, "key_file": key}
-        async with endpoint(peer.port, ManualClock(), link={**link, **wrong}) as parts:
-            assert parts.listener.links[0].startswith("parked: TLS files")
+        wrong = replace(trusted, key_file=key)
+        async with endpoint(peer.port, ManualClock(), link={**link, "tls": wrong}) as parts:
+            assert parts.listener.links[0].startswith("parked: key_file: ")
 
 
 @pytest.mark.parametrize(

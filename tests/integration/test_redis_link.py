@@ -12,6 +12,7 @@ from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.redis_link.script import Script
+from edgehub.setting_files import TlsOptions
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
@@ -168,9 +169,9 @@ async def test_tls_checks_the_certificate(tmp_path: Path):
     tls_port = free_port()
     with RedisServer(tmp_path, "--tls-port", str(tls_port), *files) as server:
         url = f"rediss://localhost:{tls_port}/0"
-        async with linked(server, url=url, ca_file=authority.certificate) as link:
+        async with linked(server, url=url, tls=TlsOptions(ca_file=authority.certificate)) as link:
             assert await link.call("PING") == b"PONG"
-        async with linked(server, url=url, ca_file=other.certificate) as link:
+        async with linked(server, url=url, tls=TlsOptions(ca_file=other.certificate)) as link:
             with pytest.raises(RedisAwayError, match="certificate"):
                 await link.call("PING")
 

@@ -27,6 +27,10 @@ class Authority:
         """Make certificate and key of a server on loopback."""
         return self._sign(name, "localhost", "subjectAltName=IP:127.0.0.1,DNS:localhost")
 
+    def named_server(self, name: str) -> tuple[Path, Path]:
+        """Make certificate and key of a server that is known by its name only."""
+        return self._sign(f"named-{name}", name, f"subjectAltName=DNS:{name}")
+
     def client(self, common_name: str) -> tuple[Path, Path]:
         """Make certificate and key of a client."""
         file = common_name.replace("/", "_")

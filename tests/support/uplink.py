@@ -12,7 +12,7 @@ from edgehub.egress import BATCH_PIECE_SHARE
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
-from edgehub.endpoints.mqtt_link import LinkOptions, TlsOptions
+from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
 from edgehub.pump.options import PumpOptions
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.endpoints.mqtt_topic import Topics
     from edgehub.message import Row
+    from edgehub.setting_files import TlsOptions
 
 
 CLIENT_ID = "hub-1"

@@ -1,0 +1,201 @@
+"""A peer whose name has an address that swallows packets before one that works (RFC 8305)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgehub.clock import SystemClock
+from edgehub.endpoints.aiomqtt_bridge import connect
+from edgehub.endpoints.device_session import DeviceSession, SessionError, SessionOptions
+from edgehub.endpoints.http_link import HttpLinkError, HttpLinkOptions, open_link
+from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
+from edgehub.redis_link.faults import RedisAwayError
+from edgehub.redis_link.link import RedisLink
+from edgehub.redis_link.options import RedisOptions
+from edgehub.setting_files import TlsOptions
+from edgehub.tcp import connect_tcp
+from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole
+from tests.support.certificates import Authority
+from tests.support.http_peer import http_peer
+from tests.support.mosquitto import Mosquitto
+from tests.support.ports import free_port
+from tests.support.redis import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    Loop = Callable[[], asyncio.AbstractEventLoop]
+
+pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", LOOPS)]
+
+
+def run(loop: Loop, work: Awaitable[Any]) -> None:
+    """Run to the end; a connection that is tried at the dead address alone takes longer."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await work
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(bounded())
+
+
+async def mqtt(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
+    """Sign in and out."""
+    options = LinkOptions(
+        host=host, port=port, client_id="hub-1", tls=tls, connect_timeout_s=timeout_s
+    )
+    async with connect(options, on_pubacks=lambda _: None, on_messages=lambda _: None):
+        pass
+
+
+async def device(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
+    """Open and close a device's own session."""
+    options = SessionOptions(host=host, port=port, tls=tls, connect_timeout_s=timeout_s)
+    session = DeviceSession("d", options, clock=SystemClock(), ended=lambda *_: None)
+    await session.open()
+    await session.close()
+
+
+async def http(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
+    """Post once."""
+    scheme = "http" if tls is None else "https"
+    link = await open_link(
+        HttpLinkOptions(
+            url=f"{scheme}://{host}:{port}/",
+            tls=tls or TlsOptions(),
+            connect_timeout_s=timeout_s,
+        )
+    )
+    assert (await link.request(b"[]")).status == 204
+    link.abort("the end")
+
+
+async def redis(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
+    """Ask by a command and by a blocking reader."""
+    scheme = "redis" if tls is None else "rediss"
+    link = RedisLink(
+        RedisOptions(
+            url=f"{scheme}://{host}:{port}/0", tls=tls or TlsOptions(), connect_timeout_s=timeout_s
+        )
+    )
+    try:
+        assert await link.call("PING") == b"PONG"
+        assert await link.reader().call("BLPOP", "nothing", 0.01, block_s=1) is None
+    finally:
+        await link.close()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Give an authority, and certificate and key of a server that is known by its name only."""
+    authority = Authority(tmp_path)
+    return authority.certificate, *authority.named_server(NAME)
+
+
+@contextlib.contextmanager
+def dead_before(port: int) -> Iterator[None]:
+    """Have the other address of the name swallow packets to this port."""
+    with black_hole(port):
+        yield
+
+
+def test_the_address_that_answers_is_taken(loop: Loop) -> None:
+    """The connection leads to the working address, and no other one stays open."""
+
+    async def work(port: int) -> None:
+        with await connect_tcp(NAME, port) as sock:
+            assert sock.getpeername() == ("127.0.0.1", port)
+            assert not sock.getblocking()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with dead_before(port):
+            run(loop, work(port))
+
+
+def test_what_no_address_takes_is_an_error(loop: Loop) -> None:
+    """A port that is closed at every address is refused at once."""
+
+    async def work() -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await connect_tcp(NAME, free_port())
+
+    run(loop, work())
+
+
+def test_mqtt_reaches_the_working_address(loop: Loop, tmp_path: Path) -> None:
+    """The session of an endpoint or of [broker], and those of devices."""
+    with Mosquitto(tmp_path) as broker, dead_before(broker.port):
+        run(loop, mqtt(NAME, broker.port))
+        run(loop, device(NAME, broker.port))
+
+
+def test_mqtt_over_tls_checks_the_name(
+    loop: Loop, tmp_path: Path, tls: tuple[Path, Path, Path]
+) -> None:
+    """Likewise over TLS; the peer proves the name, whichever address was taken."""
+    authority, certificate, key = tls
+    lines = f"certfile {certificate}", f"keyfile {key}"
+    with Mosquitto(tmp_path, *lines) as broker, dead_before(broker.port):
+        run(loop, mqtt(NAME, broker.port, TlsOptions(ca_file=authority)))
+        run(loop, device(NAME, broker.port, TlsOptions(ca_file=authority)))
+
+
+def test_http_reaches_the_working_address(loop: Loop, tls: tuple[Path, Path, Path]) -> None:
+    """The HTTP endpoint, with and without TLS."""
+    authority, certificate, key = tls
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def work() -> None:
+        async with http_peer() as peer, http_peer(tls=context) as encrypted:
+            with dead_before(peer.port), dead_before(encrypted.port):
+                await http(NAME, peer.port)
+                await http(NAME, encrypted.port, TlsOptions(ca_file=authority))
+
+    run(loop, work())
+
+
+def test_redis_reaches_the_working_address(
+    loop: Loop, tmp_path: Path, tls: tuple[Path, Path, Path]
+) -> None:
+    """Commands and blocking readers, with and without TLS."""
+    authority, certificate, key = tls
+    tls_port = free_port()
+    files = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    files += ["--tls-ca-cert-file", str(authority), "--tls-auth-clients", "no"]
+    with (
+        RedisServer(tmp_path, "--tls-port", str(tls_port), *files) as server,
+        dead_before(server.port),
+        dead_before(tls_port),
+    ):
+        run(loop, redis(NAME, server.port))
+        run(loop, redis(NAME, tls_port, TlsOptions(ca_file=authority)))
+
+
+@pytest.mark.parametrize("host", [SILENT_NAME, "::1"])
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [(mqtt, LinkError), (device, SessionError), (http, HttpLinkError), (redis, RedisAwayError)],
+)
+def test_a_name_without_answer_is_given_up(
+    loop: Loop, user: Callable[..., Awaitable[None]], error: type[Exception], host: str
+) -> None:
+    """A resolver that is silent, or an only address that is, costs the time-out of the connect."""
+
+    async def work(port: int) -> None:
+        with pytest.raises(error, match=r"timed out|in time"):
+            await user(
+                f"[{host}]" if ":" in host and user in (http, redis) else host, port, timeout_s=0.2
+            )
+
+    with black_hole() as port:
+        run(loop, work(port))
