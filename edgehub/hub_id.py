@@ -56,7 +56,7 @@ def stored_hub_id(data_dir: Path) -> str | None:
 
 
 def _checked(file: Path) -> str:
-    text = file.read_text("utf-8", errors="replace").strip()
+    text = file.read_text("utf-8-sig", errors="replace").strip()
     if not _VALID.fullmatch(text):
         msg = f"{file} does not hold a hub id"
         raise StartupError(f"{msg} (remove it for a new one, or set hub_id)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from codecs import BOM_UTF8
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -220,6 +221,8 @@ def _password(password_file: Path | None) -> bytes:
     else:
         # A line of the greatest length with its end, and what makes a further one.
         password = sys.stdin.buffer.read(PASSWORD_BYTES_MAX + 3)
+    # Editors and shells on Windows put a byte order mark in front.
+    password = password.removeprefix(BOM_UTF8)
     lines = [line.removesuffix(b"\r") for line in password.split(b"\n")]
     if sum(map(bool, lines)) > 1:
         msg = "the password is more than one line; give it once, on one line that ends the input"

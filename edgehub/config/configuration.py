@@ -7,13 +7,12 @@ put in force as a whole; whatever is wrong anywhere is reported at once.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgehub.config.files import named_files, read_digests
+from edgehub.config.files import file_faults, read_digests
 from edgehub.config.listeners import listener_faults, sign_in_faults
 from edgehub.config.loops import loop_warnings
 from edgehub.config.origin import LoadedSettings
@@ -32,12 +31,10 @@ from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.settings import MqttEndpointSettings, SettingsError
 from edgehub.settings.derived import broker_topics
-from edgehub.settings.values import CREDENTIAL
 from edgehub.topic_filter import covers, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from edgehub.config.origin import Origin, SettingsSource
     from edgehub.settings import (
@@ -160,7 +157,7 @@ def read_configuration(
     for key, endpoint in named_endpoints(settings):
         if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
             _part(faults, partial(_compile_topic, endpoint.topic, key))
-    faults += _unreadable_files(settings)
+    faults += file_faults(settings)
     faults += _unknown_tenants(settings, identities)
     faults += [] if table is None else _shared_local_topics(settings, table)
     tls = None if faults else _part(faults, lambda: _read_tls(settings.mqtt))
@@ -286,19 +283,6 @@ def _compile_topic(topic: str, key: str) -> TopicTemplate:
     return TopicTemplate(topic, endpoint_id=EndpointId(key), key=f"{key}.topic")
 
 
-def _unreadable_files(settings: Settings) -> Iterator[ConfigError]:
-    # Those of the listeners and of the API are read as a whole, which says more.
-    read = ["mqtt.", "web."]
-    read += [] if settings.http.port is None else ["http."]
-    for key, value in named_files(settings):
-        if key.startswith(tuple(read)):
-            continue
-        if not value.is_file():
-            yield ConfigError(key, f"there is no file {value}", _hint_for_absent(value))
-        elif not os.access(value, os.R_OK):
-            yield ConfigError(key, f"{value} cannot be read by this user", "check its rights")
-
-
 def _unknown_tenants(settings: Settings, identities: IdentityList | None) -> Iterator[ConfigError]:
     # No route could take their messages, which would be acknowledged and gone.
     for entry in () if identities is None else identities.entries.values():
@@ -318,9 +302,3 @@ def _shared_local_topics(settings: Settings, table: RouteTable) -> Iterator[Conf
         ):
             reason = f"a route takes {each}, which holds local topics; a group does not share them"
             yield ConfigError("broker.share_group", reason, f"leave {', '.join(local)} out of it")
-
-
-def _hint_for_absent(file: Path) -> str:
-    if str(file).startswith(CREDENTIAL):
-        return "CREDENTIALS_DIRECTORY is not set: credentials exist inside of the service only"
-    return "check the path"

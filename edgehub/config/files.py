@@ -1,4 +1,4 @@
-"""What the files hold that settings name: seen at each reading, so that a reload can tell.
+"""What the files hold that settings name: checked, and seen at each reading for the next reload.
 
 A password that was corrected, or a certificate that was renewed, changes no setting. Owns what is
 remembered of such files: a hash, never their text. Blocks on the disk.
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgehub.config.origin import flat_settings
+from edgehub.errors import ConfigError
+from edgehub.setting_files import read_secret, tls_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +32,7 @@ _READ_AS_A_WHOLE: Final = frozenset(
     }
 )
 """Somebody compares what these mean, which is more than what they hold."""
+_SECRETS: Final = ("password_file", "token_file")
 
 
 def named_files(settings: Settings) -> Iterator[tuple[str, Path]]:
@@ -37,6 +40,37 @@ def named_files(settings: Settings) -> Iterator[tuple[str, Path]]:
     for key, value in flat_settings(settings).items():
         if isinstance(value, Path) and key.endswith(FILE_SUFFIX):
             yield key, value
+
+
+def file_faults(settings: Settings) -> Iterator[ConfigError]:
+    """Yield what is wrong with secrets, certificates, keys and authorities that settings name.
+
+    Those of listeners that are on are checked with their other settings.
+    """
+    sections: dict[str, dict[str, Path]] = {}
+    for key, file in named_files(settings):
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = file
+    for section, files in sections.items():
+        for name, file in files.items():
+            if name in _SECRETS and f"{section}.{name}" not in _READ_AS_A_WHOLE:
+                try:
+                    read_secret(f"{section}.{name}", file)
+                except ConfigError as error:
+                    yield error
+        if section not in listeners_with_files(settings):
+            yield from tls_faults(
+                section,
+                certificate_file=files.get("certificate_file"),
+                key_file=files.get("key_file"),
+                authorities=("ca_file", files.get("ca_file")),
+            )
+
+
+def listeners_with_files(settings: Settings) -> set[str]:
+    """Return the sections of listeners that are on."""
+    ports = {"http": settings.http.port, "web": settings.web.port}
+    return {"mqtt", *(section for section, port in ports.items() if port is not None)}
 
 
 def read_digests(settings: Settings) -> dict[str, str]:

@@ -78,7 +78,8 @@ class EntryFormat(Generic[E]):
             EntryFileError: The format's own, with every fault, if anything in it is wrong.
         """
         try:
-            lines = path.read_text("utf-8").splitlines()
+            # Editors on Windows put a byte order mark in front.
+            lines = path.read_text("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise self.error([ConfigError(str(path), f"not UTF-8: {error}")]) from error
         except OSError as error:

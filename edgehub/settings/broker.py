@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
-from edgehub.settings.values import OptionalFile, OptionalText, Section, Text, Whole
+from edgehub.settings.values import Host, OptionalFile, OptionalText, Section, Whole
 from edgehub.topic_filter import filter_fault
 
 DEVICE: Final = "{device}"
@@ -57,7 +57,7 @@ SenderPatternText = Annotated[str, AfterValidator(_sender_pattern)]
 class BrokerSettings(Section):
     """An existing MQTT broker: messages for routes, and topics that hub and broker share."""
 
-    host: Text = Field(description="The broker.", examples=["127.0.0.1"])
+    host: Host = Field(description="The broker.", examples=["127.0.0.1"])
     port: Whole = Field(default=1883, ge=1, le=65535, description="TCP port; TLS has mostly 8883.")
     version: Literal["5", "3.1.1"] = Field(
         default="5", description="Version of MQTT; local_topics need 5."

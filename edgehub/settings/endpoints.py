@@ -14,7 +14,17 @@ from pydantic import Field, model_validator
 from edgehub.batch import has_zstd
 from edgehub.settings.link import LinkSettings
 from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
-from edgehub.settings.values import NUMBER, OptionalFile, OptionalText, PathName, Real, Text, Whole
+from edgehub.settings.values import (
+    NUMBER,
+    Host,
+    OptionalFile,
+    OptionalText,
+    PathName,
+    Real,
+    Text,
+    Whole,
+    host_fault,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +98,7 @@ class MqttEndpointSettings(EndpointSettings):
     """An endpoint that publishes to another hub, Azure IoT Hub or any broker."""
 
     type: Literal["mqtt"] = Field(description="What kind of endpoint this is.")
-    host: Text = Field(description="Broker or parent hub.", examples=["broker.example.com"])
+    host: Host = Field(description="Broker or parent hub.", examples=["broker.example.com"])
     port: Whole = Field(default=1883, ge=1, le=65535, description="TCP port; TLS has mostly 8883.")
     client_id: OptionalText = Field(
         default=None, description="Absent = the hub's id.", examples=["gateway-7"]
@@ -295,7 +305,7 @@ class CumulocityEndpointSettings(EndpointSettings):
     """An endpoint that speaks Cumulocity's MQTT: topics below [mapper] topic_prefix, both ways."""
 
     type: Literal["cumulocity"] = Field(description="What kind of endpoint this is.")
-    host: Text = Field(description="The tenant.", examples=["acme.cumulocity.com"])
+    host: Host = Field(description="The tenant.", examples=["acme.cumulocity.com"])
     port: Whole = Field(default=8883, ge=1, le=65535, description="TCP port; without TLS 1883.")
     client_id: OptionalText = Field(
         default=None,
@@ -348,6 +358,9 @@ def _url_fault(url: str) -> str:
         return str(error)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         return "not http://<host>/... or https://<host>/..."
+    fault = host_fault(parts.hostname)
+    if fault:
+        return f"the host {fault}"
     if parts.username is not None or parts.password is not None:
         return "holds a user name; use username and password_file"
     if parts.fragment or port == 0 or not url.isascii() or not url.isprintable() or " " in url:

@@ -28,13 +28,13 @@ from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certifica
 from edgehub.settings.values import (
     NUMBER,
     BytesOrShare,
+    Host,
     OptionalFile,
     OptionalPath,
     OptionalText,
     PathName,
     Real,
     Section,
-    Text,
     Whole,
 )
 from edgehub.settings.web import WebSettings
@@ -145,7 +145,7 @@ class ClockSettings(Section):
 class MqttSettings(Section):
     """`[mqtt]`: the listener for devices and modules."""
 
-    host: Text = Field(default="127.0.0.1", description="Address to listen on.")
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Whole = Field(default=1883, ge=0, le=65535, description="0 = any free port.")
     tls_port: Whole = Field(
         default=8883,
@@ -228,7 +228,7 @@ class MqttSettings(Section):
 class HttpSettings(Section):
     """`[http]`: messages by POST, in the REST form of Azure IoT Hub."""
 
-    host: Text = Field(default="127.0.0.1", description="Address to listen on.")
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Whole | None = Field(
         default=None,
         ge=0,

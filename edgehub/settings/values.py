@@ -5,12 +5,15 @@ Pure; the sections are made of these.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,6 +24,28 @@ from pydantic import (
 
 if TYPE_CHECKING:
     from pydantic import ValidatorFunctionWrapHandler
+
+
+def host_fault(value: str) -> str:
+    """Return why no resolver takes `value` for a host name or address; empty = one does."""
+    with suppress(ValueError):
+        ipaddress.ip_address(value)
+        return ""
+    if re.search(r"[/:\[\]\s]", value):
+        return "must be a name or an address alone, without scheme, port, brackets and blanks"
+    try:
+        value.encode("idna")
+    except UnicodeError as error:
+        return f"is no host name: {error.__cause__ or error}"
+    return ""
+
+
+def _host(value: str) -> str:
+    fault = host_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
 
 CREDENTIAL: Final = "credential:"
 """Begins the name of a file that the service manager hands over."""
@@ -72,6 +97,8 @@ NUMBER: Final = BeforeValidator(_no_bool)
 Whole = Annotated[int, NUMBER]
 Real = Annotated[float, NUMBER]
 Text = Annotated[str, BeforeValidator(_not_empty)]
+Host = Annotated[Text, AfterValidator(_host)]
+"""A name or an address; of IPv6 without brackets."""
 BytesOrShare = Annotated[
     Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
     | Annotated[str, Field(pattern=r"^([1-9][0-9]?|100)%$")],

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
-from edgehub.settings.values import OptionalFile, Real, Section, Text, Whole
+from edgehub.settings.values import Host, OptionalFile, Real, Section, Whole
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.IGNORECASE)
 
@@ -29,7 +29,7 @@ HostName = Annotated[str, AfterValidator(_host_name)]
 class WebSettings(Section):
     """`[web]`: the HTTP API and the live page, for people and their programs."""
 
-    host: Text = Field(default="127.0.0.1", description="Address to listen on.")
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Whole | None = Field(
         default=None,
         ge=0,

@@ -36,6 +36,9 @@ def test_add_from_a_file(path, tmp_path):
     secret.write_bytes(b"from file\r\n\n")
     assert run(path, "add", "dev1", "--password-file", str(secret)).exit_code == 0
     assert read_identities(path)["dev1"].password.matches(b"from file")
+    secret.write_bytes(b"\xef\xbb\xbfof Windows\r\n")
+    assert run(path, "passwd", "dev1", "--password-file", str(secret)).exit_code == 0
+    assert read_identities(path)["dev1"].password.matches(b"of Windows")
     secret.write_bytes(b"one\ntwo\n")
     assert run(path, "passwd", "dev1", "--password-file", str(secret)).exit_code == 1
 

@@ -14,6 +14,7 @@ from edgehub.config.configuration import (
 )
 from edgehub.config.effective import effective_document
 from edgehub.config.origin import LoadedSettings
+from edgehub.hub_id import stored_hub_id
 from edgehub.routes.manifest import DEFAULT_MANIFEST
 from edgehub.settings import Settings
 from tests.support.routes import a_manifest
@@ -101,7 +102,7 @@ def test_a_file_without_rights_is_named(tmp_path):
     if os.access(secret, os.R_OK):
         pytest.skip("this user may read everything")
     (fault,) = _faults(upstream={"type": "mqtt", "host": "h", "password_file": secret})
-    assert "cannot be read" in fault["reason"]
+    assert "Permission denied" in fault["reason"]
 
 
 def test_routes_to_endpoints_that_the_settings_lack_are_faults(tmp_path):
@@ -122,6 +123,12 @@ def test_routes_to_endpoints_that_the_settings_lack_are_faults(tmp_path):
     lab = {"lab": {"type": "file", "path": tmp_path / "x"}}
     table = read_configuration(_loaded(manifest=manifest, endpoints=lab), hub_id="gw").table
     assert table.endpoints == {"lab"}
+
+
+def test_a_hub_id_that_was_edited_on_windows(tmp_path):
+    """A byte order mark is no part of it."""
+    (tmp_path / "hub_id").write_bytes(b"\xef\xbb\xbfgw-7\r\n")
+    assert stored_hub_id(tmp_path) == "gw-7"
 
 
 def test_two_listeners_need_two_ports():

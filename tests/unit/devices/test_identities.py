@@ -38,6 +38,13 @@ def write(path, *entries: Identity) -> None:
         identities.update({entry.id: entry for entry in entries})
 
 
+def test_a_file_that_was_edited_on_windows(path):
+    """A byte order mark and CRLF change nothing."""
+    write(path, an_identity("a"), an_identity("b"))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert list(read_identities(path)) == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

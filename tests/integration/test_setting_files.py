@@ -1,0 +1,178 @@
+"""Files that settings name are judged alike, whichever section names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgehub.config.configuration import ConfigurationError, fault_documents, read_configuration
+from edgehub.config.origin import LoadedSettings
+from edgehub.endpoints.device_session import SessionError
+from edgehub.endpoints.http_link import HttpLinkError
+from edgehub.endpoints.mqtt_link import LinkError
+from edgehub.redis_link.faults import RedisAwayError
+from edgehub.setting_files import SECRET_BYTES_MAX, TlsOptions, read_secret
+from edgehub.settings import Settings
+from tests.integration.test_several_addresses import device, http, mqtt, redis
+from tests.support.certificates import Authority, openssl
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+MQTT = {"type": "mqtt", "host": "h", "tls": True}
+HTTP = {"type": "http", "url": "https://h/"}
+CUMULOCITY = {"type": "cumulocity", "host": "h"}
+TLS_USERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "upstream": lambda files: {"upstream": {**MQTT, **files}},
+    "endpoints.web": lambda files: {"endpoints": {"web": {**HTTP, **files}}},
+    "endpoints.c8y": lambda files: {"endpoints": {"c8y": {**CUMULOCITY, **files}}},
+    "broker": lambda files: {"broker": {"host": "h", "tls": True, **files}},
+    "redis": lambda files: {"redis": {"url": "rediss://h:6379/0", **files}},
+    "mqtt": lambda files: {"mqtt": {"port": 0, **files}},
+    "http": lambda files: {"http": {"port": 0, **files}},
+    "web": lambda files: {"web": {"port": 0, **files}},
+}
+SECRET_USERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "upstream.password_file": lambda file: {
+        "upstream": {**MQTT, "username": "u", "password_file": file}
+    },
+    "endpoints.web.token_file": lambda file: {"endpoints": {"web": {**HTTP, "token_file": file}}},
+    "endpoints.web.password_file": lambda file: {
+        "endpoints": {"web": {**HTTP, "username": "u", "password_file": file}}
+    },
+    "endpoints.c8y.password_file": lambda file: {
+        "endpoints": {"c8y": {**CUMULOCITY, "username": "u", "password_file": file}}
+    },
+    "broker.password_file": lambda file: {
+        "broker": {"host": "h", "username": "u", "password_file": file}
+    },
+    "redis.password_file": lambda file: {"redis": {"url": "redis://h", "password_file": file}},
+}
+BOM = b"\xef\xbb\xbf"
+
+
+def faults(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return setting and reason of each fault."""
+    loaded = LoadedSettings(settings=Settings(**settings), origins={})
+    try:
+        read_configuration(loaded, hub_id="gw")
+    except ConfigurationError as error:
+        return [(fault["key"], fault["reason"]) for fault in fault_documents(error)]
+    return []
+
+
+@dataclass
+class Files:
+    """Good files and bad ones."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    other_key: Path
+    encrypted_key: Path
+    empty: Path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Make them once."""
+    folder = tmp_path_factory.mktemp("files")
+    authority = Authority(folder)
+    certificate, key = authority.client("gateway-7")
+    encrypted, empty = folder / "encrypted.key", folder / "empty"
+    openssl("pkey", "-in", str(key), "-aes256", "-passout", "pass:x", "-out", str(encrypted))
+    empty.touch()
+    other = authority.client("other")[1]
+    return Files(authority.certificate, certificate, key, other, encrypted, empty)
+
+
+@pytest.mark.parametrize("section", TLS_USERS)
+def test_a_pair_is_checked_for_each_section(section: str, files: Files, tmp_path: Path) -> None:
+    """Keys that are encrypted, of another certificate, empty or absent, by setting."""
+
+    def found(key: Path, certificate: Path = files.certificate) -> tuple[str, str]:
+        named = {"certificate_file": certificate, "key_file": key}
+        ((setting, reason),) = faults(TLS_USERS[section](named))
+        return setting, reason
+
+    good = {"certificate_file": files.certificate, "key_file": files.key}
+    assert faults(TLS_USERS[section](good)) == []
+    for key, word in [
+        (files.encrypted_key, "is encrypted"),
+        (files.other_key, "is the key of another certificate"),
+        (files.empty, "holds no private key in PEM"),
+        (tmp_path / "absent", "No such file"),
+        (tmp_path, "is no regular file"),
+    ]:
+        setting, reason = found(key)
+        assert setting == f"{section}.key_file"
+        assert word in reason
+    setting, reason = found(files.key, files.empty)
+    assert (setting, "holds no certificate" in reason) == (f"{section}.certificate_file", True)
+
+
+@pytest.mark.parametrize("section", [each for each in TLS_USERS if each not in ("http", "web")])
+def test_authorities_are_checked_for_each_section(section: str, files: Files) -> None:
+    """A file without certificates trusts none."""
+    name, own = "ca_file", {}
+    if section == "mqtt":
+        name = "client_ca_file"
+        own = {"certificate_file": files.certificate, "key_file": files.key}
+    assert faults(TLS_USERS[section]({**own, name: files.authority})) == []
+    ((setting, reason),) = faults(TLS_USERS[section]({**own, name: files.key}))
+    assert (setting, "holds no certificate" in reason) == (f"{section}.{name}", True)
+
+
+@pytest.mark.parametrize("setting", SECRET_USERS)
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "is empty"),
+        (b"\nsecret\n", "is empty"),
+        (BOM + b"\r\n", "is empty"),
+        ("secret".encode("utf-16"), "is not UTF-8"),
+        (b"s\0ecret", "control characters"),
+        (b"x" * (SECRET_BYTES_MAX + 1), "more than 65535 bytes"),
+        (None, "No such file"),
+    ],
+)
+def test_secrets_are_checked_for_each_section(
+    setting: str, content: bytes | None, word: str, tmp_path: Path
+) -> None:
+    """What no peer could take for a password or token is refused before the first connect."""
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    ((found, reason),) = faults(SECRET_USERS[setting](file))
+    assert found == setting
+    assert word in reason
+    file.write_bytes(b"secret\n")
+    assert faults(SECRET_USERS[setting](file)) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"s p", b"s p\n", b"s p\r\n", BOM + b"s p", BOM + b"s p\r\nrest\r\n"]
+)
+def test_a_secret_is_the_first_line(content: bytes, tmp_path: Path) -> None:
+    """Line ends of any system and the byte order mark of Windows are no part of it."""
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    assert read_secret("k", file) == "s p"
+
+
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [(mqtt, LinkError), (device, SessionError), (http, HttpLinkError), (redis, RedisAwayError)],
+)
+async def test_no_connection_asks_for_a_passphrase(
+    user: Callable[..., Awaitable[None]], error: type[Exception], files: Files
+) -> None:
+    """A key that became encrypted after the start is an error of that connection."""
+    tls = TlsOptions(certificate_file=files.certificate, key_file=files.encrypted_key)
+    with pytest.raises(error, match="is encrypted"):
+        await user("127.0.0.1", 1, tls)
