@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.endpoints.mqtt_packet import build_publish
 from edgehub.endpoints.mqtt_topic import TopicError
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
@@ -51,6 +52,9 @@ NEVER_UP: Final = frozenset({"devicecontrol/notifications"})
 
 HELD_MAX: Final = 1000
 """Messages of the platform that wait for room here; the rest waits unacknowledged there."""
+
+GET_OPERATIONS: Final = b"500"
+"""Asks for pending operations: what the platform did not deliver comes again on request only."""
 
 RETRY_S: Final = 5.0
 ERROR_CHARACTERS_MAX: Final = 200
@@ -162,6 +166,7 @@ class CumulocityDownlink:
                     endpoint_id=self._endpoint_id,
                     filters=refused,
                 )
+            connection.write(build_publish(b"s/us", connection.next_mid(), GET_OPERATIONS))
             await asyncio.Event().wait()
         finally:
             # The platform sends again on the next connection what was not acknowledged on this one.

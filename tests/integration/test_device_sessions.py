@@ -17,6 +17,7 @@ from edgehub.endpoints.device_session import (
     SessionOptions,
 )
 from edgehub.endpoints.device_sessions import OPENINGS_MAX, DeviceSessions
+from edgehub.endpoints.device_twins import ANSWERS
 from edgehub.message import DELIVERED, FailureKind
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
@@ -282,28 +283,72 @@ async def test_messages_to_the_device_come_over_its_session(bench, broker):
     session.subscribe("devices/d/messages/devicebound/#")
     topic = "devices/d/messages/devicebound/p=1"
 
-    async def publish(body: str) -> None:
-        await asyncio.to_thread(
-            paho_publish.single,
-            topic,
-            body,
-            qos=1,
-            hostname="127.0.0.1",
-            port=broker.port,
-        )
-
     async with asyncio.timeout(10):
-        await publish("one")
+        await _publish(broker, topic, b"one")
         message = await bench.messages.get()
         assert (message.topic, message.body) == (topic, b"one")
         session.acknowledge(message)
         await session.close()
-        await publish("two")
+        await _publish(broker, topic, b"two")
         await session.open()
         message = await bench.messages.get()
         assert message.body == b"two"
         session.acknowledge(message)
         await session.close()
+
+
+async def test_a_broker_that_forgot_its_sessions_is_subscribed_to_again(tmp_path):
+    """Each opening subscribes to messages to the device, if it listens here."""
+    bodies: asyncio.Queue = asyncio.Queue()
+
+    def deliver(_device, message, settle) -> None:
+        bodies.put_nowait(message.body)
+        settle(DELIVERED)
+
+    with Mosquitto(tmp_path / "forgets") as broker:
+        sessions = DeviceSessions(
+            SimpleNamespace(id="upstream"),
+            SessionOptions(host="127.0.0.1", port=broker.port),
+            on_behalf=False,
+            clock=SystemClock(),
+            device_bound=deliver,
+        )
+        sessions.subscribe_device("d")
+        session = sessions.session("d")
+        async with asyncio.timeout(15):
+            for _ in range(2):
+                await sessions.open("d")
+                await session.listen(ANSWERS)  # answered behind the subscription before it
+                await _publish(broker, "devices/d/messages/devicebound/", b"x")
+                assert await bodies.get() == b"x"
+                await session.close()
+                await asyncio.to_thread(_restart, broker)
+
+
+async def test_answers_are_listened_for_in_each_session(tmp_path):
+    """A peer that forgot the session is asked again before a question goes out."""
+    with Mosquitto(tmp_path / "forgets") as broker:
+        bench = Bench(broker.port)
+        session = bench.session()
+        async with asyncio.timeout(15):
+            for _ in range(2):
+                await session.open()
+                await session.listen(ANSWERS)
+                await _publish(broker, "$iothub/twin/res/200/?$rid=1", b"{}")
+                assert (await bench.messages.get()).body == b"{}"
+                await session.close()
+                await asyncio.to_thread(_restart, broker)
+
+
+async def _publish(broker: Mosquitto, topic: str, body: bytes) -> None:
+    await asyncio.to_thread(
+        paho_publish.single, topic, body, qos=1, hostname="127.0.0.1", port=broker.port
+    )
+
+
+def _restart(broker: Mosquitto) -> None:
+    broker.stop()
+    broker.start()
 
 
 async def test_a_device_signs_in_with_its_own_password(tmp_path):

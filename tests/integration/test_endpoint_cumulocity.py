@@ -156,6 +156,28 @@ async def test_an_operation_goes_down_and_its_end_comes_up(
                     break
 
 
+async def test_pending_operations_are_asked_for_at_each_connection(
+    tmp_path: Path, tenant: Mosquitto
+) -> None:
+    """What the platform did not deliver to a session that ended comes again on request only."""
+    pending = {"id": "78", "externalSource": {"externalId": "gw"}, "c8y_Restart": {}}
+    async with (
+        platform(tenant.port) as cloud,
+        gateway(tmp_path / "hub", tenant.port) as hub,
+        local(hub, "te/+/+/+/+/cmd/+/+") as panel,
+    ):
+        await cloud.until(lambda seen: ("s/us", b"114") in seen)
+        await hub.until(lambda: hub.depth() == 0)
+        asked = cloud.seen.arrivals.count(("s/us", b"500"))
+        cloud.answers = {"s/us": ("devicecontrol/notifications", json.dumps(pending).encode())}
+        async with aiomqtt.Client("127.0.0.1", tenant.port, identifier="gw"):
+            pass  # ends the hub's session, which connects again
+        await cloud.until(lambda seen: seen.count(("s/us", b"500")) > asked)
+        async with asyncio.timeout(5):
+            command = await anext(panel.messages)
+        assert command.topic.value == "te/device/main///cmd/restart/c8y-mapper-78"
+
+
 async def test_lines_of_local_clients_are_answered(tmp_path: Path, tenant: Mosquitto) -> None:
     """SmartREST of one's own and the token: up by a route, the answer comes down as `c8y/...`."""
     async with (

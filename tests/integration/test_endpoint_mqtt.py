@@ -84,6 +84,18 @@ async def test_confirmations_of_unknown_rows_are_no_sign_of_life() -> None:
             task.cancel()
 
 
+async def test_devices_are_subscribed_to_at_each_connection() -> None:
+    """A peer that has forgotten the session gets the subscriptions of all devices again."""
+    async with (
+        mqtt_peer() as peer,
+        uplink(peer.port, device_bound=lambda *_: None) as up,
+    ):
+        up.endpoint.subscribe_device("d1")
+        await peer.until(lambda: peer.subscribes == 1)
+        peer.cut()
+        await peer.until(lambda: peer.connects == 2 and peer.subscribes == 2)
+
+
 async def _confirm_nothing(peer: MqttPeer) -> None:
     while True:
         peer.send(b"\x40\x02\xff\x00")
