@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.device_twins import TwinAnswer
     from edgehub.message import Message, Refusal
     from edgehub.redis_link.link import RedisLink
+    from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.router import Router
     from edgehub.settings import Settings
     from edgehub.state_file import StateFile
@@ -90,6 +91,7 @@ class Roaming:
         self._clock = clock
         self._table = AffinityTable(store)
         self._link: RedisLink | None = None
+        self._probe: WriteProbe | None = None
         self._sessions: DeviceSessions | None = None
         self._lanes: UpstreamLanes | None = None
         self._tasks: asyncio.TaskGroup
@@ -123,6 +125,8 @@ class Roaming:
         await state.add(SCRIPT)
         if "redis" in {affinity.coordinator, affinity.registry}:
             self._link = self._redis()
+            self._probe = self._build_probe(self._link)
+            self._running.append(spawn(self._probe.run, "redis-writes"))
         self._registry = self._build_registry(state)
         source: DeviceSource = self._registry or TwinSource(
             Twins(lambda: self._sessions), common=self._common()
@@ -239,7 +243,8 @@ class Roaming:
 
     def warnings(self) -> list[str]:
         """See `Assembly`."""
-        found = []
+        writes = [] if self._probe is None else self._probe.warnings()
+        found = [f"affinity: {warning}" for warning in writes]
         if self._reader is not None and self._reader.unreachable_s() > 0:
             seconds = self._reader.unreachable_s()
             found.append(f"affinity: no answer from the coordinator for {seconds:.0f} s")
@@ -303,6 +308,11 @@ class Roaming:
         coordinator = RedisCoordinator(self._link, prefix=self._settings.redis.prefix)
         self._has_twin = lambda: bool(coordinator.twin)
         return coordinator
+
+    def _build_probe(self, link: RedisLink) -> WriteProbe:
+        from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
+
+        return WriteProbe(link, f"{{{self._settings.redis.prefix}}}:devices:probe", self._clock)
 
     def _redis(self) -> RedisLink:
         from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from edgehub.egress import Egress
     from edgehub.packet_limits import PacketLimits
     from edgehub.redis_link.link import RedisLink
+    from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.routes.content import RouteContent
     from edgehub.routes.source import Source
     from edgehub.routes.spec import Manifest
@@ -141,6 +142,7 @@ class RouteTableAssembly:
         self._state = state
         self._router = router
         self._link: RedisLink | None = None
+        self._probe: WriteProbe | None = None
         self._egress: Egress | None = None
         self._host = TableHost(router, settings)
         instance = f"{hub_id}-{secrets.token_hex(INSTANCE_BYTES)}"
@@ -206,6 +208,8 @@ class RouteTableAssembly:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.table.run(), name="table")
             group.create_task(self._egress.tidy(), name="tidy")
+            if self._probe is not None:
+                group.create_task(self._probe.run(), name="redis-writes")
 
     async def close(self) -> None:
         """Stop all routes, after the heads."""
@@ -268,7 +272,9 @@ class RouteTableAssembly:
             for tenant, count in self._refused().items()
             if count
         ]
-        return [*self._state.warnings(), *self.table.warnings(), *refused]
+        writes = [] if self._probe is None else self._probe.warnings()
+        shown = [f"the routing table cannot be changed: {warning}" for warning in writes]
+        return [*self._state.warnings(), *self.table.warnings(), *shown, *refused]
 
     def commands(self) -> Mapping[str, Command]:
         """Give its commands of the control socket."""
@@ -286,10 +292,12 @@ class RouteTableAssembly:
             return SqliteStorage(self._state, clock)
         from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
         from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
+        from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
         from edgehub.sync.redis import RedisStorage  # noqa: PLC0415 - only where configured
 
         redis = self._settings.redis
         self._link = RedisLink(RedisOptions.of(redis, name=f"edgehub-{instance}"))
+        self._probe = WriteProbe(self._link, f"{{{redis.prefix}:routes}}:probe", clock)
         return RedisStorage(
             self._link,
             prefix=redis.prefix,
