@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
 import pytest
+from structlog.testing import capture_logs
 
 from edgehub.store.affinity_table import LEDGER_ROWS_MAX, AffinityTable, FlagRow
 from tests.support.stores import a_message, a_result, running
@@ -64,8 +68,25 @@ async def test_the_ledger_is_bounded_and_read_by_device(tmp_path):
 
 
 async def test_changes_after_the_end_disturb_nobody(tmp_path):
-    """The store is closed, and the flag in memory holds."""
+    """The store is closed: no error, no log line, nothing in the file."""
     async with running(tmp_path / "queue.db") as bench:
         table = AffinityTable(bench.store)
-    table.keep_flag(FlagRow("d", "owner", 1))
-    table.keep_position("x-1")
+        table.keep_flag(FlagRow("d", "loser", 1))
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    with capture_logs() as lines:
+        for epoch in (2, 3):
+            # The second one finds the commit of the first under way, or ended.
+            table.keep_flag(FlagRow("d", "owner", epoch))
+            table.forget_flag("e")
+            table.keep_position("x-1")
+            table.note("d", ownership="owner", former="loser", cause="x", other="", epoch=epoch)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        gc.collect()  # a future whose error nobody took complains then
+        await asyncio.sleep(0)
+    assert (errors, lines) == ([], [])
+    async with running(tmp_path / "queue.db") as bench:
+        table = AffinityTable(bench.store)
+        assert await table.load() == ([FlagRow("d", "loser", 1)], "")
+        assert await table.ledger(None) == []

@@ -19,6 +19,7 @@ from edgehub.heads.http.options import HttpOptions
 from edgehub.message import Refusal
 from tests.support.certificates import Authority
 from tests.support.http_head import BATCH, EVENTS, basic, request, running
+from tests.support.ports import free_port
 from tests.support.scripted_router import ScriptedRouter
 
 if TYPE_CHECKING:
@@ -490,17 +491,35 @@ async def test_a_drain_answers_what_was_taken_and_takes_no_more() -> None:
             await bench.connect()
 
 
-async def test_what_keeps_it_from_starting() -> None:
-    """A port in use, nobody who could sign in, files that are no certificate."""
+async def test_what_keeps_it_from_starting(tmp_path: Path) -> None:
+    """A port in use, nobody who could sign in, files that are no certificate; nothing listens."""
+    certificate, key = Authority(tmp_path).server()
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
     async with running() as bench:
         for options, error, word in (
             ({"port": bench.port}, StartupError, "set http.port"),
             ({"host": "0.0.0.0"}, StartupError, "nobody could sign in"),
+            ({"anonymous": False}, StartupError, "nobody could sign in"),
             ({"host": "203.0.113.1"}, StartupError, "set http.host"),
+            (
+                {"certificate_file": nonsense, "key_file": key},
+                ConfigError,
+                r"http\.certificate_file: .* holds no certificate",
+            ),
+            (
+                {"certificate_file": certificate, "key_file": nonsense},
+                ConfigError,
+                r"http\.key_file: .* holds no private key",
+            ),
         ):
-            head = make_head(HttpOptions(**{"port": 0, **options}))
+            port = free_port()
+            head = make_head(HttpOptions(**{"port": port, **options}))
             with pytest.raises(error, match=word):
                 await head.open()
+            assert head.addresses == []
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
 
 
 async def test_https(tmp_path: Path) -> None:

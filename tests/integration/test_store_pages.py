@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,24 @@ from hypothesis import strategies as st
 
 from edgehub.store.damaged_file import Table, row_of
 from edgehub.store.page_owners import PageOwners
-from edgehub.store.pages import INNER, PAGE_BYTES, PageFile, RecordReader
+from edgehub.store.pages import (
+    INNER,
+    PAGE_BYTES,
+    TABLE_INNER,
+    PageError,
+    PageFile,
+    RecordReader,
+    children,
+)
 from tests.support.spoiling import roots_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
+
+RECORDS = [0x0D, 0x0A, 0x02]
+"""Kinds of pages that hold records."""
 
 EDGES = [0, 1, 2, 127, 128, 255, 256, 32767, 32768, 2**23, 2**31, 2**47, 2**62, 2**63 - 1]
 VALUES = st.one_of(
@@ -167,17 +179,50 @@ def test_pages_before_a_cut_have_their_tree(tmp_path: Path) -> None:
         assert not owners.unowned
 
 
-@given(st.binary(min_size=1, max_size=PAGE_BYTES), st.sampled_from([0x0D, 0x0A, 0x02, 0x05]))
+@st.composite
+def bad_pages(draw: st.DrawFn) -> tuple[bytes, int, list[int]]:
+    """Make a page of any bytes; gives it, where its cells begin at the earliest, and the cells."""
+    kind = draw(st.sampled_from([*RECORDS, TABLE_INNER]))
+    content = draw(st.binary(min_size=1, max_size=PAGE_BYTES))
+    page = bytearray(bytes([kind]) + content[1:].ljust(PAGE_BYTES - 1, content[-1:]))
+    start = 12 if kind in INNER else 8
+    if draw(st.booleans()):
+        # A list of cells that may be whole, and in them short records that may be.
+        cells = draw(st.lists(st.integers(0, PAGE_BYTES), max_size=6))
+        for cell in cells:
+            record = bytes(draw(st.lists(st.integers(0, 20), max_size=12)))
+            page[cell : cell + len(record)] = record
+        del page[PAGE_BYTES:]
+        page[:5] = bytes([kind, 0, 0]) + len(cells).to_bytes(2)
+        struct.pack_into(f">{len(cells)}H", page, start, *cells)
+    count = int.from_bytes(page[3:5])
+    end = start + 2 * count
+    whole = end <= PAGE_BYTES
+    return bytes(page), end, list(struct.unpack_from(f">{count}H", page, start)) if whole else [0]
+
+
+@given(bad_pages())
 def test_no_page_is_too_bad(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, kind: int
+    tmp_path_factory: pytest.TempPathFactory, bad: tuple[bytes, int, list[int]]
 ) -> None:
-    """Whatever stands on a page, reading it ends, and says so."""
+    """Whatever stands on a page, reading it ends, and each cell is a record or a failure."""
+    page, end, cells = bad
     path = tmp_path_factory.getbasetemp() / "bad.db"
-    page = bytes([kind]) + content[1:].ljust(PAGE_BYTES - 1, content[-1:])
     path.write_bytes(page * 3)
+    is_whole = all(end <= cell < PAGE_BYTES for cell in cells)
     with PageFile(path) as pages:
-        owners = PageOwners(pages, [3])
+        PageOwners(pages, [3])
         reader = RecordReader(pages)
-        for number in owners.of(3):
-            for _ in reader.records(number, pages.page(number)):
-                pass
+        records = list(reader.records(3, pages.page(3)))
+        if page[0] == TABLE_INNER:
+            assert (records, reader.failures) == ([], 0)
+        elif is_whole:
+            assert len(records) + reader.failures == len(cells)
+        else:
+            assert (records, reader.failures) == ([], 1)
+        assert all(values for _, values in records)
+        if page[0] in INNER and is_whole:
+            assert len(children(page)) == len(cells) + 1
+        else:
+            with pytest.raises(PageError):
+                children(page)

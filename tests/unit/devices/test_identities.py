@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from edgehub.devices.identities import Identities, IdentityList, read_identity_list
+from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.devices.identity_file import (
     Identity,
     IdentityFileError,
@@ -232,13 +232,16 @@ async def test_loose_rights_are_warned_of(identities, path):
     assert warning["hint"] == f"chmod 600 {path}"
 
 
-async def test_no_file():
-    """Without a file there is nobody."""
-    identities = Identities()
-    identities.apply(IdentityList())
-    assert len(identities) == 0
+async def test_no_file(identities):
+    """Without a file there is nobody, not even who has just signed in."""
+    assert await identities.verify("dev1", b"secret")
+    version = identities.version
+    with capture_logs() as lines:
+        identities.apply(read_identity_list(None))
+    assert (len(identities), list(identities.entries()), lines) == (0, [], [])
+    assert identities.version != version
+    assert identities.get("dev1") is None
     assert await identities.verify("dev1", b"secret") is None
-    identities.close()
 
 
 @pytest.mark.parametrize("depth", [5_000, 100_000])

@@ -1,5 +1,6 @@
 """Measurements, events, twin values and health: what they become."""
 
+import json
 import tracemalloc
 
 import pytest
@@ -84,6 +85,17 @@ def test_exponents_are_numbers():
         {},
         {"time": TIME},
         {"time": TIME, "properties": {"a": 1}},
+    ],
+)
+def test_what_holds_no_measurement_is_refused(payload):
+    """One error, nothing for the cloud."""
+    text = error_of(MapperBench().send(f"{MAIN}/m/env", payload))
+    assert text.startswith(f"{MAIN}/m/env: ")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
         {"v": True},
         {"v": None},
         {"v": [1]},
@@ -105,9 +117,11 @@ def test_exponents_are_numbers():
     ],
 )
 def test_wrong_measurement_is_refused_whole(payload):
-    """One error, nothing for the cloud."""
-    text = error_of(MapperBench().send(f"{MAIN}/m/env", payload))
-    assert text.startswith(f"{MAIN}/m/env: ")
+    """One error, nothing for the cloud, whatever is right before and behind what is wrong."""
+    wrong = payload if isinstance(payload, str) else json.dumps(payload)
+    for whole in (wrong, f'{{"good":1,{wrong[1:]}', f'{wrong[:-1]},"good":1}}'):
+        text = error_of(MapperBench().send(f"{MAIN}/m/env", whole))
+        assert text.startswith(f"{MAIN}/m/env: ")
 
 
 @pytest.mark.parametrize(

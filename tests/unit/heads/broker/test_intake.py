@@ -35,15 +35,7 @@ class Parts:
         self.pauses = 0
         self.later: list[Callable[[], None]] | None = None
         self.told: list[BrokerDrop] = []
-        self.intake = Intake(
-            self,
-            self,
-            self.load,
-            self.counters,
-            clock=self.clock,
-            log=LogLimit(self.clock),
-            backlog_bytes_max=BYTES_MAX,
-        )
+        self.connect()
         self.load.emptied = lambda: self.intake.bring_back() and None
 
     # The connection.
@@ -98,6 +90,24 @@ class Parts:
             self.later.append(call)
 
     # The test.
+
+    def connect(self) -> None:
+        """Begin a connection."""
+        self.pauses = 0
+        self.intake = Intake(
+            self,
+            self,
+            self.load,
+            self.counters,
+            clock=self.clock,
+            log=LogLimit(self.clock),
+            backlog_bytes_max=BYTES_MAX,
+        )
+
+    def go_on(self) -> None:
+        """Let the turns pass in which something is left to do."""
+        while self.later:
+            self.later.pop(0)()
 
     def take(self, *mids: int, size: int = 100) -> None:
         """Let messages come."""
@@ -229,21 +239,34 @@ def test_others_have_their_turn_while_much_is_worked_off() -> None:
     parts.take(*range(1, 151), size=1)
     assert len(parts.offers) == SLICE
     assert not parts.is_reading
-    while parts.later:
-        parts.later.pop(0)()
+    parts.go_on()
     assert [mid for mid, _, _ in parts.offers] == list(range(1, 151))
     assert parts.is_reading
 
 
 def test_what_is_not_worked_off_stays_at_the_broker_when_the_connection_goes() -> None:
-    """It comes again."""
+    """It is neither offered, counted nor acknowledged, and comes again with the next one."""
     parts = Parts()
     parts.later = []
     parts.take(*range(1, 151), size=1)
+    parts.settle(1)
     parts.intake.leave()
-    while parts.later:
-        parts.later.pop(0)()
-    assert len(parts.offers) == SLICE
+    parts.go_on()
+    begun = list(range(2, SLICE + 1))
+    assert [mid for mid, _, _ in parts.offers] == begun
+    assert (parts.load.count, parts.counters.put_off_total) == (len(begun), 0)
+    for mid in begun:
+        parts.settle(mid)
+    parts.go_on()
+    assert (parts.load.count, parts.load.bytes, parts.acknowledged) == (0, 0, [])
+    parts.connect()
+    parts.take(*range(1, 151), size=1)
+    parts.go_on()
+    assert [mid for mid, _, _ in parts.offers] == list(range(1, 151))
+    for mid in range(1, 151):
+        parts.settle(mid)
+    parts.go_on()
+    assert parts.acknowledged == list(range(1, 151))
 
 
 def test_one_large_message_is_taken_whatever_the_bound() -> None:
