@@ -12,7 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgehub.config.files import file_faults, read_digests
+from edgehub.config.files import exposed_files, file_faults, read_digests
 from edgehub.config.listeners import listener_faults, sign_in_faults
 from edgehub.config.loops import loop_warnings
 from edgehub.config.origin import LoadedSettings
@@ -176,6 +176,7 @@ def read_configuration(
         warnings=(
             *window_warnings(named_endpoints(settings), table.manifest),
             *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
+            *exposed_files(settings),
         ),
     )
 

@@ -7,10 +7,13 @@ remembered of such files: a hash, never their text. Blocks on the disk.
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgehub.config.origin import flat_settings
+from edgehub.devices.private_file import loose_mode
 from edgehub.errors import ConfigError
 from edgehub.setting_files import read_secret, tls_faults
 
@@ -65,6 +68,22 @@ def file_faults(settings: Settings) -> Iterator[ConfigError]:
                 key_file=files.get("key_file"),
                 authorities=("ca_file", files.get("ca_file")),
             )
+
+
+def exposed_files(settings: Settings) -> Iterator[str]:
+    """Yield warnings of secrets and keys that every user of the machine may read or change.
+
+    Not of those that a service manager or container engine handed over, which sees to it itself,
+    nor of files of identities and tokens, which hold no secrets in plain.
+    """
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    for key, file in named_files(settings):
+        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_SECRETS, "key_file")):
+            continue
+        if folder is not None and file.is_relative_to(folder):
+            continue
+        if (loose_mode(file) or 0) & stat.S_IRWXO:
+            yield f"{key}: every user of this machine may read or change {file}; chmod 600 {file}"
 
 
 def listeners_with_files(settings: Settings) -> set[str]:

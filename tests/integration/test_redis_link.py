@@ -160,6 +160,17 @@ async def test_password_is_read_for_each_connection(tmp_path: Path):
             assert await link.call("PING") == b"PONG"
 
 
+async def test_a_password_file_that_is_absent_for_a_moment_is_no_sign_in(tmp_path: Path):
+    """The connection is given up, so that the next command does not go over it unsigned."""
+    password = tmp_path / "password"
+    with RedisServer(tmp_path, "--requirepass", "right") as server:
+        async with linked(server, password_file=password, connections_max=1) as link:
+            with pytest.raises(RedisRefusedError, match="No such file"):
+                await link.call("PING")
+            password.write_bytes(b"\xef\xbb\xbfright\r\n")
+            assert await link.call("PING") == b"PONG"
+
+
 async def test_tls_checks_the_certificate(tmp_path: Path):
     """Over TLS the server must show a certificate of the authority that the settings name."""
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")

@@ -66,6 +66,12 @@ def faults(settings: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
+def warnings(settings: dict[str, Any]) -> list[str]:
+    """Return what a configuration without faults warns of."""
+    loaded = LoadedSettings(settings=Settings(**settings), origins={})
+    return list(read_configuration(loaded, hub_id="gw").warnings)
+
+
 @dataclass
 class Files:
     """Good files and bad ones."""
@@ -153,6 +159,36 @@ def test_secrets_are_checked_for_each_section(
     assert word in reason
     file.write_bytes(b"secret\n")
     assert faults(SECRET_USERS[setting](file)) == []
+
+
+@pytest.mark.parametrize("setting", SECRET_USERS)
+def test_exposed_secrets_are_warned_of(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the service manager handed them over."""
+    file = tmp_path / "secret"
+    file.write_text("secret")
+    file.chmod(0o604)
+    settings = SECRET_USERS[setting](file)
+    (warning,) = warnings(settings)
+    assert warning.startswith(f"{setting}: every user")
+    assert warning.endswith(f"chmod 600 {file}")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert warnings(settings) == []
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    file.chmod(0o640)
+    assert warnings(settings) == []
+
+
+@pytest.mark.parametrize("section", TLS_USERS)
+def test_exposed_keys_are_warned_of(section: str, files: Files, tmp_path: Path) -> None:
+    """Likewise; a certificate is for everybody."""
+    key = tmp_path / "key"
+    key.write_bytes(files.key.read_bytes())
+    key.chmod(0o644)
+    named = {"certificate_file": files.certificate, "key_file": key}
+    (warning,) = warnings(TLS_USERS[section](named))
+    assert warning.startswith(f"{section}.key_file: every user")
 
 
 @pytest.mark.parametrize(
