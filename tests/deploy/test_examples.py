@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgehub.cli.identity import identity
+from tests.support.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,11 @@ CREDENTIAL = "credential:"
 def test_an_example_has_no_faults(folder: Path, tmp_path: Path) -> None:
     """`edgehub config validate` where all credentials and an identity are there."""
     document = tomllib.loads((folder / "edgehub.toml").read_text("utf-8"))
-    for name in _credentials(document):
-        (tmp_path / name).write_text("secret", "utf-8")
+    certificate, key = Authority(tmp_path).client("gateway")
+    for name, kind in _credentials(document):
+        files = {"certificate_file": certificate, "key_file": key}
+        text = files[kind].read_text("utf-8") if kind in files else "secret"
+        (tmp_path / name).write_text(text, "utf-8")
     identities = tmp_path / "identities"
     CliRunner().invoke(identity, ["add", "pump-7", "--file", str(identities)], input="secret\n")
     environment = {
@@ -57,10 +61,11 @@ def test_no_example_holds_a_secret() -> None:
     assert sum(len(list(_credentials(document))) for document in documents) >= len(documents) - 1
 
 
-def _credentials(section: dict[str, Any]) -> Iterator[str]:
+def _credentials(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each credential, and the setting that names it."""
     for key, value in section.items():
         if isinstance(value, dict):
             yield from _credentials(value)
         elif key.endswith(("password_file", "token_file", "key_file", "certificate_file")):
             assert value.startswith(CREDENTIAL), key
-            yield value.removeprefix(CREDENTIAL)
+            yield value.removeprefix(CREDENTIAL), key
