@@ -17,6 +17,7 @@ from edgehub.errors import ConfigError, ManifestError
 from edgehub.forecast.forecast import Present, difference_document, manifest_document
 from edgehub.forecast.room import Room
 from edgehub.operating.commands import NAMES
+from edgehub.operating.sessions import SessionCommands
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.message_form import read_message
 from edgehub.storing import store_caps
@@ -54,6 +55,7 @@ class Commands:
             "manifest diff": self._difference,
             "route explain": self._explain,
             **{name: partial(self._parts.operating.call, name) for name in NAMES},
+            **SessionCommands(self._parts.listener).table(),
         }
         for assembly in self._parts.assemblies:
             table.update(assembly.commands())

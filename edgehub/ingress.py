@@ -146,6 +146,7 @@ def _build_space(settings: Settings, parts: IngressParts) -> LocalSpace:
         LocalTable(parts.store, parts.clock, linger_ms=settings.store.commit_linger_ms),
         parts.clock,
         hub_id=parts.hub_id,
+        known=parts.identities,
     )
     parts.store.count_beside(lambda: space.kept_bytes)
     return space

@@ -47,6 +47,7 @@ class Overview:
         pending = parts.reloader.needs_restart
         settings = parts.reloader.configuration.settings
         store = parts.store.statistics()
+        mqtt = parts.listener.statistics()
         return {
             "hub_id": parts.hub_id,
             "version": edgehub.__version__,
@@ -58,6 +59,7 @@ class Overview:
                 *status.store_warnings(store),
                 *status.parked_warnings(endpoints),
                 *status.window_warnings(endpoints, store.clock),
+                *status.bound_warnings(mqtt.bounds),
                 *status.warnings(
                     parts.egress.orphans(),
                     [*map(str, pending), *map(str, manifest.warnings)],
@@ -74,7 +76,7 @@ class Overview:
             "needs_restart": [entry.key for entry in pending],
             "routes": len(manifest.routes),
             "unrouted": parts.router.unrouted_total,
-            "mqtt": asdict(parts.listener.statistics()),
+            "mqtt": asdict(mqtt),
             "http": None if parts.http is None else asdict(parts.http.statistics()),
             "store": asdict(store),
             "written": status.written_document(parts.store.queues()),

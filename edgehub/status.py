@@ -18,6 +18,7 @@ from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from edgehub.heads.mqtt.bounds import BoundStatistics
     from edgehub.pump.lane import Lane
     from edgehub.pump.pump import Pump
     from edgehub.store import Damage, LimitStatistics, StoreStatistics
@@ -122,6 +123,9 @@ def summary(
     return f"delivering, {waiting} waiting"
 
 
+NEARLY: Final = 0.9
+"""Part of a bound from which on there is a warning."""
+
 MISSING_TEXTS: Final[Mapping[str, str]] = {
     "file": "the database file of an earlier start was gone, empty or replaced: what waited in it "
     "is lost; a restart ends this warning",
@@ -167,6 +171,21 @@ def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatisti
         for endpoint in endpoints
         if endpoint["keeps_windows"] is False
     ]
+
+
+def bound_warnings(bounds: Iterable[BoundStatistics]) -> list[str]:
+    """List the bounds that MQTT clients share of which nine tenths are used."""
+    found = []
+    for bound in bounds:
+        setting = f" ({bound.setting})" if bound.setting else ""
+        if bound.used >= NEARLY * bound.limit:
+            found.append(f"MQTT: {bound.used} of {bound.limit} {bound.name} are in use{setting}")
+        elif bound.anonymous >= NEARLY * bound.anonymous_limit:
+            found.append(
+                f"MQTT: {bound.anonymous} of {bound.anonymous_limit} {bound.name} that anonymous"
+                f" clients may have are in use{setting}"
+            )
+    return found
 
 
 def limit_text(reached: LimitStatistics) -> str:

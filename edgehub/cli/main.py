@@ -40,6 +40,7 @@ _COMMANDS: Final = {
     "journal": ("edgehub.cli.journal", "journal"),
     "entity": ("edgehub.cli.entity", "entity"),
     "device": ("edgehub.cli.device", "device"),
+    "session": ("edgehub.cli.session", "session"),
     "affinity": ("edgehub.cli.affinity", "affinity"),
     "report": ("edgehub.cli.report", "report"),
     "selftest": ("edgehub.cli.selftest", "selftest"),

@@ -107,7 +107,7 @@ CREATE TABLE session (
   client_id     TEXT PRIMARY KEY,
   subscriptions BLOB NOT NULL,             -- JSON object: topic filter -> options, granted QoS
   expiry_s      INTEGER,                   -- lasts so long without its client; NULL = for ever
-  expires_ms    INTEGER                    -- hub time; NULL = does not end, or its client is here
+  expires_ms    INTEGER                    -- hub time at which its client left, plus expiry_s; NULL = it is connected
 ) STRICT, WITHOUT ROWID;
 
 -- The last message of each topic of the local topic space that was published to be kept.

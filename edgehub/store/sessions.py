@@ -1,8 +1,9 @@
 """Stored MQTT sessions: which client subscribes to what while it is away, and until when.
 
-Owns the table `session`. A change joins the next group commit. Invariant: a session that ends has
-its end in the table while its client is away; one without it had its client connected, or was left
-by a hub that stopped, and its time begins at the next start.
+Owns the table `session`. A change joins the next group commit. Invariant: the table has the time at
+which the client of a session left plus `expiry_s`, that is its end where it has one; a session
+without that time had its client connected, or was left by a hub that stopped, and its time begins
+at the next start. (Of a session without an end the time stays when its client comes back.)
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class StoredSession:
     Attributes:
         subscriptions: Subscription options by topic filter; the granted QoS in the lowest bits.
         expiry_s: Seconds that it lasts while its client is away, None = for ever.
-        left_s: What is left of them, None = it does not end, or its time has not begun.
+        absent_s: Seconds since its client left, None = it was connected when the hub stopped.
     """
 
     subscriptions: Mapping[str, int]
     expiry_s: int | None = None
-    left_s: float | None = None
+    absent_s: float | None = None
 
 
 class SessionTable:
@@ -56,7 +57,7 @@ class SessionTable:
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),
                 expiry_s=expiry_s,
-                left_s=None if expires_ms is None else (expires_ms - now_ms) / _MS_PER_S,
+                absent_s=_absent_s(now_ms, expiry_s, expires_ms),
             )
             for client_id, subscriptions, expiry_s, expires_ms in records
         }
@@ -79,8 +80,8 @@ class SessionTable:
         """
         packed = orjson.dumps(dict(subscriptions))
         expires_ms = None
-        if is_away and expiry_s is not None:
-            expires_ms = self._store.hub_time.now_ms() + expiry_s * _MS_PER_S
+        if is_away:
+            expires_ms = self._store.hub_time.now_ms() + (expiry_s or 0) * _MS_PER_S
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -98,3 +99,9 @@ class SessionTable:
             connection.execute("DELETE FROM session WHERE client_id = ?", (client_id,))
 
         await self._store.transact(write)
+
+
+def _absent_s(now_ms: int, expiry_s: int | None, expires_ms: int | None) -> float | None:
+    if expires_ms is None:
+        return None
+    return (now_ms - expires_ms) / _MS_PER_S + (expiry_s or 0)

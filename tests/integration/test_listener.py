@@ -367,13 +367,16 @@ async def test_too_many_clients():
 
 
 async def test_too_many_connections():
-    """Connections that never sign in are bounded too."""
+    """Of connections that never sign in the oldest gives way, so they keep no client out."""
     async with running(clients_max=1) as bench:
         idle = [await RawClient.open(bench.port) for _ in range(2)]
-        late = await RawClient.open(bench.port)
-        assert await late.closed()
-        assert bench.ended() == {"too_many": 1}
-        for each in (*idle, late):
+        late = await RawClient.signed_in(bench.port)
+        assert await idle[0].closed()
+        more = await RawClient.open(bench.port)
+        assert await idle[1].closed()
+        await late.pong()
+        assert bench.ended() == {"too_many": 2}
+        for each in (*idle, late, more):
             await each.close()
 
 

@@ -76,7 +76,7 @@ async def test_a_session_for_ever():
         assert info.session_expiry_s is None
         await leave(client)
         await clock.advance(10**7)
-        assert bench.sessions.expiries == {"dev1": (None, False)}
+        assert bench.sessions.expiries == {"dev1": (None, True)}
         assert await returned(bench, expiry=NEVER)
 
 
@@ -120,7 +120,7 @@ async def test_a_restart_of_the_hub():
         "here": (60, False),
         "ever": (None, False),
     }
-    sessions.left_s = {"over": -1.0, "short": 5.0, "long": 500.0}
+    sessions.absent_s = {"over": 61.0, "short": 55.0, "long": 100.0}
     async with running(clock=clock, sessions=sessions) as bench:
         await (await Client5.signed_in(bench.port)).close()
         await sessions.settled()

@@ -97,8 +97,8 @@ async def test_sessions_are_stored_replaced_and_forgotten(tmp_path: Path) -> Non
         assert sessions == {"c1": StoredSession(subscriptions={"cmd/#": 1, "ünï/+": 0})}
 
 
-async def test_what_is_left_of_a_session(tmp_path: Path) -> None:
-    """The time of a session runs while its client is away, over a restart of the hub."""
+async def test_how_long_the_client_of_a_session_is_absent(tmp_path: Path) -> None:
+    """The time that a client is absent counts on over a restart of the hub."""
     path = tmp_path / "queue.db"
     async with running(path) as hub:
         table = SessionTable(hub.store)
@@ -107,13 +107,14 @@ async def test_what_is_left_of_a_session(tmp_path: Path) -> None:
         await table.save("back", {}, expiry_s=5, is_away=True)
         await table.save("back", {}, expiry_s=5)
         await table.save("over", {}, expiry_s=5, is_away=True)
+        await table.save("endless", {}, is_away=True)
         await hub.clock.advance(60)
     async with running(path, clock=hub.clock) as hub:
         sessions = await SessionTable(hub.store).load()
         assert sessions["here"] == StoredSession(subscriptions={}, expiry_s=600)
         assert sessions["back"] == StoredSession(subscriptions={}, expiry_s=5)
-        left_s = {name: session.left_s for name, session in sessions.items() if session.left_s}
-        assert left_s == {"away": pytest.approx(540, abs=1), "over": pytest.approx(-55, abs=1)}
+        absent_s = {name: each.absent_s for name, each in sessions.items() if each.absent_s}
+        assert absent_s == {name: pytest.approx(60, abs=1) for name in ("away", "over", "endless")}
 
 
 async def test_operation_joins_the_transaction_of_what_was_appended(tmp_path: Path) -> None:

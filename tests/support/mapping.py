@@ -211,6 +211,7 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
         LocalTable(store, clock),
         clock,
         hub_id="hub",
+        known={},
     )
     mapping = Mapping(
         settings,

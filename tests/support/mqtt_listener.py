@@ -77,7 +77,7 @@ class MemorySessions:
     def __init__(self) -> None:
         self.table: dict[str, dict[str, int]] = {}
         self.expiries: dict[str, tuple[int | None, bool]] = {}
-        self.left_s: dict[str, float] = {}
+        self.absent_s: dict[str, float] = {}
         self.failing = False
         self._writing = 0
         self._written = asyncio.Event()
@@ -91,7 +91,7 @@ class MemorySessions:
             client_id: StoredSession(
                 subscriptions=dict(filters),
                 expiry_s=self.expiries.get(client_id, (None, False))[0],
-                left_s=self.left_s.get(client_id),
+                absent_s=self.absent_s.get(client_id),
             )
             for client_id, filters in self.table.items()
         }
@@ -226,7 +226,7 @@ class MemoryLocal:
 
 def a_space(clock: Clock) -> LocalSpace:
     """Build a local topic space in memory."""
-    return LocalSpace(LocalOptions(), MemoryLocal(clock), clock, hub_id=HUB_ID)
+    return LocalSpace(LocalOptions(), MemoryLocal(clock), clock, hub_id=HUB_ID, known={})
 
 
 class _Collected:
@@ -322,7 +322,13 @@ async def running(
         submit=parts["router"].submit,
         offer=parts["router"].submit,
         sessions=parts["sessions"],
-        space=LocalSpace(local_options or LocalOptions(), parts["local"], clock, hub_id=HUB_ID),
+        space=LocalSpace(
+            local_options or LocalOptions(),
+            parts["local"],
+            clock,
+            hub_id=HUB_ID,
+            known=parts["identities"],
+        ),
         identities=parts["identities"],
         device_bound_interest=parts["interest"],
         link_up=lambda: parts["link"]["up"],

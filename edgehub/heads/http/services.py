@@ -73,7 +73,9 @@ class Services:
         self.counters = Counters()
         self.log = LogLimit(clock)
         self.backlog = Backlog(
-            bytes_max=options.waiting_bytes_max, connection_bytes_max=options.waiting_bytes_max
+            bytes_max=options.waiting_bytes_max,
+            connection_bytes_max=options.waiting_bytes_max,
+            known=identities,
         )
         self.anonymous = False
         self.draining = False
@@ -85,7 +87,7 @@ class Services:
     @property
     def waiting_bytes(self) -> int:
         """Give the bytes of requests that are being read or committed."""
-        return self.backlog.bytes + self.reading_bytes
+        return self.backlog.used + self.reading_bytes
 
     def release(self, request: Request) -> None:
         """Let go of what is held of a body; harmless when that was done."""

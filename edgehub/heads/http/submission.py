@@ -56,7 +56,7 @@ class Submission:
         """Hand the messages in; gives whether all are settled already."""
         for index, message in enumerate(self._messages):
             self._left += 1
-            self._backlog.bytes += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self._backlog.identified.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
             submit(message, self._settle, index)
             if self.refused is not None:
                 # What follows would leave a hole; what is before it cannot be taken back.
@@ -66,7 +66,7 @@ class Submission:
 
     def _settle(self, index: int, refusal: Refusal | None) -> None:
         backlog = self._backlog
-        backlog.bytes -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
+        backlog.identified.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
         self._left -= 1
         if refusal is None:
             self.stored += 1

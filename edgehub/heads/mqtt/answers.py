@@ -46,6 +46,8 @@ _GOODBYES: Final = {
     ),
     CloseReason.REVOKED: (ReasonCode.ADMINISTRATIVE_ACTION, "the identity has changed"),
     CloseReason.STORE_FAILED: (ReasonCode.UNSPECIFIED_ERROR, "the session cannot be stored"),
+    CloseReason.ENDED: (ReasonCode.ADMINISTRATIVE_ACTION, "the session was ended"),
+    CloseReason.TOO_MANY: (ReasonCode.QUOTA_EXCEEDED, "too many clients"),
     CloseReason.HUB_CLOSED: (ReasonCode.SERVER_SHUTTING_DOWN, "the hub shuts down"),
 }
 

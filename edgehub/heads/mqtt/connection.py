@@ -120,13 +120,22 @@ class Connection(asyncio.Protocol):
         self._wire.attach(transport, write_buffer_bytes_max=options.write_buffer_bytes_max)
         services.connections.add(self)
         context.counters.accepted_total += 1
-        if len(services.connections) > 2 * options.clients_max or context.draining:
-            self._leave(CloseReason.TOO_MANY)
-            self._wire.abort()
+        is_crowded = len(services.connections) > 2 * options.clients_max
+        if context.draining or (is_crowded and not services.silent):
+            self.refuse()
             return
+        if is_crowded:
+            # Connections that send nothing must not keep out clients that do.
+            next(iter(services.silent)).refuse()
+        services.silent[self] = None
         self._timer = context.clock.call_later(
             options.connect_timeout_s, lambda: self.close(CloseReason.CONNECT_TIMEOUT)
         )
+
+    def refuse(self) -> None:
+        """Give up the connection: there are too many."""
+        self._leave(CloseReason.TOO_MANY)
+        self._wire.abort()
 
     def data_received(self, data: bytes) -> None:
         """Decode and act; what that causes is written once at the end."""
@@ -327,6 +336,7 @@ class Connection(asyncio.Protocol):
             connect = packets.pop(0)
             assert isinstance(connect, Connect)
             self._state = State.SIGNING_IN
+            self._services.silent.pop(self, None)
             self._wire.pause(SIGNING_IN)
             self._task = self._services.spawn(self._sign_in(connect), "mqtt[sign-in]")
         self._held += packets
@@ -345,6 +355,7 @@ class Connection(asyncio.Protocol):
                 connect,
                 services.identities,
                 anonymous=services.anonymous,
+                hub_id=services.space.hub_id,
                 certified=self._wire.certified,
             )
             if self._state is State.SIGNING_IN:
@@ -470,9 +481,8 @@ class Connection(asyncio.Protocol):
         ingress = self._ingress
         if self._state is State.CLOSED or ingress is None or not ingress.may_resume:
             return
-        backlog = self._context.backlog
-        if backlog.is_full:
-            backlog.wait(self._resume_if_settled)
+        if ingress.held.is_full:
+            self._context.backlog.wait(ingress.held, self._resume_if_settled)
         else:
             self._resume(BACKLOG)
 
@@ -480,6 +490,7 @@ class Connection(asyncio.Protocol):
         if self._state is State.CLOSED:
             return
         self._state = State.CLOSED
+        self._services.silent.pop(self, None)
         context = self._context
         context.counters.closed[reason] += 1
         for timer in (self._timer, self._limit_timer):

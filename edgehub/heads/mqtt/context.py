@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.heads.mqtt.statistics import Counters, DropReason
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
-from edgehub.heads.mqtt.will import will_bytes
+from edgehub.heads.mqtt.will import sender_of, will_bytes
 from edgehub.local_message import LocalMessage
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.heads.head import Refused, Submit
+    from edgehub.heads.mqtt.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.message_properties import MessageProperties
     from edgehub.heads.mqtt.options import ListenerOptions
@@ -67,6 +69,7 @@ class ListenerContext:
         link_up: Callable[[], bool],
         space: LocalSpace,
         refused: Refused,
+        known: KnownIds,
     ) -> None:
         self.options = options
         self.clock = clock
@@ -79,6 +82,7 @@ class ListenerContext:
         self.backlog = Backlog(
             bytes_max=options.unacknowledged_bytes_max,
             connection_bytes_max=options.connection_bytes_max,
+            known=known,
         )
         self.topics: dict[bytes, EventsTopic] = {}
         # Property blocks of MQTT 5, filled and bounded by the decoders.
@@ -136,11 +140,13 @@ class ListenerContext:
             return
         self.counters.wills_total += 1
         size = will_bytes(message)
-        self.backlog.bytes += size
+        held = self.backlog.of(sender_of(message))
+        held.used += size
+        settle = partial(self._will_settled, held)
         if isinstance(message, LocalMessage):
-            self.space.publish(message, self._will_settled, size)
+            self.space.publish(message, settle, size)
         else:
-            self.submit(message, self._will_settled, size)
+            self.submit(message, settle, size)
 
     def count_refused(self, refusal: Refusal) -> DropReason:
         """Count a message that was refused and will not come again."""
@@ -148,8 +154,8 @@ class ListenerContext:
         self.counters.dropped[reason] += 1
         return reason
 
-    def _will_settled(self, size: int, refusal: Refusal | None) -> None:
-        self.backlog.bytes -= size
+    def _will_settled(self, held: Usage, size: int, refusal: Refusal | None) -> None:
+        held.used -= size
         self.backlog.check()
         if refusal is not None:
             self.count_refused(refusal)

@@ -85,6 +85,9 @@ class Ingress:
         client: The signed-in client.
         peer: Its connection.
         local: Takes what is no topic of the dialect.
+
+    Attributes:
+        held: Where its unsettled bytes are counted.
     """
 
     __slots__ = (
@@ -112,6 +115,7 @@ class Ingress:
         "bytes",
         "client",
         "dropped",
+        "held",
         "received_total",
         "wake_bytes",
     )
@@ -134,6 +138,9 @@ class Ingress:
         self._publish_local = context.space.publish
         self._topics = context.topics
         self._backlog = context.backlog
+        self.held = (
+            context.backlog.anonymous if client.identity is None else context.backlog.identified
+        )
         self._counters = context.counters
         self._max = context.options.message_bytes_max
         # The read that crosses the bound still fits under it.
@@ -157,7 +164,7 @@ class Ingress:
         """Whether so much waits for its PUBACK that reading has to stop."""
         if not self._unacked:
             return False
-        return self.bytes >= self._bytes_max or self._backlog.is_full
+        return self.bytes >= self._bytes_max or self.held.is_full
 
     @property
     def may_resume(self) -> bool:
@@ -208,7 +215,7 @@ class Ingress:
         self._next = token + 1
         self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
         self.bytes += size
-        self._backlog.bytes += size
+        self.held.used += size
         if message is None:
             self._dropped(token)
         else:
@@ -239,7 +246,7 @@ class Ingress:
             size = entry >> _PACKET_ID_BITS
             if token in self._early:
                 self.bytes -= size
-                self._backlog.bytes -= size
+                self.held.used -= size
             else:
                 self._unsettled_sizes[token] = size
         self._first = _LEFT
@@ -252,7 +259,7 @@ class Ingress:
             self._first = token + 1
             size = entry >> _PACKET_ID_BITS
             self.bytes -= size
-            self._backlog.bytes -= size
+            self.held.used -= size
             if not self.acks:
                 self._peer.request_flush()
             self.acks.append(pack_puback(PUBACK_HEAD, entry & _PACKET_ID))
@@ -272,7 +279,7 @@ class Ingress:
         if self._first == _LEFT:
             size = self._unsettled_sizes.pop(token, 0)
             self.bytes -= size
-            self._backlog.bytes -= size
+            self.held.used -= size
             self._backlog.check()
             return
         if refusal in _FINAL:
@@ -295,7 +302,7 @@ class Ingress:
             self._first = token + 1
             size = entry >> _PACKET_ID_BITS
             self.bytes -= size
-            self._backlog.bytes -= size
+            self.held.used -= size
             if not self.acks:
                 self._peer.request_flush()
             self.acks.append(self._answer(token, entry & _PACKET_ID))
@@ -304,7 +311,7 @@ class Ingress:
         context = self._context
         if self._holding is not None:
             self._drop(self._holding, packet)
-        elif self.bytes >= self._bytes_max or self._backlog.is_full:
+        elif self.bytes >= self._bytes_max or self.held.is_full:
             self._drop(DropReason.QOS0_BACKLOG, packet)
         else:
             message = self._careful(packet)
@@ -313,22 +320,22 @@ class Ingress:
             size = _size(packet, message)
             if isinstance(message, LocalMessage):
                 self.bytes += size
-                self._backlog.bytes += size
+                self.held.used += size
                 self._publish_local(message, self._on_settled_qos0, size)
             elif isinstance(message, Batch):
                 self.bytes += size
-                self._backlog.bytes += size
+                self.held.used += size
                 message.submit(self._submit, self._on_settled_qos0, size)
             elif not context.takes_qos0():
                 self._drop(DropReason.QOS0_OFFLINE, packet)
             else:
                 self.bytes += size
-                self._backlog.bytes += size
+                self.held.used += size
                 self._submit(message, self._on_settled_qos0, size)
 
     def _settled_qos0(self, size: int, refusal: Refusal | None) -> None:
         self.bytes -= size
-        self._backlog.bytes -= size
+        self.held.used -= size
         self._backlog.check()
         if self.bytes <= self.wake_bytes:
             self._peer.request_flush()

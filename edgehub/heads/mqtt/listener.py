@@ -8,8 +8,8 @@ taken, and every message taken before is acknowledged or left to come again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -88,9 +88,9 @@ class MqttListener:
         self._hub_id = hub_id
         self._tls = tls
         self._handshakes_refused = 0
-        self._context = ListenerContext(options, clock, submit, link_up, space, refused)
+        self._context = ListenerContext(options, clock, submit, link_up, space, refused, identities)
         self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
-        wills = PendingWills(clock, self._submit_will)
+        wills = PendingWills(clock, self._submit_will, identities)
         stored: Sessions[Connection] = Sessions(
             sessions,
             clock=clock,
@@ -98,8 +98,10 @@ class MqttListener:
             local=space,
             clients_max=options.clients_max,
             stored_max=options.stored_sessions_max,
+            known=identities,
             spawn=lambda write: self._spawn(write, "mqtt[session]"),
             begun=self._session_begun,
+            evicted=self._session_evicted,
         )
         self._services = Services(
             context=self._context,
@@ -111,6 +113,7 @@ class MqttListener:
             index=SubscriptionIndex(hub_id, device_bound_interest),
             anonymous=False,
             connections=set(),
+            silent={},
             spawn=self._spawn,
         )
         self._sockets: list[socket.socket] = []
@@ -163,7 +166,7 @@ class MqttListener:
             addresses=[f"{host}:{port}" for host, port in self.addresses],
             tls_addresses=[f"{host}:{port}" for host, port in self.tls_addresses],
             anonymous=self._services.anonymous,
-            stored_sessions=self._services.sessions.stored,
+            stored_sessions=self._services.sessions.stored.used,
         )
 
     async def run(self) -> None:
@@ -224,7 +227,7 @@ class MqttListener:
             store_qos0=store_qos0,
         )
         self._context.options = self._options
-        self._services.sessions.clients_max = clients_max
+        self._services.sessions.clients.limit = clients_max
 
     def follow_routes(self, filters: Iterable[str]) -> None:
         """Hand local messages that these filters take to the router, and no others."""
@@ -252,6 +255,10 @@ class MqttListener:
             entry = identities.get(client.id)
             if entry != client.identity or (entry is not None and entry.disabled):
                 connection.close(CloseReason.REVOKED)
+        self._services.sessions.recount()
+        self._services.space.recount()
+        for connection in self._services.sessions.excess():
+            connection.close(CloseReason.TOO_MANY)
 
     # Deliveries; see `edgehub.endpoints.module_input.ModuleSessions`.
 
@@ -317,15 +324,47 @@ class MqttListener:
         infos = (connection.info() for connection in self._services.sessions)
         return [info for info in infos if info is not None]
 
+    def session_documents(self, after: str, limit: int) -> list[dict[str, Any]]:
+        """Describe up to `limit` sessions behind a client id, in the order of their ids."""
+        sessions, space = self._services.sessions, self._services.space
+        documents = []
+        for client_id in sessions.page(after, limit):
+            document = asdict(sessions.info(client_id))
+            connection = sessions.get(client_id)
+            client = None if connection is None else connection.info()
+            if client is not None:
+                document["subscriptions"] = len(client.subscriptions)
+            messages, size = space.waiting(client_id)
+            documents.append({**document, "waiting": messages, "waiting_bytes": size})
+        return documents
+
+    async def end_session(self, client_id: str) -> bool:
+        """Close a client and end its session; returns whether there was one, once that is durable.
+
+        Raises:
+            StoreError: If it could not be written.
+        """
+        return await self._services.sessions.end(client_id)
+
     def statistics(self) -> ListenerStatistics:
         """Give the counts of this moment."""
         counters = self._context.counters
-        clients = list(self._services.sessions)
+        sessions = self._services.sessions
+        clients = list(sessions)
+        bounds = (
+            sessions.clients,
+            sessions.stored,
+            self._context.backlog,
+            self._services.wills.bound,
+            *self._services.space.bounds,
+        )
         return ListenerStatistics(
             connections=len(self._services.connections),
             clients=len(clients),
             paused=sum(1 for connection in clients if connection.pauses),
-            stored_sessions=self._services.sessions.stored,
+            stored_sessions=sessions.stored.used,
+            sessions_evicted_total=counters.sessions_evicted_total,
+            bounds=[bound.statistics() for bound in bounds],
             accepted_total=counters.accepted_total,
             handshakes_refused_total=self._handshakes_refused
             + (0 if self._tls is None else self._tls.refused_total),
@@ -336,7 +375,7 @@ class MqttListener:
             dropped={reason.value: count for reason, count in counters.dropped.items()},
             closed={reason.value: count for reason, count in counters.closed.items()},
             refused_connects=dict(counters.refused_connects),
-            unacknowledged_bytes=self._context.backlog.bytes,
+            unacknowledged_bytes=self._context.backlog.used,
             local=self._services.space.statistics(),
         )
 
@@ -391,6 +430,12 @@ class MqttListener:
         # Nobody waits for this: the client is connected, and its next SUBSCRIBE stores it again.
         if error is not None:
             self._context.log.warning("mqtt.session_not_stored", reason=str(error))
+
+    def _session_evicted(self, client_id: str, absent_s: float) -> None:
+        self._context.counters.sessions_evicted_total += 1
+        self._context.log.warning(
+            "mqtt.session_evicted", client_id=client_id, absent_s=round(absent_s)
+        )
 
     def _stop_accepting(self) -> None:
         for server in (*self._servers, *self._tls_servers):

@@ -26,6 +26,7 @@ class Services:
     Attributes:
         anonymous: Whether clients without a password are let in.
         connections: All connections, signed in or not.
+        silent: Those that have sent no CONNECT yet, the oldest first.
         spawn: Runs a coroutine in the listener's task group.
     """
 
@@ -38,4 +39,5 @@ class Services:
     index: SubscriptionIndex[Connection]
     anonymous: bool
     connections: set[Connection]
+    silent: dict[Connection, None]
     spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]

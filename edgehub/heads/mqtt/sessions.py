@@ -1,13 +1,18 @@
 """Sessions by client id: who is connected, and what outlives a connection.
 
 Owns the connected clients, and the subscriptions of stored sessions and when they end; the table on
-disk follows them. Invariant: one connection per client id; the later one closes the earlier.
+disk follows them. Invariants: one connection per client id, the later one closes the earlier; where
+there is no room for another stored session, that of the anonymous client that is absent longest
+gives way.
 """
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.packets import ConnectCode
 from edgehub.heads.mqtt.session_writes import SessionWrites
 from edgehub.heads.mqtt.sign_in import SignInError
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.bounds import KnownIds
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.will import PendingWills
     from edgehub.store.sessions import StoredSession
@@ -68,21 +74,43 @@ class _Session:
     Attributes:
         subscriptions: Options by topic filter.
         expiry_s: Seconds that it lasts while its client is away, None = for ever.
-        timer: Ends it, None = its client is there, or it does not end.
-        is_away: Its client is not connected, and its time runs.
-        left_s: What is left of its time at the hub's start, None = it has not begun.
+        absent_s: How long its client had been absent at the hub's start, None = it was connected
+            when the hub stopped.
+        since_s: Since when its client is absent, on the monotonic clock, None = it is connected.
+        timer: Ends it, None = its client is connected, or it does not end.
     """
 
-    __slots__ = ("expiry_s", "is_away", "left_s", "subscriptions", "timer")
+    __slots__ = ("absent_s", "expiry_s", "since_s", "subscriptions", "timer")
 
     def __init__(
-        self, subscriptions: dict[str, int], expiry_s: int | None, left_s: float | None
+        self, subscriptions: dict[str, int], expiry_s: int | None, absent_s: float | None = None
     ) -> None:
         self.subscriptions = subscriptions
         self.expiry_s = expiry_s
-        self.left_s = left_s
-        self.is_away = False
+        self.absent_s = absent_s
+        self.since_s: float | None = None
         self.timer: TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """One session, connected or stored.
+
+    Attributes:
+        connected: Whether its client is connected.
+        stored: Whether it outlives the connection.
+        expiry_s: Seconds that it lasts while its client is absent, None = for ever.
+        absent_s: Seconds since its client left, None = it is connected.
+        subscriptions: Number of topic filters of a stored session.
+    """
+
+    client_id: str
+    anonymous: bool
+    connected: bool
+    stored: bool
+    expiry_s: int | None
+    absent_s: float | None
+    subscriptions: int
 
 
 class Sessions(Generic[C]):
@@ -95,14 +123,17 @@ class Sessions(Generic[C]):
         local: Told when a client leaves and when its session ends.
         clients_max: Most clients connected at once.
         stored_max: Most sessions that outlive their connection.
+        known: The identities in force.
         spawn: Runs a write to the store in the background.
         begun: Told when a session that began or ended is durable, or why it is not.
+        evicted: Called with the client whose session gave way, and seconds of its absence.
 
     Attributes:
-        clients_max: See above; may be changed.
+        clients: Bound of connected clients.
+        stored: Bound of stored sessions.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours and bounds, each by name
         self,
         store: SessionStore,
         *,
@@ -111,26 +142,32 @@ class Sessions(Generic[C]):
         local: Local,
         clients_max: int,
         stored_max: int,
+        known: KnownIds,
         spawn: Callable[[Coroutine[None, None, None]], object],
         begun: Done,
+        evicted: Callable[[str, float], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._wills = wills
         self._local = local
-        self.clients_max = clients_max
-        self._stored_max = stored_max
         self._begun = begun
+        self._evicted = evicted
         self._writes = SessionWrites(self._write_now, spawn)
         self._connected: dict[str, C] = {}
         self._stored: dict[str, _Session] = {}
+        # Stored sessions of anonymous clients that are absent, the longest absent first.
+        self._yielding: dict[str, None] = {}
+        self.clients = Bound("clients", clients_max, known, setting="mqtt.clients_max")
+        self.stored = Bound("stored sessions", stored_max, known)
 
     async def load(self) -> None:
         """Read the stored sessions, before the first client."""
         self._stored = {
-            client_id: _Session(dict(stored.subscriptions), stored.expiry_s, stored.left_s)
+            client_id: _Session(dict(stored.subscriptions), stored.expiry_s, stored.absent_s)
             for client_id, stored in (await self._store.load()).items()
         }
+        self.recount()
 
     def subscriptions(self) -> dict[str, Mapping[str, int]]:
         """Give the subscriptions of all stored sessions by client id."""
@@ -138,18 +175,33 @@ class Sessions(Generic[C]):
 
     def start(self) -> None:
         """Let the time of the sessions run; from here on sessions can be written."""
+        now_s = self._clock.monotonic()
         for client_id, session in list(self._stored.items()):
+            absent_s = session.absent_s or 0.0
+            session.since_s = now_s - absent_s
             if session.expiry_s is None:
                 continue
-            if session.left_s is None:
+            if session.absent_s is None:
                 # Its client was connected when the hub stopped.
-                session.is_away = True
                 self._changed(client_id)
-                self._end_after(client_id, session, session.expiry_s)
-            elif session.left_s <= 0:
+            if absent_s >= session.expiry_s:
                 self._end(client_id)
             else:
-                self._end_after(client_id, session, session.left_s)
+                self._end_after(client_id, session, session.expiry_s - absent_s)
+        self.recount()
+
+    def recount(self) -> None:
+        """Count sessions and clients by kind, after identities have changed."""
+        for bound, client_ids in ((self.clients, self._connected), (self.stored, self._stored)):
+            anonymous = sum(1 for client_id in client_ids if bound.is_anonymous(client_id))
+            bound.anonymous.used = anonymous
+            bound.identified.used = len(client_ids) - anonymous
+        absent = [
+            (session.since_s, client_id)
+            for client_id, session in self._stored.items()
+            if session.since_s is not None and self.stored.is_anonymous(client_id)
+        ]
+        self._yielding = {client_id: None for _, client_id in sorted(absent)}
 
     def close(self) -> None:
         """Stop their time; what is on disk says when they end."""
@@ -167,10 +219,52 @@ class Sessions(Generic[C]):
         """Give the connection of a client id."""
         return self._connected.get(client_id)
 
-    @property
-    def stored(self) -> int:
-        """Number of stored sessions."""
-        return len(self._stored)
+    def excess(self) -> list[C]:
+        """List the anonymous connections beyond what anonymous clients may have, newest first."""
+        more = self.clients.anonymous.used - self.clients.anonymous_limit
+        anonymous = [
+            connection
+            for client_id, connection in reversed(self._connected.items())
+            if self.clients.is_anonymous(client_id)
+        ]
+        return anonymous[: max(0, more)]
+
+    def page(self, after: str, limit: int) -> list[str]:
+        """List up to `limit` client ids behind `after`, in their order, connected or stored."""
+        client_ids = self._connected.keys() | self._stored.keys()
+        return heapq.nsmallest(limit, (each for each in client_ids if each > after))
+
+    def info(self, client_id: str) -> SessionInfo:
+        """Describe the session of a client that is connected or has a stored one."""
+        stored = self._stored.get(client_id)
+        since_s = None if stored is None else stored.since_s
+        return SessionInfo(
+            client_id=client_id,
+            anonymous=self.clients.is_anonymous(client_id),
+            connected=client_id in self._connected,
+            stored=stored is not None,
+            expiry_s=0 if stored is None else stored.expiry_s,
+            absent_s=None if since_s is None else self._clock.monotonic() - since_s,
+            subscriptions=0 if stored is None else len(stored.subscriptions),
+        )
+
+    async def end(self, client_id: str) -> bool:
+        """Close the connection of a client and end its session; done once that is durable.
+
+        Returns:
+            Whether there was either.
+
+        Raises:
+            StoreError: If it could not be written.
+        """
+        connection = self._connected.get(client_id)
+        if connection is not None:
+            connection.close(CloseReason.ENDED)
+        if client_id not in self._stored:
+            return connection is not None
+        self._end(client_id)
+        await self._write_now(client_id)
+        return True
 
     def admit(
         self, client_id: str, connection: C, *, clean: bool, expiry_s: int | None
@@ -190,14 +284,14 @@ class Sessions(Generic[C]):
             SignInError: If there are too many clients or stored sessions.
         """
         earlier = self._connected.get(client_id)
-        if earlier is None and len(self._connected) >= self.clients_max:
-            raise SignInError(ConnectCode.UNAVAILABLE, "too many clients; see mqtt.clients_max")
-        is_new = expiry_s != 0 and client_id not in self._stored
-        if is_new and len(self._stored) >= self._stored_max:
-            raise SignInError(ConnectCode.UNAVAILABLE, "too many stored sessions")
+        if earlier is None and not self.clients.of(client_id).has_room():
+            raise SignInError(ConnectCode.UNAVAILABLE, self._crowded(client_id))
+        if expiry_s != 0 and client_id not in self._stored:
+            self._make_room(client_id)
         if earlier is not None:
             earlier.close(CloseReason.TAKEN_OVER)
         self._connected[client_id] = connection
+        self.clients.of(client_id).used += 1
         if clean:
             self._wills.session_ended(client_id)
         else:
@@ -214,27 +308,30 @@ class Sessions(Generic[C]):
         """
         if self._connected.get(client_id) is not connection:
             return
-        del self._connected[client_id]
+        self._disconnected(client_id)
         self._local.left(client_id)
         session = self._stored.get(client_id)
         if session is None:
             self._local.ended(client_id)
             return
         if expiry_s == 0:
-            del self._stored[client_id]
+            self._forget(client_id)
             self._changed(client_id)
             self._local.ended(client_id)
-        elif expiry_s is not None or session.expiry_s is not None:
-            session.expiry_s = expiry_s
-            session.is_away = True
-            self._changed(client_id)
-            if expiry_s is not None:
-                self._end_after(client_id, session, expiry_s)
+            return
+        session.expiry_s = expiry_s
+        session.since_s = self._clock.monotonic()
+        if self.stored.is_anonymous(client_id):
+            self._yielding[client_id] = None
+        # Also of a session without an end: after a restart the order of absence still holds.
+        self._changed(client_id)
+        if expiry_s is not None:
+            self._end_after(client_id, session, expiry_s)
 
     def hub_leaves(self, client_id: str, connection: C) -> None:
         """Forget a connection that the hub itself ends; the next start counts the time anew."""
         if self._connected.get(client_id) is connection:
-            del self._connected[client_id]
+            self._disconnected(client_id)
 
     def save(self, client_id: str, done: Done, *, changed: bool) -> None:
         """Store what a client subscribes to now; `done` is told when that is durable.
@@ -249,16 +346,15 @@ class Sessions(Generic[C]):
     def _begin(
         self, client_id: str, *, clean: bool, expiry_s: int | None
     ) -> tuple[bool, dict[str, int]]:
-        stored = self._stored.pop(client_id, None)
-        if stored is not None and stored.timer is not None:
-            stored.timer.cancel()
+        stored = self._forget(client_id)
         is_present = stored is not None and not clean
         subscriptions = stored.subscriptions if stored is not None and not clean else {}
         if expiry_s == 0:
             if stored is not None:
                 self._changed(client_id)
             return is_present, subscriptions
-        self._stored[client_id] = _Session(subscriptions, expiry_s, None)
+        self._stored[client_id] = _Session(subscriptions, expiry_s)
+        self.stored.of(client_id).used += 1
         # A session without an end that goes on as it was needs no word on disk, so that thousands
         # of clients that come back after an outage do not wait for it.
         if not is_present or expiry_s is not None or (stored and stored.expiry_s is not None):
@@ -276,14 +372,44 @@ class Sessions(Generic[C]):
             client_id,
             dict(session.subscriptions),
             expiry_s=session.expiry_s,
-            is_away=session.is_away,
+            is_away=session.since_s is not None,
         )
 
     def _end_after(self, client_id: str, session: _Session, seconds: float) -> None:
         session.timer = self._clock.call_later(seconds, lambda: self._end(client_id))
 
+    def _disconnected(self, client_id: str) -> None:
+        del self._connected[client_id]
+        self.clients.of(client_id).used -= 1
+
+    def _forget(self, client_id: str) -> _Session | None:
+        session = self._stored.pop(client_id, None)
+        if session is not None:
+            self.stored.of(client_id).used -= 1
+            self._yielding.pop(client_id, None)
+            if session.timer is not None:
+                session.timer.cancel()
+        return session
+
+    def _make_room(self, client_id: str) -> None:
+        if self.stored.of(client_id).has_room():
+            return
+        oldest = next(iter(self._yielding), None)
+        if oldest is None:
+            raise SignInError(ConnectCode.UNAVAILABLE, "too many stored sessions")
+        since_s = self._stored[oldest].since_s
+        assert since_s is not None, oldest
+        self._end(oldest)
+        self._evicted(oldest, self._clock.monotonic() - since_s)
+
+    def _crowded(self, client_id: str) -> str:
+        kind = ""
+        if self.clients.is_anonymous(client_id) and self.clients.used < self.clients.limit:
+            kind = "anonymous "
+        return f"too many {kind}clients; see mqtt.clients_max"
+
     def _end(self, client_id: str) -> None:
-        del self._stored[client_id]
+        self._forget(client_id)
         self._changed(client_id)
         self._local.ended(client_id)
         self._wills.session_ended(client_id)

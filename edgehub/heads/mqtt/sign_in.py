@@ -112,6 +112,7 @@ async def sign_in(
     identities: Identities,
     *,
     anonymous: bool,
+    hub_id: str,
     certified: str | None = None,
 ) -> Client:
     """Decide on a CONNECT.
@@ -120,6 +121,7 @@ async def sign_in(
         connect: What the client sent.
         identities: Who may sign in with a password or a certificate.
         anonymous: Whether clients without a password are let in.
+        hub_id: The hub's own id, under which no anonymous client counts as the hub.
         certified: Common name of the client's certificate, None = it has none.
 
     Raises:
@@ -143,6 +145,9 @@ async def sign_in(
             raise SignInError(ConnectCode.NOT_AUTHORIZED, "the identity is disabled")
     elif not anonymous:
         wanted = "a password is needed" if certified is None else "certificate of no identity"
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
+    elif client_id == hub_id and len(identities):
+        wanted = "the hub's own id needs an identity"
         raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
     return Client(
         id=client_id,

@@ -7,8 +7,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from edgehub.heads.mqtt.bounds import BoundStatistics
     from edgehub.heads.mqtt.local.statistics import LocalStatistics
     from edgehub.heads.mqtt.packets import ConnectCode
 
@@ -56,6 +57,7 @@ class CloseReason(StrEnum):
     UNRESPONSIVE = "unresponsive"  # too many deliveries without PUBACK
     REVOKED = "revoked"  # its identity was removed, disabled or changed
     STORE_FAILED = "store_failed"  # its session could not be stored
+    ENDED = "ended"  # its session was ended by an operator
     TOO_MANY = "too_many"
     HUB_CLOSED = "hub_closed"
 
@@ -71,6 +73,7 @@ class Counters:
         "dropped",
         "received_total",
         "refused_connects",
+        "sessions_evicted_total",
         "wills_total",
     )
 
@@ -80,6 +83,7 @@ class Counters:
         self.acknowledged_total = 0
         self.delivered_total = 0
         self.wills_total = 0
+        self.sessions_evicted_total = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.closed = dict.fromkeys(CloseReason, 0)
         self.refused_connects: dict[str, int] = {}
@@ -103,6 +107,8 @@ class ListenerStatistics:
         clients: Connections that are signed in.
         paused: Clients that are not read at present.
         stored_sessions: Sessions that outlive their connection.
+        sessions_evicted_total: Stored sessions of anonymous clients that gave way to others.
+        bounds: What is used of the bounds that clients share.
         accepted_total: Connections accepted.
         handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
         received_total: PUBLISHes read.
@@ -120,6 +126,8 @@ class ListenerStatistics:
     clients: int
     paused: int
     stored_sessions: int
+    sessions_evicted_total: int
+    bounds: Sequence[BoundStatistics]
     accepted_total: int
     handshakes_refused_total: int
     received_total: int

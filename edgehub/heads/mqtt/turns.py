@@ -77,7 +77,7 @@ class Share:
             since_s = now_s - _ACTIVE_S
             self._active = sum(1 for each in self._neighbours if each.heard_s >= since_s)
             # The peak, as between two commits next to nothing is unsettled.
-            mean = self._backlog.bytes / max(1, self._active)
+            mean = self._backlog.used / max(1, self._active)
             self._mean_peak = max(mean, self._mean_peak * _PEAK_DECAY)
         return max(0, self._active - 1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
+from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.local.intake import local_message
 from edgehub.heads.mqtt.message_properties import MessageProperties
 from edgehub.heads.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.packets import Will
@@ -112,6 +114,11 @@ def will_bytes(message: Message | LocalMessage) -> int:
     return len(message.body) + properties + MESSAGE_OVERHEAD_BYTES
 
 
+def sender_of(message: Message | LocalMessage) -> str:
+    """Return the client id of the client that a will is of."""
+    return message.publisher if isinstance(message, LocalMessage) else message.sender
+
+
 def _refused(reason: str, code: ReasonCode) -> SignInError:
     return SignInError(ConnectCode.NOT_AUTHORIZED, reason, code)
 
@@ -122,25 +129,36 @@ class PendingWills:
     Args:
         clock: For their delays.
         submit: Hands a will on.
+        known: The identities in force.
+
+    Attributes:
+        bound: Bytes of those that wait.
     """
 
-    __slots__ = ("_bytes", "_clock", "_pending", "_submit")
+    __slots__ = ("_clock", "_pending", "_submit", "bound")
 
-    def __init__(self, clock: Clock, submit: Callable[[Message | LocalMessage], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        submit: Callable[[Message | LocalMessage], None],
+        known: KnownIds,
+    ) -> None:
         self._clock = clock
         self._submit = submit
-        self._pending: dict[str, tuple[Message | LocalMessage, TimerHandle]] = {}
-        self._bytes = 0
+        self._pending: dict[str, tuple[Message | LocalMessage, TimerHandle, Usage]] = {}
+        self.bound = Bound("bytes of delayed wills", PENDING_BYTES_MAX, known)
 
     def add(self, client_id: str, message: Message | LocalMessage, delay_s: float) -> None:
         """Submit a will after `delay_s`, at once if that is 0."""
-        if delay_s <= 0 or self._bytes + will_bytes(message) > PENDING_BYTES_MAX:
+        size = will_bytes(message)
+        usage = self.bound.of(client_id)
+        if delay_s <= 0 or not usage.has_room(size):
             self._submit(message)
             return
         self.session_ended(client_id)
         timer = self._clock.call_later(delay_s, lambda: self.session_ended(client_id))
-        self._pending[client_id] = message, timer
-        self._bytes += will_bytes(message)
+        self._pending[client_id] = message, timer, usage
+        usage.used += size
 
     def session_resumed(self, client_id: str) -> None:
         """The client is back: its will is void."""
@@ -161,7 +179,7 @@ class PendingWills:
         entry = self._pending.pop(client_id, None)
         if entry is None:
             return None
-        message, timer = entry
+        message, timer, usage = entry
         timer.cancel()
-        self._bytes -= will_bytes(message)
+        usage.used -= will_bytes(message)
         return message

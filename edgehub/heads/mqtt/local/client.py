@@ -75,7 +75,9 @@ class LocalClient:
             return ReasonCode.TOPIC_FILTER_INVALID
         if not self.rights.may_subscribe(topic_filter):
             return ReasonCode.NOT_AUTHORIZED
-        if topic_filter not in self._session.filters and not self._space.has_room(topic_filter):
+        if topic_filter not in self._session.filters and not self._session.can_subscribe(
+            topic_filter
+        ):
             return ReasonCode.QUOTA_EXCEEDED
         return None
 

@@ -9,6 +9,7 @@ from edgehub.heads.mqtt.local.statistics import LocalCounters
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
+    from edgehub.heads.mqtt.bounds import Bound
     from edgehub.heads.mqtt.local.filter_tree import FilterTree
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.retained import RetainedMessages
@@ -57,8 +58,8 @@ class LocalContext:
 
     Attributes:
         queued: Messages that wait for clients or their PUBACK.
-        queued_bytes: Their bytes; a message counts for each client that it waits for.
-        subscription_bytes: What the subscriptions take in memory.
+        queued_bytes: Bound of their bytes; a message counts for each client that it waits for.
+        subscription_bytes: Bound of what the subscriptions take in memory.
     """
 
     options: LocalOptions
@@ -66,8 +67,8 @@ class LocalContext:
     store: LocalStore
     tree: FilterTree[LocalSession]
     retained: RetainedMessages
+    queued_bytes: Bound
+    subscription_bytes: Bound
     log: LogLimit
     counters: LocalCounters = field(default_factory=LocalCounters)
     queued: int = 0
-    queued_bytes: int = 0
-    subscription_bytes: int = 0

@@ -1,16 +1,20 @@
 """Which clients are connected, as retained messages of the hub.
 
-Owns the topics `$edge/clients/<client id>/connected`, with the payload 1 or 0. Invariant: of the
-clients that went, those with a stored session and the last `DEPARTED_MAX` others are remembered, so
-that inventing ids fills nothing.
+Owns the topics `$edge/clients/<client id>/connected`, with the payload 1 or 0. Invariants: of the
+clients that left, those with a stored session and the last `DEPARTED_MAX` others are remembered, so
+that inventing ids fills nothing; while there are identities at most half of them are anonymous.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
+from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.local.options import DEPARTED_MAX, HUB_TOPICS
+
+if TYPE_CHECKING:
+    from edgehub.heads.mqtt.bounds import KnownIds, Usage
 
 # Everything that ids may hold, but for what would be another level or could be taken for an escape.
 _SAFE: Final = "-._~!*'(),:=@$?"
@@ -32,15 +36,16 @@ class Space(Protocol):
 class Presence:
     """Announces who comes and goes."""
 
-    __slots__ = ("_departed", "_space")
+    __slots__ = ("_bound", "_departed", "_space")
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, known: KnownIds) -> None:
         self._space = space
-        self._departed: dict[str, None] = {}
+        self._bound = Bound("clients that left", DEPARTED_MAX, known)
+        self._departed: dict[str, Usage] = {}
 
     def connected(self, client_id: str) -> None:
         """A client is connected."""
-        self._departed.pop(client_id, None)
+        self._forget(client_id)
         self._space.announce(presence_topic(client_id), b"1")
 
     def left(self, client_id: str) -> None:
@@ -53,11 +58,18 @@ class Presence:
 
     def ended(self, client_id: str) -> None:
         """A client that went has no session any more."""
-        self._departed[client_id] = None
-        if len(self._departed) > DEPARTED_MAX:
-            oldest = next(iter(self._departed))
-            del self._departed[oldest]
+        self._forget(client_id)
+        usage = self._departed[client_id] = self._bound.of(client_id)
+        usage.used += 1
+        if usage.used > usage.limit:
+            oldest = next(each for each, other in self._departed.items() if other is usage)
+            self._forget(oldest)
             self._space.forget(presence_topic(oldest))
+
+    def _forget(self, client_id: str) -> None:
+        usage = self._departed.pop(client_id, None)
+        if usage is not None:
+            usage.used -= 1
 
 
 def presence_topic(client_id: str) -> str:

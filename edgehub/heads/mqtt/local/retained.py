@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
 from edgehub.message import NEVER_MS
 from edgehub.topic_filter import WILDCARDS, takes_levels
 
 if TYPE_CHECKING:
+    from edgehub.heads.mqtt.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import LocalMessage
 
@@ -23,21 +25,46 @@ class RetainedMessages:
 
     Args:
         options: Their bounds.
+        known: The identities in force.
+        hub_id: Publishes the hub's own messages.
 
     Attributes:
-        bytes: What those of clients count.
+        count: Bound of their number, those of the hub itself left out.
+        bytes: Bound of their bytes.
     """
 
-    __slots__ = ("_by_topic", "_earliest_ms", "_expiring", "_options", "_own", "bytes")
+    __slots__ = (
+        "_anonymous",
+        "_by_topic",
+        "_earliest_ms",
+        "_expiring",
+        "_hub_id",
+        "_own",
+        "bytes",
+        "count",
+    )
 
-    def __init__(self, options: LocalOptions) -> None:
-        self._options = options
+    def __init__(self, options: LocalOptions, known: KnownIds, *, hub_id: str) -> None:
+        self._hub_id = hub_id
         self._by_topic: dict[str, LocalMessage] = {}
+        # Topics of the messages that count as those of anonymous clients.
+        self._anonymous: set[str] = set()
         self._own: dict[str, LocalMessage] = {}
         self._expiring = 0
         # No message expires before; asked for each message that finds no room.
         self._earliest_ms = 0
-        self.bytes = 0
+        self.count = Bound(
+            "retained messages",
+            options.retained_max,
+            known,
+            setting="mqtt.local_retained_max",
+        )
+        self.bytes = Bound(
+            "bytes of retained messages",
+            options.retained_bytes_max,
+            known,
+            setting="mqtt.local_retained_bytes_max",
+        )
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -48,14 +75,16 @@ class RetainedMessages:
 
     def has_room(self, message: LocalMessage) -> bool:
         """Say whether a message may take its place."""
-        before = self._by_topic.get(message.topic)
         if not message.body:
             return True
-        options = self._options
-        if before is None and len(self._by_topic) >= options.retained_max:
-            return False
-        added = _size(message) - (0 if before is None else _size(before))
-        return self.bytes + added <= options.retained_bytes_max
+        before = self._by_topic.get(message.topic)
+        if before is not None:
+            self._add(before, -1)
+        count, size = self._usages(anonymous=self._is_anonymous(message))
+        has_room = count.has_room() and size.has_room(_size(message))
+        if before is not None:
+            self._add(before, 1)
+        return has_room
 
     def put(self, message: LocalMessage) -> bool:
         """Keep a message in place of the one before; an empty one clears the topic.
@@ -65,12 +94,15 @@ class RetainedMessages:
         """
         before = self._by_topic.pop(message.topic, None)
         if before is not None:
-            self.bytes -= _size(before)
+            self._add(before, -1)
+            self._anonymous.discard(message.topic)
             self._expiring -= before.expires_ms is not None
         if not message.body:
             return before is not None
         self._by_topic[message.topic] = message
-        self.bytes += _size(message)
+        if self._is_anonymous(message):
+            self._anonymous.add(message.topic)
+        self._add(message, 1)
         if message.expires_ms is not None:
             self._expiring += 1
             self._earliest_ms = min(self._earliest_ms, message.expires_ms)
@@ -83,6 +115,16 @@ class RetainedMessages:
     def forget_own(self, topic: str) -> None:
         """Let a message of the hub itself go."""
         self._own.pop(topic, None)
+
+    def recount(self) -> None:
+        """Count the messages by kind of client, after identities have changed."""
+        for message in self._by_topic.values():
+            self._add(message, -1)
+            if self._is_anonymous(message):
+                self._anonymous.add(message.topic)
+            else:
+                self._anonymous.discard(message.topic)
+            self._add(message, 1)
 
     def topics(self) -> list[str]:
         """List the topics of this moment."""
@@ -99,6 +141,20 @@ class RetainedMessages:
         }
         self._earliest_ms = min([ms for ms in expiries.values() if ms > now_ms], default=NEVER_MS)
         return [topic for topic, ms in expiries.items() if ms <= now_ms]
+
+    def _is_anonymous(self, message: LocalMessage) -> bool:
+        publisher = message.publisher
+        return publisher != self._hub_id and self.count.is_anonymous(publisher)
+
+    def _usages(self, *, anonymous: bool) -> tuple[Usage, Usage]:
+        if anonymous:
+            return self.count.anonymous, self.bytes.anonymous
+        return self.count.identified, self.bytes.identified
+
+    def _add(self, message: LocalMessage, sign: int) -> None:
+        count, size = self._usages(anonymous=message.topic in self._anonymous)
+        count.used += sign
+        size.used += sign * _size(message)
 
 
 class RetainedSearch:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from edgehub.clock import TimerHandle
+    from edgehub.heads.mqtt.bounds import Bound, Usage
     from edgehub.heads.mqtt.local.context import LocalContext
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.ticket import Ticket
@@ -97,6 +98,7 @@ class LocalSession:
 
     Attributes:
         durable: Whether it outlives the connection.
+        anonymous: Whether its client has no identity; parts of the hub count as if they had one.
         filters: Options by topic filter.
         bytes: What waits.
     """
@@ -110,14 +112,16 @@ class LocalSession:
         "_timer",
         "_unsent",
         "_wanted",
+        "anonymous",
         "bytes",
         "client_id",
         "durable",
         "filters",
     )
 
-    def __init__(self, client_id: str, context: LocalContext) -> None:
+    def __init__(self, client_id: str, context: LocalContext, *, anonymous: bool) -> None:
         self.client_id = client_id
+        self.anonymous = anonymous
         self.durable = False
         self.filters: dict[str, int] = {}
         self.bytes = 0
@@ -136,6 +140,30 @@ class LocalSession:
     def __len__(self) -> int:
         return len(self._entries)
 
+    # Bounds.
+
+    def can_subscribe(self, topic_filter: str) -> bool:
+        """Return whether another subscription fits into the bound of all of them."""
+        return self._usage(self._context.subscription_bytes).has_room(filter_cost(topic_filter))
+
+    def count_as(self, *, anonymous: bool) -> None:
+        """Count what the session uses as that of an anonymous client, or of an identity."""
+        if anonymous == self.anonymous:
+            return
+        context = self._context
+        used = {
+            context.queued_bytes: self.bytes,
+            context.subscription_bytes: sum(map(filter_cost, self.filters)),
+        }
+        for bound, number in used.items():
+            self._usage(bound).used -= number
+        self.anonymous = anonymous
+        for bound, number in used.items():
+            self._usage(bound).used += number
+
+    def _usage(self, bound: Bound) -> Usage:
+        return bound.anonymous if self.anonymous else bound.identified
+
     # Subscriptions.
 
     def subscribe(self, topic_filter: str, options: int) -> None:
@@ -145,7 +173,7 @@ class LocalSession:
         if known == options:
             return
         if known is None:
-            context.subscription_bytes += filter_cost(topic_filter)
+            self._usage(context.subscription_bytes).used += filter_cost(topic_filter)
         self.filters[topic_filter] = options
         context.tree.add(topic_filter, self, options)
 
@@ -154,7 +182,7 @@ class LocalSession:
         if self.filters.pop(topic_filter, None) is None:
             return
         context = self._context
-        context.subscription_bytes -= filter_cost(topic_filter)
+        self._usage(context.subscription_bytes).used -= filter_cost(topic_filter)
         context.tree.remove(topic_filter, self)
         self._forget_replay(topic_filter)
 
@@ -293,7 +321,7 @@ class LocalSession:
         size = message.size + MESSAGE_BYTES
         if len(self._entries) >= options.queue_max or self.bytes + size > options.queue_bytes_max:
             return LocalDrop.QUEUE_FULL
-        if context.queued_bytes + size > options.queues_bytes_max:
+        if not self._usage(context.queued_bytes).has_room(size):
             return LocalDrop.QUEUES_FULL
         return None
 
@@ -304,14 +332,14 @@ class LocalSession:
         self._first_expiry_ms = min(self._first_expiry_ms, _expiry_ms(entry))
         self.bytes += size
         self._context.queued += 1
-        self._context.queued_bytes += size
+        self._usage(self._context.queued_bytes).used += size
 
     def _remove(self, entry: Entry) -> None:
         size = entry.message.size + MESSAGE_BYTES
         del self._entries[entry]
         self.bytes -= size
         self._context.queued -= 1
-        self._context.queued_bytes -= size
+        self._usage(self._context.queued_bytes).used -= size
         self._take_off_disk(entry)
 
     def _take_off_disk(self, entry: Entry) -> None:

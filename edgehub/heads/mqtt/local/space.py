@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.fields import is_plain
 from edgehub.heads.mqtt.local.context import LocalContext
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
@@ -23,7 +24,7 @@ from edgehub.heads.mqtt.local.options import (
 )
 from edgehub.heads.mqtt.local.presence import Presence
 from edgehub.heads.mqtt.local.retained import RetainedMessages, RetainedSearch
-from edgehub.heads.mqtt.local.session import LocalSession, filter_cost
+from edgehub.heads.mqtt.local.session import LocalSession
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.heads.mqtt.log_limit import LogLimit
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.bounds import KnownIds
     from edgehub.heads.mqtt.local.context import LocalStore
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import Deliver, Settle
@@ -82,10 +84,17 @@ class LocalSpace:
         store: Its tables.
         clock: For timers.
         hub_id: Publishes the hub's own messages.
+        known: The identities in force.
     """
 
     def __init__(
-        self, options: LocalOptions, store: LocalStore, clock: Clock, *, hub_id: str
+        self,
+        options: LocalOptions,
+        store: LocalStore,
+        clock: Clock,
+        *,
+        hub_id: str,
+        known: KnownIds,
     ) -> None:
         self.hub_id = hub_id
         self._filters = (*ALWAYS_LOCAL, *options.topics)
@@ -96,12 +105,20 @@ class LocalSpace:
             clock=clock,
             store=store,
             tree=FilterTree(),
-            retained=RetainedMessages(options),
+            retained=RetainedMessages(options, known, hub_id=hub_id),
+            queued_bytes=Bound(
+                "bytes that wait for local clients",
+                options.queues_bytes_max,
+                known,
+                setting="mqtt.local_queues_bytes_max",
+            ),
+            subscription_bytes=Bound("bytes of subscriptions", SUBSCRIPTION_BYTES_MAX, known),
             log=LogLimit(clock),
         )
         self._inner: FilterTree[InnerSubscription] = FilterTree()
         self._sessions: dict[str, LocalSession] = {}
-        self._presence = Presence(self)
+        self._carried: LocalSession | None = None
+        self._presence = Presence(self, known)
         self._timer: TimerHandle | None = None
 
     # Life cycle.
@@ -118,7 +135,7 @@ class LocalSpace:
         for message in contents.retained:
             context.retained.put(message)
         for client_id, subscriptions in sessions.items():
-            session = self._sessions[client_id] = LocalSession(client_id, context)
+            session = self._sessions[client_id] = self._session(client_id)
             session.durable = True
             for topic_filter, options in subscriptions.items():
                 if self.can_match(topic_filter):
@@ -180,11 +197,6 @@ class LocalSpace:
         if filter_fault(topic_filter):
             return False
         return any(overlaps(each, topic_filter) for each in self._readable)
-
-    def has_room(self, topic_filter: str) -> bool:
-        """Say whether another subscription fits into the bound of all of them."""
-        used = self._context.subscription_bytes
-        return used + filter_cost(topic_filter) <= SUBSCRIPTION_BYTES_MAX
 
     def retained(self, topic_filter: str) -> list[LocalMessage]:
         """List what is retained on the topics that a filter takes, in the order of its topics."""
@@ -269,7 +281,8 @@ class LocalSpace:
             client_id: One that no client can have.
             filters: Topics that it carries, but for messages that came by it.
         """
-        session = self._sessions[client_id] = LocalSession(client_id, self._context)
+        session = LocalSession(client_id, self._context, anonymous=False)
+        self._sessions[client_id] = self._carried = session
         session.durable = True
         for topic_filter in filters:
             session.subscribe(topic_filter, 1 | NO_LOCAL | RETAIN_AS_PUBLISHED)
@@ -289,7 +302,7 @@ class LocalSpace:
             self._end(client_id)
         session = self._sessions.get(client_id)
         if session is None:
-            session = self._sessions[client_id] = LocalSession(client_id, self._context)
+            session = self._sessions[client_id] = self._session(client_id)
         if not durable:
             session.keep_in_memory()
         session.durable = durable
@@ -308,18 +321,38 @@ class LocalSpace:
     @property
     def kept_bytes(self) -> int:
         """Bytes of messages that are retained or wait for clients, about as many as on disk."""
-        return self._context.retained.bytes + self._context.queued_bytes
+        return self._context.retained.bytes.used + self._context.queued_bytes.used
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """List the bounds that all clients share."""
+        context = self._context
+        retained = context.retained
+        return [retained.count, retained.bytes, context.queued_bytes, context.subscription_bytes]
+
+    def recount(self) -> None:
+        """Count by kind of client what each uses, after identities have changed."""
+        context = self._context
+        context.retained.recount()
+        for session in self._sessions.values():
+            if session is not self._carried:
+                session.count_as(anonymous=context.queued_bytes.is_anonymous(session.client_id))
+
+    def waiting(self, client_id: str) -> tuple[int, int]:
+        """Return how many messages wait for a client, and their bytes."""
+        session = self._sessions.get(client_id)
+        return (0, 0) if session is None else (len(session), session.bytes)
 
     def statistics(self) -> LocalStatistics:
         """Give the counts of this moment."""
         context = self._context
         return LocalStatistics(
             subscriptions=context.tree.count,
-            subscription_bytes=context.subscription_bytes,
+            subscription_bytes=context.subscription_bytes.used,
             retained=len(context.retained),
-            retained_bytes=context.retained.bytes,
+            retained_bytes=context.retained.bytes.used,
             queued=context.queued,
-            queued_bytes=context.queued_bytes,
+            queued_bytes=context.queued_bytes.used,
             queues=sum(1 for session in self._sessions.values() if len(session)),
             published_total=context.counters.published_total,
             delivered_total=context.counters.delivered_total,
@@ -327,6 +360,10 @@ class LocalSpace:
         )
 
     # Parts.
+
+    def _session(self, client_id: str) -> LocalSession:
+        anonymous = self._context.queued_bytes.is_anonymous(client_id)
+        return LocalSession(client_id, self._context, anonymous=anonymous)
 
     def _end(self, client_id: str) -> None:
         session = self._sessions.pop(client_id, None)

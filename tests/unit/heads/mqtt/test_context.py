@@ -12,7 +12,7 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
     router = router or ScriptedRouter()
     clock = clock or ManualClock()
     return ListenerContext(
-        ListenerOptions(), clock, router.submit, lambda: True, a_space(clock), router.refused
+        ListenerOptions(), clock, router.submit, lambda: True, a_space(clock), router.refused, {}
     )
 
 
@@ -58,4 +58,4 @@ async def test_wills_are_counted():
         "limit": 1,
         "closing": 1,
     }
-    assert context.backlog.bytes == 0
+    assert context.backlog.used == 0

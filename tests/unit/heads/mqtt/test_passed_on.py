@@ -52,7 +52,7 @@ def test_what_all_receivers_take():
 def test_wills_that_wait_count_whole(will: Message | LocalMessage):
     """Topic and properties are held as the body is, so they count against the bound."""
     submitted: list[object] = []
-    wills = PendingWills(ManualClock(), submitted.append)
+    wills = PendingWills(ManualClock(), submitted.append, {})
     count = PENDING_BYTES_MAX // 60_000 + 1
     for number in range(count):
         wills.add(f"d{number}", will, 10)

@@ -29,7 +29,7 @@ class Parts:
 
     def __init__(self, neighbours: int) -> None:
         self.clock = ManualClock()
-        self.backlog = Backlog(bytes_max=2**26, connection_bytes_max=2**20)
+        self.backlog = Backlog(bytes_max=2**26, connection_bytes_max=2**20, known={})
         self.client = Client(self.clock)
         self.neighbours = [Client(self.clock) for _ in range(neighbours)]
         self.share = Share(self.clock, self.backlog, [self.client, *self.neighbours])
@@ -38,7 +38,7 @@ class Parts:
     def unsettled(self, own: int, others: int = 0) -> None:
         """Set what is unsettled."""
         self.client.bytes = own
-        self.backlog.bytes = own + others
+        self.backlog.identified.used = own + others
 
 
 async def test_alone_nobody_waits():

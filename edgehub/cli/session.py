@@ -1,0 +1,82 @@
+"""`edgehub session`: MQTT clients of the running hub, and what it keeps for absent ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from edgehub.cli.consent import ask, yes_option
+from edgehub.cli.daemon import RunningHub
+from edgehub.cli.tables import new_table, print_table, span
+
+_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_FIGURES = ("subscriptions", "waiting", "bytes")
+
+
+@click.group()
+def session() -> None:
+    """See and end sessions of MQTT clients."""
+
+
+@session.command("list")
+@_LIMIT
+@click.option("--after", default="", help="Begin behind this client.")
+@_JSON
+@click.pass_obj
+def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+    """List clients that are connected or have a stored session, by their ids."""
+    answer = _call(obj, "session list", limit=limit, after=after or None)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    table = new_table("client", "identity", "client is", "session", *_FIGURES, right=_FIGURES)
+    for row in answer["sessions"]:
+        table.add_row(
+            row["client_id"],
+            "anonymous" if row["anonymous"] else "yes",
+            "connected" if row["connected"] else f"absent for {span(row['absent_s'])}",
+            _kept(row),
+            str(row["subscriptions"]),
+            str(row["waiting"]),
+            str(row["waiting_bytes"]),
+        )
+    print_table(table)
+    if answer["next"]:
+        click.echo(f"more with --after {answer['next']}", err=True)
+
+
+@session.command()
+@click.argument("client_id", metavar="CLIENT-ID")
+@yes_option
+@_JSON
+@click.pass_obj
+def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
+    """End a session: its subscriptions and what waits for its client are dropped.
+
+    A client that is connected is closed, and may connect again. Exit code 1 if there is no session.
+    """
+    question = f"End the session of {client_id} and drop what waits for it?"
+    ask(question, yes=yes, look_first="`edgehub session list`")
+    answer = _call(obj, "session end", client_id=client_id)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    elif answer["ended"]:
+        click.echo(f"ended: {client_id}")
+    else:
+        click.echo(f"edgehub: no session of {client_id}", err=True)
+    return 0 if answer["ended"] else 1
+
+
+def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
+    return RunningHub(obj["config"]).call(command, **arguments)
+
+
+def _kept(row: dict[str, Any]) -> str:
+    if not row["stored"]:
+        return "ends with the connection"
+    if row["expiry_s"] is None:
+        return "stored"
+    return f"stored for {span(row['expiry_s'])}"
