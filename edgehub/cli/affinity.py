@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json_line, print_line
 from edgehub.devices.affinity.simulation.form import WHOLE_MAX, ScenarioError, scenarios_of
 from edgehub.devices.affinity.simulation.run import simulate as run_simulation
 from edgehub.telemetry.log import configure
@@ -53,9 +54,9 @@ def simulate(file: IO[bytes], delays_ms: tuple[int, ...], as_json: bool) -> int:
                 _complain(place, form, error, as_json=as_json)
                 break
             for member in outcome["ignored"]:
-                click.echo(f"edgehub: {place}: ignored: {member}", err=True)
+                print_line(f"edgehub: {place}: ignored: {member}", err=True)
             if as_json:
-                click.echo(json.dumps(outcome, ensure_ascii=False))
+                print_json_line(outcome)
             else:
                 _print(place, form, outcome)
     return 0 if all_usable else 1
@@ -91,15 +92,15 @@ def _forms(file: IO[bytes], name: str) -> list[Any]:
 
 
 def _complain(place: str, form: Any, error: ScenarioError, *, as_json: bool) -> None:
-    click.echo(f"edgehub: {place}: {error}", err=True)
+    print_line(f"edgehub: {place}: {error}", err=True)
     if as_json:
         id_ = form.get("id") if isinstance(form, dict) else None
-        click.echo(json.dumps({"id": id_, "error": str(error)}, ensure_ascii=False))
+        print_json_line({"id": id_, "error": str(error)})
 
 
 def _print(place: str, form: dict[str, Any], outcome: dict[str, Any]) -> None:
     title = form.get("title")
-    click.echo(f"{place}{f': {title}' if title else ''} (delay {outcome['delay_ms']} ms)")
+    print_line(f"{place}{f': {title}' if title else ''} (delay {outcome['delay_ms']} ms)")
     lines = [
         (frame["t_ms"], _frame_text(word, frame, form["events"][frame["event"]]))
         for word in ("uplinks", "joins", "downlinks")
@@ -114,9 +115,9 @@ def _print(place: str, form: dict[str, Any], outcome: dict[str, Any]) -> None:
         for notice in outcome["notifications"]
     ]
     for t_ms, text in sorted(lines, key=lambda line: line[0]):
-        click.echo(f"  {t_ms:>9} ms  {text}")
+        print_line(f"  {t_ms:>9} ms  {text}")
     for name, state in outcome["final"]["gateways"].items():
-        click.echo(f"  at the end   {name}: {_state_text(state)}")
+        print_line(f"  at the end   {name}: {_state_text(state)}")
 
 
 def _frame_text(word: str, frame: dict[str, Any], event: dict[str, Any]) -> str:

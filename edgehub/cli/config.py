@@ -14,6 +14,7 @@ import click
 
 from edgehub.cli.daemon import RunningHub, call
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import counted
 from edgehub.config.configuration import (
     fault_documents,
@@ -62,17 +63,17 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
     except ConfigError as error:
         if not as_json:
             raise
-        _echo_json({"ok": False, "faults": fault_documents(error), "warnings": []})
+        print_json({"ok": False, "faults": fault_documents(error), "warnings": []})
         return EXIT_CONFIG
     if as_json:
-        _echo_json({"ok": True, "faults": [], "warnings": list(configuration.all_warnings)})
+        print_json({"ok": True, "faults": [], "warnings": list(configuration.all_warnings)})
         return 0
     for fault in configuration.manifest.warnings:
-        click.echo(f"{configuration.manifest.file}: warning: {fault}", err=True)
+        print_line(f"{configuration.manifest.file}: warning: {fault}", err=True)
     for warning in configuration.warnings:
-        click.echo(f"{name}: warning: {warning}", err=True)
+        print_line(f"{name}: warning: {warning}", err=True)
     routes = counted(len(configuration.manifest.routes), "route")
-    click.echo(f"{name}: no faults; {routes} from {configuration.manifest.file}")
+    print_line(f"{name}: no faults; {routes} from {configuration.manifest.file}")
     return 0
 
 
@@ -87,7 +88,7 @@ def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
     else:
         document = _from_files(SettingsSource(obj["config"]).read())
     if as_json:
-        _echo_json(document)
+        print_json(document)
     else:
         _print_effective(document)
     return 0
@@ -96,13 +97,14 @@ def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
 @config.command()
 def schema() -> None:
     """Print the JSON Schema (draft 2020-12) of the settings file, for editors."""
-    _echo_json(settings_schema())
+    print_json(settings_schema())
 
 
 @config.command()
 def example() -> None:
     """Print a commented settings file with every setting and its default."""
-    click.echo(settings_example(), nl=False)
+    for line in settings_example().splitlines():
+        print_line(line)
 
 
 @config.command("reload")
@@ -115,7 +117,7 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
     """
     outcome = call(load_settings(obj["config"]).control_path, "config reload")
     if as_json:
-        _echo_json(outcome)
+        print_json(outcome)
     else:
         _print_outcome(outcome)
     return EXIT_CONFIG if outcome["outcome"] == "refused" else 0
@@ -132,7 +134,7 @@ def _from_files(loaded: LoadedSettings) -> dict[str, Any]:
     try:
         manifest = read_table(loaded.settings, hub_id=hub_id or "").manifest
     except ConfigError as error:
-        click.echo(f"edgehub: {error}", err=True)
+        print_line(f"edgehub: {error}", err=True)
     return effective_document(loaded, manifest=manifest, hub_id=hub_id, running=False)
 
 
@@ -151,7 +153,7 @@ def _print_effective(document: dict[str, Any]) -> None:
     key_width = max(len(key) for key, _, _ in lines)
     value_width = max(len(value) for _, value, _ in lines)
     for key, value, origin in lines:
-        click.echo(f"{key:<{key_width}}  {value:<{value_width}}  {origin}")
+        print_line(f"{key:<{key_width}}  {value:<{value_width}}  {origin}")
 
 
 def print_faults(faults: list[dict[str, Any]]) -> None:
@@ -160,41 +162,37 @@ def print_faults(faults: list[dict[str, Any]]) -> None:
         hint = f" ({fault['hint']})" if fault["hint"] else ""
         line, column = fault["line"], fault["column"]
         place = "" if line is None else f"line {line}, column {column}: "
-        click.echo(f"edgehub: {fault['key']}: {place}{fault['reason']}{hint}", err=True)
+        print_line(f"edgehub: {fault['key']}: {place}{fault['reason']}{hint}", err=True)
 
 
 def _print_outcome(outcome: dict[str, Any]) -> None:
     print_faults(outcome["faults"])
     if outcome["faults"]:
-        click.echo("edgehub: refused; what was in force stays in force", err=True)
+        print_line("edgehub: refused; what was in force stays in force", err=True)
         return
-    click.echo(outcome["outcome"])
+    print_line(outcome["outcome"])
     if outcome["applied"]:
-        click.echo(f"  settings: {', '.join(outcome['applied'])}")
+        print_line(f"  settings: {', '.join(outcome['applied'])}")
     if outcome["manifest_changed"]:
-        click.echo(f"  manifest: {counted(outcome['routes'], 'route')} in force")
+        print_line(f"  manifest: {counted(outcome['routes'], 'route')} in force")
     for what in ("identities", "tokens", "certificate"):
         if outcome[f"{what}_changed"]:
-            click.echo(f"  {what}: read anew")
+            print_line(f"  {what}: read anew")
     if outcome["files_changed"]:
-        click.echo(f"  files with new content: {', '.join(outcome['files_changed'])}")
+        print_line(f"  files with new content: {', '.join(outcome['files_changed'])}")
     for what, endpoints in outcome["endpoints"].items():
         if endpoints:
-            click.echo(f"  endpoints {what}: {', '.join(endpoints)}")
+            print_line(f"  endpoints {what}: {', '.join(endpoints)}")
     notes = [("warning", warning) for warning in outcome["warnings"]]
     notes += [
         ("needs a restart", f"{entry['key']} = {_text(entry['wanted'])}")
         for entry in outcome["needs_restart"]
     ]
     for what, note in notes:
-        click.echo(f"  {what}: {note}")
+        print_line(f"  {what}: {note}")
 
 
 def _text(value: object) -> str:
     if value is None:
         return "-"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _echo_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2))

@@ -10,8 +10,7 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
+from edgehub.cli.output import print_line
 from edgehub.control.socket_path import address
 from edgehub.errors import DaemonUnreachableError, EdgeHubError
 from edgehub.settings import SettingsError, find_hub, load_settings
@@ -73,7 +72,7 @@ class RunningHub:
     def _warn(self) -> None:
         if self._fault is not None:
             fault = f"{self._fault.key}: {self._fault.reason}"
-            click.echo(f"warning: {fault} (edgehub config validate lists all)", err=True)
+            print_line(f"warning: {fault} (edgehub config validate lists all)", err=True)
             self._fault = None
 
 

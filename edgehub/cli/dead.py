@@ -10,7 +10,8 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.tables import counted, new_table, print_table, printable
+from edgehub.cli.output import print_json, print_line
+from edgehub.cli.tables import counted, new_table, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +59,11 @@ def list_letters(
         after=after,
     )
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     letters = document["dead_letters"]
     if not letters:
-        click.echo("no dead letters" + (f" of {queue_name}" if queue_name else ""))
+        print_line("no dead letters" + (f" of {queue_name}" if queue_name else ""))
         return
     table = new_table(
         *_FIGURES[:1], "endpoint", *_FIGURES[1:], "since", "device", "reason", "id", right=_FIGURES
@@ -81,7 +82,7 @@ def list_letters(
         )
     print_table(table)
     if document["next"] is not None:
-        click.echo(f"more: --after {document['next']} ({document['total']} in all)", err=True)
+        print_line(f"more: --after {document['next']} ({document['total']} in all)", err=True)
 
 
 @dead.command()
@@ -93,11 +94,11 @@ def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""
     letter = RunningHub(obj["config"]).call("dead show", dead_letter=number, payload=payload)
     if as_json:
-        click.echo(json.dumps(letter, indent=2))
+        print_json(letter)
         return
     for name, value in letter.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        click.echo(f"{name}: {printable(text)}")
+        print_line(f"{name}: {text}")
 
 
 @dead.command()
@@ -147,10 +148,10 @@ def _release(
             rows += hub.call(command, dead_letters=part)["rows"]
     missing = len(chosen) - rows
     if as_json:
-        click.echo(json.dumps({"rows": rows, "missing": missing, "dry_run": dry_run}, indent=2))
+        print_json({"rows": rows, "missing": missing, "dry_run": dry_run})
     else:
         done = f"would {verb}" if dry_run else f"{verb}d"
-        click.echo(f"{done} {counted(rows, 'dead letter')}")
+        print_line(f"{done} {counted(rows, 'dead letter')}")
     if missing and numbers:
         were = "was" if missing == 1 else "were"
         raise MissingLettersError(f"{missing} of them {were} not there (any more)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 import click
@@ -10,6 +9,7 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.devices.source import Deduplication
 
@@ -35,7 +35,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
     """List devices that were heard or judged here, by their ids."""
     answer = _call(obj, "device list", limit=limit, after=after or None)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     table = new_table(
         "device",
@@ -58,9 +58,9 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
     print_table(table)
     # A hub that was not restarted after an upgrade may not say.
     if not answer["devices"] and not after and answer.get("coordinator") == "off":
-        click.echo(_NOT_NOTED, err=True)
+        print_line(_NOT_NOTED, err=True)
     if answer["next"]:
-        click.echo(f"more with --after {answer['next']}", err=True)
+        print_line(f"more with --after {answer['next']}", err=True)
 
 
 @device.command()
@@ -71,15 +71,15 @@ def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
     """Show one device: settings, session, queue, connection, and its last changes of owner."""
     answer = _call(obj, "device show", device_id=device_id)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     ledger = answer.pop("ledger")
     for key, value in answer.items():
         if isinstance(value, dict):
             for name, part in value.items():
-                click.echo(f"{key}.{name}: {_shown(part)}")
+                print_line(f"{key}.{name}: {_shown(part)}")
         else:
-            click.echo(f"{key}: {_shown(value)}")
+            print_line(f"{key}: {_shown(value)}")
     _print_ledger(ledger)
 
 
@@ -96,11 +96,11 @@ def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool
     """
     answer = _call(obj, "device ledger", device_id=device_id, limit=limit)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     _print_ledger(answer["entries"])
     for word, counts in (("hour", answer["last_hour"]), ("day", answer["last_day"])):
-        click.echo(
+        print_line(
             f"last {word}: {counts['taken']} taken, {counts['lost']} lost, "
             f"{counted(counts['ping_pongs'], 'ping-pong')}, "
             f"{counted(counts['sessions_taken_over'], 'session')} taken over"
@@ -136,10 +136,10 @@ def set_device(
         arguments["keep_alive_s"] = keep_alive_s
     answer = _call(obj, "device set", **arguments)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     for key, value in answer.items():
-        click.echo(f"{key}: {_shown(value)}")
+        print_line(f"{key}: {_shown(value)}")
 
 
 @device.command()
@@ -152,9 +152,9 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
     ask(question, yes=yes, look_first=f"`edgehub device show {device_id}`")
     answer = _call(obj, "device forget", device_id=device_id)
     if not answer["forgotten"]:
-        click.echo(f"edgehub: the registry has no device {device_id}", err=True)
+        print_line(f"edgehub: the registry has no device {device_id}", err=True)
         return 1
-    click.echo(f"forgotten: {device_id}")
+    print_line(f"forgotten: {device_id}")
     return 0
 
 
@@ -164,7 +164,7 @@ def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
 
 def _print_ledger(entries: list[dict[str, Any]]) -> None:
     if not entries:
-        click.echo("no change of owner was seen")
+        print_line("no change of owner was seen")
         return
     table = new_table(
         "time", "device", "was", "is", "cause", "other hub", "epoch", right=("epoch",)

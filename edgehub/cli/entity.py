@@ -13,6 +13,7 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
@@ -43,7 +44,7 @@ def list_entities(
     """List registered entities, the gateway first."""
     entities = _call(obj, "entity list", root=root, parent=parent, type=type_)
     if as_json:
-        click.echo(json.dumps(entities, indent=2))
+        print_json(entities)
         return
     table = new_table("topic id", "type", "id", "parent", "name", "announced")
     for each in entities:
@@ -66,15 +67,15 @@ def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
     """Show one entity with its twin values and what is right below it."""
     document = _call(obj, "entity show", topic_id=topic_id)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     for key, value in document.items():
         if key not in {"twin", "children"} and value is not None:
-            click.echo(f"{key}: {_word(value)}")
+            print_line(f"{key}: {_word(value)}")
     for key, value in document["twin"].items():
-        click.echo(f"twin {key}: {json.dumps(value, ensure_ascii=False)}")
+        print_line(f"twin {key}: {json.dumps(value, ensure_ascii=False)}")
     for child in document["children"]:
-        click.echo(f"below: {child}")
+        print_line(f"below: {child}")
 
 
 @entity.command()
@@ -117,14 +118,14 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
     document = {key: value for key, value in members.items() if value is not None}
     answer = _call(obj, "entity register", topic_id=topic_id, document=document)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     elif answer["outcome"] == "pending":
-        click.echo(f"{answer['@topic-id']}: pending, waits for {answer['waits_for']}")
+        print_line(f"{answer['@topic-id']}: pending, waits for {answer['waits_for']}")
     else:
         found = answer["entity"]
-        click.echo(f"{found['@topic-id']}: {answer['outcome']}, {found['@id']} at the cloud")
+        print_line(f"{found['@topic-id']}: {answer['outcome']}, {found['@id']} at the cloud")
         if "advice" in answer:
-            click.echo(answer["advice"], err=True)
+            print_line(answer["advice"], err=True)
 
 
 @entity.command()
@@ -141,10 +142,10 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
     ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
     answer = _call(obj, "entity remove", topic_id=topic_id)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     else:
         for gone in answer["removed"]:
-            click.echo(f"removed {gone}")
+            print_line(f"removed {gone}")
 
 
 @entity.command()
@@ -154,7 +155,7 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
     """Show who sends without being registered, the largest debt first."""
     document = _call(obj, "entity pending")
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     table = new_table("topic id", "waits for", *_DEBT_FIGURES, "clients", right=_DEBT_FIGURES)
     for debt in document["entities"]:
@@ -169,7 +170,7 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
         )
     if document["entities"]:
         print_table(table)
-    click.echo(
+    print_line(
         f"{counted(document['messages'], 'message')} held for"
         f" {_entities(document['entities_total'])}, {counted(document['bytes'], 'byte')};"
         f" {document['evicted_total']} evicted, {document['expired_total']} expired"
@@ -204,7 +205,7 @@ def replay(file: IO[bytes]) -> int:
         if line.strip():
             answer = _answer(line, number)
             all_usable = all_usable and "error" not in answer
-            click.echo(json.dumps(answer, ensure_ascii=False))
+            print_json_line(answer)
     return 0 if all_usable else 1
 
 

@@ -6,7 +6,6 @@ running hub takes changes over at its next reload.
 
 from __future__ import annotations
 
-import json
 import sys
 from codecs import BOM_UTF8
 from dataclasses import replace
@@ -17,6 +16,7 @@ import click
 
 from edgehub.cli.credentials import CredentialFile, checked, each, json_option
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.identity_file import (
     Identity,
@@ -128,7 +128,7 @@ def add(  # noqa: PLR0913 - one argument for each option
             tenant=tenant,
             subscribe=may_subscribe,
         )
-    click.echo(f"added {identity_id}; a running hub takes it over at reload", err=True)
+    print_line(f"added {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command()
@@ -145,7 +145,7 @@ def passwd(
     with changing(path) as identities:
         old = _existing(identities, identity_id, path)
         identities[identity_id] = replace(old, password=hashed)
-    click.echo(f"changed {identity_id}; a running hub takes it over at reload", err=True)
+    print_line(f"changed {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command()
@@ -158,7 +158,7 @@ def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> N
     with changing(path) as identities:
         _existing(identities, identity_id, path)
         del identities[identity_id]
-    click.echo(f"removed {identity_id}; a running hub takes it over at reload", err=True)
+    print_line(f"removed {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command("list")
@@ -180,7 +180,7 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
             }
             for entry in entries
         ]
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     tenants = any(entry.tenant for entry in entries)
     columns = ("id", "on behalf of", "publishes to", "subscribes to", "state")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ import click
 
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import counted
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 
@@ -38,37 +38,37 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
     document = RunningHub(obj["config"]).call("journal status")
     failed = int(document.get("failing") is not None)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return failed
     if not document["enabled"]:
-        click.echo("this hub keeps no journal (journal.enabled = false)")
+        print_line("this hub keeps no journal (journal.enabled = false)")
         return 0
-    click.echo(f"folder: {document['folder']}")
-    click.echo(
+    print_line(f"folder: {document['folder']}")
+    print_line(
         f"segments: {document['segments']}, {counted(document['segment_bytes'], 'byte')},"
         f" {document['not_exported']} not exported"
     )
-    click.echo(f"growing: {document['growing'] or 'none'}")
-    click.echo(
+    print_line(f"growing: {document['growing'] or 'none'}")
+    print_line(
         f"behind: {document['journal_lag_seconds']:.0f} s,"
         f" {counted(document['waiting_bytes'], 'byte')}"
     )
     if not document["clock"]["trusted"]:
         reason = document["clock"]["reason"]
-        click.echo(f"not exported: the clock is not trusted, {reason}; {_TRUST}")
+        print_line(f"not exported: the clock is not trusted, {reason}; {_TRUST}")
     if document["held_segments"]:
         why = _RETOLD if document["clock"]["trusted"] else "held until the clock is trusted"
-        click.echo(
+        print_line(
             f"{why}: {counted(document['held_segments'], 'segment')},"
             f" {counted(document['held_bytes'], 'byte')}"
         )
     for target in document["targets"]:
-        click.echo(f"exported to: {target}")
+        print_line(f"exported to: {target}")
     if document["dropped_not_exported"]:
         dropped = counted(document["dropped_not_exported"], "segment")
-        click.echo(f"deleted before any export: {dropped}")
+        print_line(f"deleted before any export: {dropped}")
     if failed:
-        click.echo(f"failing: {document['failing']}", err=True)
+        print_line(f"failing: {document['failing']}", err=True)
     return failed
 
 
@@ -104,13 +104,13 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
             "complete": exported.complete,
             "held_segments": plan["held_segments"],
         }
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     elif segments:
         lines = sum(segment["lines"] for segment in segments)
         told = f"{counted(len(segments), 'segment')}, {counted(lines, 'line')}"
-        click.echo(f"{told} to {name}: {', '.join(dates)}")
+        print_line(f"{told} to {name}: {', '.join(dates)}")
     else:
-        click.echo(f"nothing new for {name}")
+        print_line(f"nothing new for {name}")
     return _tell_missing(exported)
 
 
@@ -161,18 +161,18 @@ def _tell_missing(exported: _Exported) -> int:
     """Say what did not go and why; gives the exit code."""
     plan = exported.plan
     for problem in exported.problems.values():
-        click.echo(f"edgehub: {problem}", err=True)
+        print_line(f"edgehub: {problem}", err=True)
     if not exported.complete:
-        click.echo("the last events have no lines yet, they come too fast: export again", err=True)
+        print_line("the last events have no lines yet, they come too fast: export again", err=True)
     if plan["held_segments"]:
         held = counted(plan["held_segments"], "segment")
         verb = "is" if plan["held_segments"] == 1 else "are"
         if plan["clock"]["trusted"]:
-            click.echo(f"{held} {verb} {_RETOLD}: export again in some seconds", err=True)
+            print_line(f"{held} {verb} {_RETOLD}: export again in some seconds", err=True)
         else:
             reason = plan["clock"]["reason"]
             told = f"held until the clock is trusted ({reason}): {_TRUST}"
-            click.echo(f"{held} {verb} {told}", err=True)
+            print_line(f"{held} {verb} {told}", err=True)
     if exported.problems:
         return EXIT_FAILED
     return EXIT_NOT_YET if plan["held_segments"] or not exported.complete else 0

@@ -19,6 +19,7 @@ import click
 
 import edgehub
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_line
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
 
 EXIT_FAILED: Final = 1
@@ -108,14 +109,14 @@ def main(arguments: list[str] | None = None) -> None:
         if "--debug" in arguments:
             raise
         for line in str(error).splitlines():
-            click.echo(f"edgehub: {line}", err=True)
+            print_line(f"edgehub: {line}", err=True)
         sys.exit(_exit_code(error))
     except OSError as error:
         # What no command expects: a full disk behind standard output, a folder that takes no files.
         if "--debug" in arguments:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"edgehub: {where}{error.strerror or error}", err=True)
+        print_line(f"edgehub: {where}{error.strerror or error}", err=True)
         sys.exit(EXIT_FAILED)
     sys.exit(outcome if isinstance(outcome, int) else 0)
 

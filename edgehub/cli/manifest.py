@@ -5,7 +5,6 @@ Asks the daemon, which alone knows its queues and how fast they fill.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ import click
 from edgehub.cli.config import EXIT_CONFIG, print_faults
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, wait_option
 from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.errors import ConfigError
@@ -37,9 +37,9 @@ def show(obj: dict[str, Any], as_json: bool) -> int:
     """Show the routes in force."""
     document = RunningHub(obj["config"]).call("manifest show")
     if as_json:
-        _echo_json(document)
+        print_json(document)
         return 0
-    click.echo(
+    print_line(
         f"{document['file']}: schema {document['schema_version']}, "
         f"global time to live {_ttl(document['global_ttl_s'])}"
     )
@@ -57,7 +57,7 @@ def show(obj: dict[str, Any], as_json: bool) -> int:
         ],
     )
     for warning in document["warnings"]:
-        click.echo(f"  warning: {warning}")
+        print_line(f"  warning: {warning}")
     return 0
 
 
@@ -72,7 +72,7 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
     """
     document = RunningHub(obj["config"]).call("manifest diff", text=_read(file), file=str(file))
     if as_json:
-        _echo_json(document)
+        print_json(document)
     elif document["faults"]:
         print_faults(document["faults"])
     else:
@@ -111,13 +111,13 @@ def apply(
         wait=wait,
     )
     if as_json:
-        _echo_json(applied)
+        print_json(applied)
         result = applied["applied"]
         return 0 if result is None or result["result"] == "complete" else 1
     for name in ("added", "updated", "removed"):
         if applied[name]:
-            click.echo(f"{name}: {', '.join(applied[name])}")
-    click.echo(f"{applied['unchanged']} unchanged, revision {applied['revision']}")
+            print_line(f"{name}: {', '.join(applied[name])}")
+    print_line(f"{applied['unchanged']} unchanged, revision {applied['revision']}")
     print_warnings(applied["warnings"])
     return print_applied(applied["applied"])
 
@@ -131,27 +131,27 @@ def _read(file: Path) -> str:
 
 def _print_difference(document: dict[str, Any]) -> None:
     before, after = document["in_force"], document["new"]
-    click.echo(f"in force: {before['file']}, {counted(before['routes'], 'route')}")
-    click.echo(f"new:      {after['file']}, {counted(after['routes'], 'route')}")
+    print_line(f"in force: {before['file']}, {counted(before['routes'], 'route')}")
+    print_line(f"new:      {after['file']}, {counted(after['routes'], 'route')}")
     if document["same"]:
-        click.echo("the same routes; applying it changes nothing")
+        print_line("the same routes; applying it changes nothing")
         return
     _print_routes(document["routes"])
     for change in document["class_changes"]:
-        click.echo(
+        print_line(
             f"class of {change['route']}: {_class(change['before'])} -> "
             f"{_class(change['after'])}; {_rows(change['rows_in_old_queue'], 'stay')} in "
             f"{change['old_queue']}, new ones go to {change['new_queue']}"
         )
     for kept in document["snapshots"]:
-        click.echo(
+        print_line(
             f"{kept['queue']}: {_rows(kept['rows'], 'keep')} the priority and time to live of their"
             f" arrival ({', '.join(kept['routes'])})"
         )
     _print_queues(document["queues"])
     _print_disk(document)
     for warning in document["warnings"]:
-        click.echo(f"warning: {warning}")
+        print_line(f"warning: {warning}")
 
 
 def _rows(rows: int, verb: str) -> str:
@@ -161,12 +161,12 @@ def _rows(rows: int, verb: str) -> str:
 def _print_routes(routes: dict[str, Any]) -> None:
     for sign, kind in (("+", "added"), ("-", "removed")):
         for route in routes[kind]:
-            click.echo(f"{sign} {route['name']}: {route['route']} -> {route['queue']}")
+            print_line(f"{sign} {route['name']}: {route['route']} -> {route['queue']}")
     for route in routes["changed"]:
         for part, change in route["changes"].items():
             words, write = _PARTS[part]
             old, new = write(change["before"]), write(change["after"])
-            click.echo(f"~ {route['name']}: {words}: {old} -> {new}")
+            print_line(f"~ {route['name']}: {words}: {old} -> {new}")
 
 
 def _print_queues(queues: list[dict[str, Any]]) -> None:
@@ -190,11 +190,11 @@ def _print_queues(queues: list[dict[str, Any]]) -> None:
 def _print_disk(document: dict[str, Any]) -> None:
     disk = document["disk"]
     if disk["measured_s"] is None:
-        click.echo("space: not measured yet; ask again in a few seconds of traffic")
+        print_line("space: not measured yet; ask again in a few seconds of traffic")
     elif disk["fits"] is None:
-        click.echo("space: cannot be judged yet, no message has come by these routes")
+        print_line("space: cannot be judged yet, no message has come by these routes")
     else:
-        click.echo(f"space: {_space_text(disk)} (rates of the last {disk['measured_s']:.0f} s)")
+        print_line(f"space: {_space_text(disk)} (rates of the last {disk['measured_s']:.0f} s)")
     exceeded = [
         *disk["exceeds"],
         *(each for queue in document["queues"] for each in queue["exceeds"]),
@@ -203,10 +203,10 @@ def _print_disk(document: dict[str, Any]) -> None:
         whose = "" if each["queue"] is None else f" of {each['queue']}"
         write = _size if "rows" not in each["cap"] else "{:.0f}".format
         need, limit = write(each["need"]), write(each["limit"])
-        click.echo(f"DOES NOT FIT: {each['cap']}{whose}: needs {need} of {limit}")
+        print_line(f"DOES NOT FIT: {each['cap']}{whose}: needs {need} of {limit}")
     if disk["unmeasured_routes"]:
         names = ", ".join(disk["unmeasured_routes"])
-        click.echo(f"not in these figures, since never measured: {names}")
+        print_line(f"not in these figures, since never measured: {names}")
 
 
 def _space_text(disk: dict[str, Any]) -> str:
@@ -283,7 +283,3 @@ _PARTS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "max_age_s": ("age at most", _seconds),
 }
 """Parts of a route that may differ: in words, and how their values are written."""
-
-
-def _echo_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2))

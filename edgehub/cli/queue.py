@@ -11,7 +11,8 @@ from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.dead import dead
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.tables import counted, new_table, print_table, printable
+from edgehub.cli.output import print_json, print_line
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.message import DEFAULT_PRIORITY
 
 _FIGURES: Final = (
@@ -45,7 +46,7 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     """List all queues, best priority first per endpoint."""
     queues = RunningHub(obj["config"]).call("queue list")
     if as_json:
-        click.echo(json.dumps(queues, indent=2))
+        print_json(queues)
     else:
         queue_table(queues)
 
@@ -88,11 +89,11 @@ def peek(
         payload=payload,
     )
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     rows = document["rows"]
     if not rows:
-        click.echo(f"{document['queue']}: nothing waits" + (f" behind {after}" if after else ""))
+        print_line(f"{document['queue']}: nothing waits" + (f" behind {after}" if after else ""))
         return
     table = new_table(
         "queue", *_ROW_FIGURES, "state", "device", "routes", "properties", "id", right=_ROW_FIGURES
@@ -114,7 +115,7 @@ def peek(
     print_table(table)
     if payload:
         for row in rows:
-            click.echo(f"{row['offset']}: {body(row)}")
+            print_line(f"{row['offset']}: {body(row)}")
 
 
 @queue.command()
@@ -166,7 +167,7 @@ def _take_out(
     verb = "move" if total["to"] else "remove"
     done = total
     for other, rows in total["other_queues"].items():
-        click.echo(f"not touched: {counted(rows, 'row')} in {other}", err=True)
+        print_line(f"not touched: {counted(rows, 'row')} in {other}", err=True)
     if not dry_run:
         if total["rows"]:
             beyond = f", beyond its limit of {caps}" if (caps := _caps(total)) else ""
@@ -181,18 +182,18 @@ def _take_out(
     total["exceeds"] = done["exceeds"]
     result = {key: total[key] for key in ("queue", "to", "rows", "bytes", "in_flight", "exceeds")}
     if as_json:
-        click.echo(json.dumps(result | {"dry_run": dry_run}, indent=2))
+        print_json(result | {"dry_run": dry_run})
         return
     would = f"would {verb}" if dry_run else f"{verb}d"
-    click.echo(f"{would} {counted(total['rows'], 'row')} {where}")
+    print_line(f"{would} {counted(total['rows'], 'row')} {where}")
     if total["in_flight"]:
         verb = "stays" if total["in_flight"] == 1 else "stay"
-        click.echo(f"{counted(total['in_flight'], 'row')} in flight {verb}", err=True)
+        print_line(f"{counted(total['in_flight'], 'row')} in flight {verb}", err=True)
     if caps := _caps(total):
         text = (
             f"beyond the limit of {caps} of {total['to']}: the next message for it finds that limit"
         )
-        click.echo(f"{text} reached, so what `store.overflow` says happens then", err=True)
+        print_line(f"{text} reached, so what `store.overflow` says happens then", err=True)
 
 
 def _caps(total: dict[str, Any]) -> str:
@@ -202,7 +203,7 @@ def _caps(total: dict[str, Any]) -> str:
 def queue_table(queues: list[dict[str, Any]]) -> None:
     """Print queues as a table; `queues` as the daemon gives them."""
     if not queues:
-        click.echo("no queues yet: no message has been stored")
+        print_line("no queues yet: no message has been stored")
         return
     table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
     for entry in queues:
@@ -238,8 +239,8 @@ def drain_text(drain: dict[str, Any]) -> str:
 
 def sender(row: dict[str, Any]) -> str:
     """Write who sent a message."""
-    name = row["device"] if row["module"] is None else f"{row['device']}/{row['module']}"
-    return printable(name)
+    device: str = row["device"]
+    return device if row["module"] is None else f"{device}/{row['module']}"
 
 
 def properties(row: dict[str, Any]) -> str:
@@ -247,13 +248,13 @@ def properties(row: dict[str, Any]) -> str:
     found = row["properties"]
     if isinstance(found, dict):
         found = [f"{name}={value}" for name, value in found.items()]
-    return printable(", ".join(found))
+    return ", ".join(found)
 
 
 def body(row: dict[str, Any]) -> str:
     """Write the body of a message on one line."""
     if "body" in row:
-        return printable(json.dumps(row["body"], ensure_ascii=False))
+        return json.dumps(row["body"], ensure_ascii=False)
     return f"base64 {row['body_base64']}"
 
 

@@ -16,6 +16,7 @@ import click
 from edgehub.cli.config import known_hub_id
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import counted, new_table, print_table
@@ -65,7 +66,7 @@ def test(file: IO[bytes]) -> int:
         if line.strip():
             answer, usable = try_line(line)
             all_usable = all_usable and usable
-            click.echo(json.dumps(answer))
+            print_json_line(answer)
     return 0 if all_usable else 1
 
 
@@ -85,12 +86,12 @@ def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
         manifest, _ = _load(file, obj["config"])
     except ManifestError as error:
         if as_json:
-            _echo_json({"ok": False, "faults": _as_objects(error.faults), "warnings": []})
+            print_json({"ok": False, "faults": _as_objects(error.faults), "warnings": []})
             return _EXIT_CONFIG
         raise
     warnings = manifest.warnings
     if as_json:
-        _echo_json(
+        print_json(
             {
                 "ok": True,
                 "routes": len(manifest.routes),
@@ -101,8 +102,8 @@ def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
         )
         return 0
     for warning in warnings:
-        click.echo(f"{file}: warning: {warning}", err=True)
-    click.echo(f"{file}: {counted(len(manifest.routes), 'route')}, no faults")
+        print_line(f"{file}: warning: {warning}", err=True)
+    print_line(f"{file}: {counted(len(manifest.routes), 'route')}, no faults")
     return 0
 
 
@@ -131,11 +132,11 @@ def explain(
         _, table = _load(file, obj["config"])
         document = _explanation("file", table, form)
     if as_json:
-        _echo_json(document)
+        print_json(document)
         return 0
     if file is None:
         who = "the running hub" if document["of"] == "hub" else "no hub runs; by"
-        click.echo(f"{who}: {document['manifest']}", err=True)
+        print_line(f"{who}: {document['manifest']}", err=True)
     _print_verdicts(document["routes"])
     return 0
 
@@ -195,7 +196,7 @@ def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
         taken = taken or verdict["outcome"] == Outcome.ROUTED
     print_table(table)
     if not taken:
-        click.echo("No route takes this message: it is acknowledged and dropped.")
+        print_line("No route takes this message: it is acknowledged and dropped.")
 
 
 def _as_objects(faults: Iterable[ManifestFault]) -> list[dict[str, Any]]:
@@ -210,7 +211,3 @@ def _as_objects(faults: Iterable[ManifestFault]) -> list[dict[str, Any]]:
         }
         for fault in faults
     ]
-
-
-def _echo_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2))

@@ -10,10 +10,10 @@ from typing import IO, Any, Final
 
 import click
 
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.table_answer import (
     EXIT_FAILED,
     ask_table,
-    echo_json,
     json_option,
     print_applied,
     print_warnings,
@@ -54,7 +54,7 @@ def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
         document = ask_table(obj, "route list", as_json=as_json, tenant=tenant, after=after)
         routes += document["routes"]
     if as_json:
-        echo_json({**document, "routes": routes})
+        print_json({**document, "routes": routes})
         return 0
     table = new_table("id", "state", "priority", "time to live", "from", "revision", "route")
     for route in routes:
@@ -81,20 +81,20 @@ def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) 
     """Show one route: what it is, where it comes from, what it does on this hub."""
     route = ask_table(obj, "route show", as_json=as_json, id=route_id, tenant=tenant)
     if as_json:
-        echo_json(route)
+        print_json(route)
         return 0
-    click.echo(f"{route['id']}: {_state(route)}")
-    click.echo(f"  route: {route.get('route', 'cannot be read')}")
+    print_line(f"{route['id']}: {_state(route)}")
+    print_line(f"  route: {route.get('route', 'cannot be read')}")
     for member, title in _MEMBERS:
         if member in route:
-            click.echo(f"  {title}: {_shown(member, route[member])}")
-    click.echo(f"  from: {route['file'] or route['origin']}")
+            print_line(f"  {title}: {_shown(member, route[member])}")
+    print_line(f"  from: {route['file'] or route['origin']}")
     if route["revision"]:
-        click.echo(f"  revision: {route['revision']}, of {route['modified']}")
+        print_line(f"  revision: {route['revision']}, of {route['modified']}")
     if route["shared_with"]:
-        click.echo(f"  the same as: {', '.join(route['shared_with'])}")
+        print_line(f"  the same as: {', '.join(route['shared_with'])}")
     for hub in route["instances"]:
-        click.echo(f"  on {hub['hub_id']} ({hub['instance']}): {_state(hub)}")
+        print_line(f"  on {hub['hub_id']} ({hub['instance']}): {_state(hub)}")
     return 0
 
 
@@ -158,7 +158,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     )
     code = _print_written(written, as_json=as_json)
     if not as_json and written["created"] and written["route"]["id"] == written["route"]["hash"]:
-        click.echo("its id is the hash of its content; name it with --id", err=True)
+        print_line("its id is the hash of its content; name it with --id", err=True)
     return code
 
 
@@ -173,7 +173,7 @@ def remove(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any)
     """Remove a route; rows that it stored keep what they were stored with."""
     written = ask_table(obj, "route remove", as_json=as_json, id=route_id, **options)
     if not as_json and not written["changed"]:
-        click.echo(f"edgehub: there is no route {route_id!r}; nothing was removed", err=True)
+        print_line(f"edgehub: there is no route {route_id!r}; nothing was removed", err=True)
         return EXIT_FAILED
     return _print_written(written, as_json=as_json)
 
@@ -212,15 +212,15 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
     report = ask_table(obj, "route drift", as_json=as_json, repair=not dry_run)
     found = [name for name in ("missing", "extra", "changed") if report[name]]
     if as_json:
-        echo_json(report)
+        print_json(report)
         return EXIT_FAILED if found or report["restored"] else 0
-    click.echo(f"{counted(report['compared'], 'route')} compared at revision {report['revision']}")
+    print_line(f"{counted(report['compared'], 'route')} compared at revision {report['revision']}")
     if report["restored"]:
-        click.echo(f"  put back {report['restored']} rows that the storage had lost")
+        print_line(f"  put back {report['restored']} rows that the storage had lost")
     for name in found:
-        click.echo(f"  {name}: {', '.join(report[name])}")
+        print_line(f"  {name}: {', '.join(report[name])}")
     done = f"{report['repaired']} put right" if not dry_run else "nothing was put right"
-    click.echo(done if found else "no drift")
+    print_line(done if found else "no drift")
     return EXIT_FAILED if found or report["restored"] else 0
 
 
@@ -232,7 +232,7 @@ def instances(obj: dict[str, Any], as_json: bool) -> int:
     document = ask_table(obj, "route instances", as_json=as_json)
     hubs = document["instances"] if isinstance(document, dict) else document
     if as_json:
-        echo_json({"instances": hubs})
+        print_json({"instances": hubs})
         return 0
     table = new_table("hub", "instance", "revision", "state")
     for hub in hubs:
@@ -272,16 +272,16 @@ def _state(route: dict[str, Any]) -> str:
 
 def _print_written(written: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
-        echo_json(written)
+        print_json(written)
         applied = written["applied"]
         return 0 if applied is None or applied["result"] == "complete" else EXIT_FAILED
     view = written["route"]
     if view is None:
-        click.echo(f"removed, revision {written['revision']}")
+        print_line(f"removed, revision {written['revision']}")
     elif not written["changed"]:
-        click.echo(f"{view['id']}: unchanged, {_state(view)}")
+        print_line(f"{view['id']}: unchanged, {_state(view)}")
     else:
         word = "added" if written["created"] else "changed"
-        click.echo(f"{view['id']}: {word}, revision {view['revision']}, {_state(view)}")
+        print_line(f"{view['id']}: {word}, revision {view['revision']}, {_state(view)}")
     print_warnings(written["warnings"])
     return print_applied(written["applied"])

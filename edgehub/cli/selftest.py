@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ import click
 import uvloop
 from rich.console import Console
 
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.clock import SystemClock
 from edgehub.errors import EdgeHubError
@@ -88,7 +88,7 @@ def selftest(
             _run(SelfTest(options, folder, clock=SystemClock(), rng=rng, tell=tell))
         )
     if as_json:
-        click.echo(json.dumps(report.document(), indent=2))
+        print_json(report.document())
     else:
         _print(report)
     return 1 if report.faults else 0
@@ -144,5 +144,5 @@ def _print(report: Report) -> None:
         table.add_row(name, value)
     print_table(table)
     for text in (*report.remarks, NOT_TESTED):
-        click.echo(f"note: {text}")
-    click.echo(report.headline())
+        print_line(f"note: {text}")
+    print_line(report.headline())

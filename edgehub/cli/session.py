@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
 
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
@@ -30,7 +30,7 @@ def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) ->
     """List clients that are connected or have a stored session, by their ids."""
     answer = _call(obj, "session list", limit=limit, after=after or None)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     table = new_table("client", "identity", "client is", "session", *_FIGURES, right=_FIGURES)
     for row in answer["sessions"]:
@@ -45,7 +45,7 @@ def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) ->
         )
     print_table(table)
     if answer["next"]:
-        click.echo(f"more with --after {answer['next']}", err=True)
+        print_line(f"more with --after {answer['next']}", err=True)
 
 
 @session.command()
@@ -62,11 +62,11 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     ask(question, yes=yes, look_first="`edgehub session list`")
     answer = _call(obj, "session end", client_id=client_id)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     elif answer["ended"]:
-        click.echo(f"ended: {client_id}")
+        print_line(f"ended: {client_id}")
     else:
-        click.echo(f"edgehub: no session of {client_id}", err=True)
+        print_line(f"edgehub: no session of {client_id}", err=True)
     return 0 if answer["ended"] else 1
 
 

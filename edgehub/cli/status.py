@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import queue_table
-from edgehub.cli.tables import printable, span
+from edgehub.cli.tables import span
 
 
 @click.command()
@@ -22,20 +22,20 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     if quiet:
         return 0 if document["phase"] == "running" and not document["stalled"] else 1
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return 0
     degraded = ", degraded" if document["degraded"] else ""
-    click.echo(f"{document['hub_id']}: {document['phase']}{degraded}, {document['summary']}")
-    click.echo(f"  durable: {'yes' if document['store']['durable'] else 'no'}")
-    click.echo(f"  clock: {_clock_text(document['store']['clock'])}")
+    print_line(f"{document['hub_id']}: {document['phase']}{degraded}, {document['summary']}")
+    print_line(f"  durable: {'yes' if document['store']['durable'] else 'no'}")
+    print_line(f"  clock: {_clock_text(document['store']['clock'])}")
     for warning in document["warnings"]:
-        click.echo(f"  warning: {printable(warning)}")
+        print_line(f"  warning: {warning}")
     for endpoint in document["endpoints"]:
-        click.echo(f"  endpoint {printable(_endpoint_text(endpoint))}")
+        print_line(f"  endpoint {_endpoint_text(endpoint)}")
     if document["broker"]["enabled"]:
-        click.echo(f"  broker: {printable(_broker_text(document['broker']))}")
+        print_line(f"  broker: {_broker_text(document['broker'])}")
     if document["entities"]["enabled"]:
-        click.echo(f"  entities: {_entities_text(document['entities'])}")
+        print_line(f"  entities: {_entities_text(document['entities'])}")
     queue_table(document["queues"])
     return 0
 

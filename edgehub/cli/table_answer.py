@@ -5,13 +5,13 @@ Owns the form of refusals, which keep line, column and hint, and their exit code
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 import click
 
 from edgehub.cli.config import EXIT_CONFIG
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import counted
 
 EXIT_FAILED: Final = 1
@@ -54,21 +54,16 @@ def ask_table(obj: dict[str, Any], command: str, *, as_json: bool, **arguments: 
         return document
     error = document["error"]
     if as_json:
-        echo_json(document)
+        print_json(document)
     else:
         _print_error(error)
     raise RefusedError(EXIT_CONFIG if error["type"] in _WRONG_INPUT else EXIT_FAILED)
 
 
-def echo_json(document: Any) -> None:
-    """Print a document."""
-    click.echo(json.dumps(document, indent=2))
-
-
 def print_warnings(warnings: list[str]) -> None:
     """Print what was accepted but is hardly meant, one a line, on stderr."""
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        print_line(f"warning: {warning}", err=True)
 
 
 def print_applied(applied: dict[str, Any] | None) -> int:
@@ -77,13 +72,13 @@ def print_applied(applied: dict[str, Any] | None) -> int:
         return 0
     result = applied["result"]
     if result == "complete":
-        click.echo(f"applied by {counted(len(applied['by']), 'hub')}")
+        print_line(f"applied by {counted(len(applied['by']), 'hub')}")
         return 0
-    click.echo(f"stored, but not applied everywhere ({result})", err=True)
+    print_line(f"stored, but not applied everywhere ({result})", err=True)
     for instance in applied["behind"]:
-        click.echo(f"  {instance}: behind", err=True)
+        print_line(f"  {instance}: behind", err=True)
     for failed in applied["failed"]:
-        click.echo(f"  {failed['instance']}: {failed['reason']}", err=True)
+        print_line(f"  {failed['instance']}: {failed['reason']}", err=True)
     return EXIT_FAILED
 
 
@@ -95,6 +90,6 @@ def _print_error(error: dict[str, Any]) -> None:
         if fault.get("line") is not None:
             place = f"line {fault['line']}, column {fault['column']}: "
         path = f"{fault['path']}: " if fault.get("path") else ""
-        click.echo(f"edgehub: {path}{place}{fault['message']}{hint}", err=True)
+        print_line(f"edgehub: {path}{place}{fault['message']}{hint}", err=True)
     if not faults:
-        click.echo(f"edgehub: {error['message']}", err=True)
+        print_line(f"edgehub: {error['message']}", err=True)

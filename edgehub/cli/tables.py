@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from edgehub.cli.output import printable
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -25,15 +27,6 @@ DAY_S: Final = 86_400
 def counted(number: int, noun: str) -> str:
     """Give a number and what it counts: `1 segment`, `2 segments`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def printable(text: str) -> str:
-    """Give text that others wrote as it may stand on a terminal: what would steer it is escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        [each if each.isprintable() else each.encode("unicode_escape").decode() for each in text]
-    )
 
 
 def span(seconds: float) -> str:
@@ -51,14 +44,9 @@ class _SafeTable(Table):
     """A table whose cells steer no terminal, whoever wrote what is in them."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Add a row; lines of a cell stay lines."""
-        super().add_row(*[_safe(cell) for cell in cells], **options)
-
-
-def _safe(cell: RenderableType | None) -> RenderableType | None:
-    if not isinstance(cell, str):
-        return cell
-    return "\n".join([printable(line) for line in cell.split("\n")])
+        """Add a row; a line end in a cell is escaped, as it would look like another row."""
+        safe = [printable(cell) if isinstance(cell, str) else cell for cell in cells]
+        super().add_row(*safe, **options)
 
 
 def new_table(*columns: str, right: Collection[str] = ()) -> Table:

@@ -6,13 +6,13 @@ its next reload.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from edgehub.cli.credentials import CredentialFile, checked, json_option
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.token_file import (
     Role,
@@ -67,8 +67,8 @@ def add(
             msg = f"{name} exists already; remove it first, or choose another name"
             raise click.ClickException(msg)
         tokens[name] = entry
-    click.echo(text)
-    click.echo(
+    print_line(text)
+    print_line(
         f"added {name}, role {role}; a running hub takes it over at reload. "
         "The token is not shown again",
         err=True,
@@ -87,7 +87,7 @@ def remove(obj: dict[str, Any] | None, name: str, file: Path | None) -> None:
             msg = f"{name} is not in {path}; `token list` shows what is"
             raise click.ClickException(msg)
         del tokens[name]
-    click.echo(f"removed {name}; a running hub refuses it after a reload", err=True)
+    print_line(f"removed {name}; a running hub refuses it after a reload", err=True)
 
 
 @token.command("list")
@@ -101,7 +101,7 @@ def list_tokens(obj: dict[str, Any] | None, file: Path | None, as_json: bool) ->
         document = [
             {"name": entry.name, "role": entry.role, "tenant": entry.tenant} for entry in entries
         ]
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     tenants = any(entry.tenant is not None for entry in entries)
     table = new_table("name", "role", *(["tenant"] if tenants else []))

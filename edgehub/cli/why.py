@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 import click
 
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import sender
-from edgehub.cli.tables import counted, printable, span
+from edgehub.cli.tables import counted, span
 
 _GONE_AHEAD: Final = frozenset({"in_flight", "leaving"})
 """States of rows before which nothing goes any more."""
@@ -43,56 +43,56 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     """
     document = RunningHub(obj["config"]).call("why", id=message_id)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         _print(document)
     return 1 if document["state"] == "unknown" else 0
 
 
 def _print(document: dict[str, Any]) -> None:
-    click.echo(f"{document['message'] or document['asked']}: {document['state']}")
+    print_line(f"{document['message'] or document['asked']}: {document['state']}")
     if document["state"] == "unknown" and document["by"] == "sender":
-        click.echo(_LEFT_HINT, err=True)
+        print_line(_LEFT_HINT, err=True)
     if not document["complete"]:
-        click.echo(f"no more than {counted(document['looked_at_rows'], 'row')} looked at", err=True)
+        print_line(f"no more than {counted(document['looked_at_rows'], 'row')} looked at", err=True)
     for copy in document["copies"]:
         _print_copy(copy)
     more = document["copies_total"] - len(document["copies"])
     if more:
-        click.echo(f"and {counted(more, 'more row')} with that id")
+        print_line(f"and {counted(more, 'more row')} with that id")
     for letter in document["dead_letters"]:
-        click.echo(
+        print_line(
             f"dead letter {letter['dead_letter']} of {letter['endpoint']} since {letter['dead']}:"
-            f" {letter['kind']}: {printable(letter['reason'])}"
+            f" {letter['kind']}: {letter['reason']}"
         )
     journal = document["journal"]
     if journal is None:
         return
     for event in journal["events"]:
-        click.echo(f"  {event['time']} {_event_text(event)}")
+        print_line(f"  {event['time']} {_event_text(event)}")
     if not journal["complete"] and not document["copies"]:
-        click.echo("what was before that is not in the journal's segments that were looked at")
+        print_line("what was before that is not in the journal's segments that were looked at")
 
 
 def _print_copy(copy: dict[str, Any]) -> None:
-    click.echo(f"in {copy['queue']}: {copy['state']}, offset {copy['offset']}, from {sender(copy)}")
+    print_line(f"in {copy['queue']}: {copy['state']}, offset {copy['offset']}, from {sender(copy)}")
     if copy["orphaned"]:
-        click.echo("  orphaned: no settings or route name its endpoint any more")
+        print_line("  orphaned: no settings or route name its endpoint any more")
     elif copy["endpoint_state"] is not None:
-        reason = f", {printable(copy['endpoint_reason'])}" if copy["endpoint_reason"] else ""
-        click.echo(f"  endpoint: {copy['endpoint_state']}{reason}")
-    click.echo(f"  routes: {', '.join(copy['routes'])}")
+        reason = f", {copy['endpoint_reason']}" if copy["endpoint_reason"] else ""
+        print_line(f"  endpoint: {copy['endpoint_state']}{reason}")
+    print_line(f"  routes: {', '.join(copy['routes'])}")
     ttl = "never expires" if copy["ttl_s"] is None else f"{copy['ttl_s']:.0f} s"
     left = "" if copy["ttl_s"] is None else f", expires in {copy['expires_in_s']:.0f} s"
-    click.echo(f"  time to live: {ttl} ({copy['ttl_from']}){left}")
-    click.echo(f"  waits for {copy['age_s']:.1f} s{_waited_text(copy['waited'])}")
+    print_line(f"  time to live: {ttl} ({copy['ttl_from']}){left}")
+    print_line(f"  waits for {copy['age_s']:.1f} s{_waited_text(copy['waited'])}")
     if copy["attempts"]:
-        click.echo(f"  refused {counted(copy['attempts'], 'time')}")
+        print_line(f"  refused {counted(copy['attempts'], 'time')}")
     if copy["suspected"] is not None:
         for line in suspicion_texts(copy["suspected"]):
-            click.echo(f"  {line}")
+            print_line(f"  {line}")
     elif copy["narrow_rows"]:
-        click.echo(
+        print_line(
             f"  its endpoint sends one row at a time, {counted(copy['narrow_rows'], 'row')} more:"
             " the peer has closed the connection over one of them"
         )
@@ -100,7 +100,7 @@ def _print_copy(copy: dict[str, Any]) -> None:
     if passed is not None and (passed["rows"] or passed["complete"]):
         queues = ", ".join(f"{rows} of {name}" for name, rows in passed["queues"].items())
         least = "" if passed["complete"] else "at least "
-        click.echo(
+        print_line(
             f"  overtaken by {least}{counted(passed['rows'], 'row')}"
             + (f": {queues}" if queues else "")
         )
@@ -110,11 +110,11 @@ def _print_copy(copy: dict[str, Any]) -> None:
 def _print_outlook(copy: dict[str, Any]) -> None:
     if copy["state"] not in _GONE_AHEAD:
         before = copy["before"]
-        click.echo(f"  before it in its queue: {_amount(before)}")
+        print_line(f"  before it in its queue: {_amount(before)}")
         for each in before["better"]:
-            click.echo(f"  goes first: {_amount(each)} of {each['queue']}")
+            print_line(f"  goes first: {_amount(each)} of {each['queue']}")
     if copy["leaves"] is not None:
-        click.echo(f"  leaves {leaves_text(copy)}")
+        print_line(f"  leaves {leaves_text(copy)}")
 
 
 def suspicion_texts(suspected: dict[str, Any]) -> list[str]:
@@ -185,7 +185,7 @@ def _event_text(event: dict[str, Any]) -> str:
     if "ttl_from" in event:
         text += f", time to live {event['ttl_ms'] / 1000:.0f} s ({event['ttl_from']})"
     if "reason" in event:
-        text += f" ({printable(event['reason'])})"
+        text += f" ({event['reason']})"
     if "waited_ms" in event:
         text += f", waited {event['waited_ms'] / 1000:.1f} s"
     return text

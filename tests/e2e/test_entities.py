@@ -415,3 +415,40 @@ def test_the_platform_is_spoken_to_both_ways(
 
 def _is_up(daemon: Daemon) -> bool:
     return all(each["state"] == "up" for each in daemon.call("status")["endpoints"])
+
+
+HOSTILE = "a\x1b[31mred\x07\u202etxt\x9b2J\nnew line"
+
+
+def test_nothing_that_clients_wrote_steers_the_terminal(
+    make_gateway: Callable[..., Daemon], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names, types and twin values of registrations are escaped in all that people read."""
+    daemon = make_gateway().start()
+    entity = {"@type": "child-device", "name": HOSTILE, "type": HOSTILE}
+    publish(daemon, "te/device/a//", entity, retain=True)
+    publish(daemon, "te/device/a///twin/x", {HOSTILE: HOSTILE}, retain=True)
+    publish(daemon, "te/device/b//", {"@type": "child-device", "@parent": "device/c//"})
+    publish(daemon, "te/device/d///a/x", {"text": HOSTILE})
+    shown = ""
+    for command in (
+        ["entity", "list"],
+        ["entity", "show", "device/a//"],
+        ["entity", "register", "device/a//", "--name", HOSTILE],
+        ["entity", "pending"],
+        ["entity", "show", f"device/{HOSTILE}//"],
+        ["route", "explain", json.dumps({"id": HOSTILE, "properties": {HOSTILE: HOSTILE}})],
+        ["queue", "peek", "--payload", "cloud_Pri5"],
+        ["status"],
+        ["session", "list"],
+        ["device", "show", HOSTILE],
+        ["why", HOSTILE],
+        ["entity", "remove", "device/a//", "--yes"],
+    ):
+        with pytest.raises(SystemExit):
+            main(["--config", str(daemon.config), *command])
+        captured = capsys.readouterr()
+        shown += captured.out + captured.err
+    assert "a\\x1b[31mred\\x07\\u202etxt" in shown
+    assert [each for each in shown if not each.isprintable() and each != "\n"] == []
+    assert [line for line in shown.splitlines() if line.startswith("new line")] == []

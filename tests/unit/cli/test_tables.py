@@ -1,11 +1,14 @@
 """Tables: whole on a pipe, nothing taken for markup."""
 
+import json
+
 import pytest
 
 from edgehub.cli.manifest import _print_difference
+from edgehub.cli.output import print_json_line, print_line, printable
 from edgehub.cli.queue import body, properties, sender
 from edgehub.cli.status import _endpoint_text
-from edgehub.cli.tables import counted, new_table, print_table, printable
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.cli.why import _print
 
 
@@ -143,6 +146,18 @@ def test_nothing_that_a_device_wrote_steers_the_terminal(capsys):
     table.add_row(HOSTILE + "\nsecond line")
     print_table(table)
     row = {"device": HOSTILE, "module": None, "properties": {"p": HOSTILE}, "body": HOSTILE}
-    out = capsys.readouterr().out + sender(row) + properties(row) + body(row)
+    for text in (sender(row), properties(row), body(row)):
+        print_line(text)
+    out = capsys.readouterr().out
     assert [each for each in out if not each.isprintable() and each != "\n"] == []
-    assert "second line" in out.splitlines()[2]
+    assert out.splitlines()[1].rstrip().endswith(r"2J\nsecond line")
+    assert len(out.splitlines()) == 5
+
+
+def test_a_line_of_json_is_the_same_document_and_steers_no_terminal(capsys):
+    """Letters stay as they are; what is no letter has an escape of JSON."""
+    print_json_line({HOSTILE: ["snö 温度", HOSTILE + "\n\x7f\U000e0001"]})
+    line = capsys.readouterr().out.removesuffix("\n")
+    assert line.isprintable()
+    assert "snö 温度" in line
+    assert json.loads(line) == {HOSTILE: ["snö 温度", HOSTILE + "\n\x7f\U000e0001"]}

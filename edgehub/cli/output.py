@@ -1,0 +1,49 @@
+"""Lines and documents on standard output and standard error.
+
+Owns the one way in which commands print. Invariant: no text of a client, a peer or a file steers
+the terminal or makes a line of its own; what is printed as JSON stays the same document.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+def printable(text: str) -> str:
+    """Return text as it may stand on a line of a terminal: what would steer that is escaped.
+
+    That is everything but letters, marks, figures, signs and the plain space: control characters
+    of ASCII and C1, line ends, and what reverses the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        [each if each.isprintable() else each.encode("unicode_escape").decode() for each in text]
+    )
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print one line.
+
+    Args:
+        text: May hold what others wrote; a line end in it is escaped.
+        err: To standard error.
+    """
+    click.echo(printable(text), err=err)
+
+
+def print_json(document: Any) -> None:
+    """Print a JSON document for people and programs."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_json_line(document: Any) -> None:
+    """Print a JSON document on one line, with letters of all languages as they are."""
+    text = json.dumps(document, ensure_ascii=False)
+    if not text.isprintable():
+        # All of it is inside of strings, where JSON has escapes of its own.
+        text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    click.echo(text)
