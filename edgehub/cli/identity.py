@@ -234,4 +234,10 @@ def _password(password_file: Path | None) -> bytes:
             "(give --password-file, or write it to the standard input)"
         )
         raise click.ClickException(msg)
+    if b"\0" in password:
+        msg = (
+            "the password holds a NUL byte; write it without, as UTF-8 text (a file in UTF-16 has"
+            " a NUL beside each letter)"
+        )
+        raise click.ClickException(msg)
     return password

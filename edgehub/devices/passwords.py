@@ -41,8 +41,13 @@ class PasswordHash:
     key: bytes
 
     def matches(self, password: bytes) -> bool:
-        """Say whether `password` is the one; slow on purpose, compares in constant time."""
-        return hmac.compare_digest(self.key, self._derive(password))
+        """Return whether `password` is the one; slow on purpose, compares in constant time.
+
+        One that ends with NUL is none: HMAC, and so scrypt, fills keys up with NUL, which makes it
+        the same as the password without.
+        """
+        is_equal = hmac.compare_digest(self.key, self._derive(password))
+        return is_equal and not password.endswith(b"\0")
 
     @classmethod
     def of(cls, password: bytes) -> PasswordHash:

@@ -81,6 +81,8 @@ def test_list(path):
         (["add", "dev2"], "", "0 bytes"),
         (["add", "dev2"], "x" * 2000, "allowed are 1 to 1024"),
         (["add", "dev2"], "\nx\n", "0 bytes"),
+        (["add", "dev2"], "secret\0", "NUL byte"),
+        (["passwd", "dev1"], "s\0e\0c\0\n", "NUL byte"),
         (["add", "dev2"], "x\nx\n", "more than one line; give it once"),
         (["add", "dev2"], "x" * 1024 + "\r\ny", "more than one line"),
         (["passwd", "dev1"], "x\r\n\r\ny", "more than one line"),

@@ -86,6 +86,7 @@ def test_hash_matches_its_password_only():
     """A hash accepts its password; the same password hashes differently each time."""
     assert HASH.matches(b"secret")
     assert not HASH.matches(b"Secret")
+    assert not HASH.matches(b"secret\0")
     assert str(PasswordHash.of(b"secret")) != str(HASH)
     assert not PasswordHash.decoy().matches(b"secret")
 
