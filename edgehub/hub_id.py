@@ -7,11 +7,14 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
-from edgehub.durable_files import make_folder, replace_file
+from edgehub.durable_files import make_folder, replace_file, restrict, restrict_all
 from edgehub.errors import StartupError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_STATE_NAMES = ("queue.db", "state.db", "hub_id", "broker.json", "journal", "control.sock")
+"""How the names of what a hub keeps in its folder begin; the folder may hold other things too."""
 
 _VALID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
@@ -20,7 +23,7 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
     """Make the data folder where it is missing and give the hub's id.
 
     Args:
-        data_dir: State folder; gets mode 0700.
+        data_dir: State folder; gets mode 0700, and what an earlier start left there 0600.
         configured: `hub_id` of the settings; wins, and is not written down.
 
     Raises:
@@ -28,6 +31,7 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
     """
     try:
         make_folder(data_dir, mode=0o700)
+        _make_private(data_dir.resolve())
         if configured is not None:
             return configured
         file = data_dir / "hub_id"
@@ -53,6 +57,13 @@ def stored_hub_id(data_dir: Path) -> str | None:
         return _checked(data_dir / "hub_id")
     except (OSError, StartupError):
         return None
+
+
+def _make_private(data_dir: Path) -> None:
+    restrict(data_dir)
+    for path in data_dir.iterdir():
+        if path.name.startswith(_STATE_NAMES):
+            restrict_all(path)
 
 
 def _checked(file: Path) -> str:

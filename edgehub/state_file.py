@@ -18,7 +18,7 @@ from urllib.parse import quote
 import aiosqlite
 import structlog
 
-from edgehub.durable_files import sync_folder
+from edgehub.durable_files import make_private_file, sync_folder
 from edgehub.errors import StartupError, StoreError
 from edgehub.file_presence import FilePresence
 from edgehub.sqlite_transaction import in_transaction
@@ -73,6 +73,8 @@ class StateFile:
                 another program's.
         """
         await asyncio.to_thread(_mend, path)
+        with suppress(OSError):  # SQLite reports why the file cannot be had
+            await asyncio.to_thread(make_private_file, path)
         file = await cls._open(path, scripts)
         file.damaged = await asyncio.to_thread(_set_aside, path)
         return file
@@ -182,6 +184,7 @@ def _mend(path: Path) -> None:
         partial = _beside(path, ".salvage")
         _remove(partial)
         try:
+            make_private_file(partial)
             rows = _salvage(path, partial)
             partial.rename(salvaged)
         except (OSError, sqlite3.Error) as exc:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.durable_files import make_folder
+from edgehub.durable_files import make_folder, open_private
 from edgehub.journal.segments import Segment
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class Held:
         records = [] if entry.length else [_record(0, zlib.compress(orjson.dumps(entry.account)))]
         if not entry.length:
             entry.told = len(records[0])
-            make_folder(file.parent, mode=0o700)
+            make_folder(file.parent, mode=0o700, top=self._segments.folder)
         content = b"".join([*records, *(_record(number, blob) for number, blob in events)])
-        with file.open("r+b" if entry.length else "wb") as stream:
+        with open(file, "r+b" if entry.length else "wb", opener=open_private) as stream:
             stream.seek(entry.length)
             stream.truncate()
             stream.write(content)

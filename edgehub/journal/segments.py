@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.durable_files import make_folder, sync_folder
+from edgehub.durable_files import make_folder, open_private, sync_folder
 from edgehub.journal.lines import day_text
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ class Segments:
         path = self._open_path(segment.path)
         content = segment.compress(texts)
         if not segment.length:
-            make_folder(path.parent, mode=0o700)
-        with path.open("r+b" if segment.length else "wb") as file:
+            make_folder(path.parent, mode=0o700, top=self.folder)
+        with open(path, "r+b" if segment.length else "wb", opener=open_private) as file:
             file.seek(segment.length)
             file.truncate()
             file.write(content)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.local_load import publish_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,3 +58,42 @@ def test_a_start_that_fails_half_way_ends(
     assert said in text
     assert found == code
     assert ("Traceback" in text) is (code == 1)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Return the permission bits of all in a folder, and of itself as `.`."""
+    paths = [folder, *folder.rglob("*")]
+    return {str(p.relative_to(folder)): f"{stat.S_IMODE(p.lstat().st_mode):o}" for p in paths}
+
+
+@pytest.mark.timeout(60)
+def test_its_user_alone_may_read_what_a_hub_keeps(make_daemon: Callable[..., Daemon]) -> None:
+    """Files made at any time, by SQLite, for damage or the journal too, and those of before."""
+    daemon = make_daemon(top="", extra="")
+    data = daemon.folder / "data"
+    old = data / "journal" / "date=2026-11-28" / "hub=x"
+    old.mkdir(parents=True, mode=0o755)
+    for path in (old / "old.jsonl.gz", data / "broker.json", data / "queue.db.damaged-old"):
+        path.write_bytes(b"old")
+        path.chmod(0o644)
+    for name in ("state.db", "queue.db"):
+        (data / name).write_bytes(b"no database" * 1000)
+    (data / "notes.txt").write_bytes(b"an operator's own")
+    data.chmod(0o755)
+    before = os.umask(0)
+    try:
+        (data / "notes.txt").chmod(0o644)
+        daemon.start()
+    finally:
+        os.umask(before)
+    publish_all(daemon.mqtt_port, [("devices/d/messages/events/", b"x")], client_id="d")
+    daemon.wait_until(lambda: any(data.rglob("*.events")), 20)
+    seen = modes(data)
+    daemon.stop()
+    seen |= modes(data)
+    assert seen.pop("notes.txt") == "644"
+    wanted = {name: "700" if (data / name).is_dir() else "600" for name in seen}
+    assert seen == wanted
+    assert {"queue.db-wal", "queue.db-shm", "state.db-wal", "hub_id", "control.sock"} <= set(seen)
+    assert any(name.startswith("state.db.damaged") for name in seen)
+    assert any(name.endswith(".events") for name in seen)
