@@ -18,7 +18,7 @@ from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from edgehub.heads.mqtt.bounds import BoundStatistics
+    from edgehub.devices.bounds import BoundStatistics
     from edgehub.pump.lane import Lane
     from edgehub.pump.pump import Pump
     from edgehub.store import Damage, LimitStatistics, StoreStatistics

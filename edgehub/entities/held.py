@@ -33,19 +33,28 @@ class Held:
         topic: Its topic.
         payload: Its payload.
         client: Who sent it.
+        anonymous: Whether that client had no identity when it came.
         at: When it came.
         size: Bytes that it counts.
     """
 
-    __slots__ = ("at", "client", "payload", "seq", "size", "topic")
+    __slots__ = ("anonymous", "at", "client", "payload", "seq", "size", "topic")
 
     def __init__(
-        self, seq: int, topic: EntityTopic, payload: bytes, client: str, at: Instant
+        self,
+        seq: int,
+        topic: EntityTopic,
+        payload: bytes,
+        client: str,
+        at: Instant,
+        *,
+        anonymous: bool,
     ) -> None:
         self.seq = seq
         self.topic = topic
         self.payload = payload
         self.client = client
+        self.anonymous = anonymous
         self.at = at
         self.size = HELD_BYTES + len(topic.text) + len(payload)
 
@@ -78,7 +87,7 @@ class Share:
 
 
 class Shares:
-    """What all clients hold."""
+    """What all clients of one kind hold."""
 
     __slots__ = ("_by_bytes", "_by_messages", "_shares")
 
@@ -86,6 +95,9 @@ class Shares:
         self._shares: dict[str, Share] = {}
         self._by_messages = _Ranking(self._shares, 0, len)
         self._by_bytes = _Ranking(self._shares, 1, lambda share: share.bytes)
+
+    def __len__(self) -> int:
+        return len(self._shares)
 
     def get(self, client: str) -> Share | None:
         """Give what a client holds, None = nothing."""

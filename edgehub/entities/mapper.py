@@ -12,6 +12,7 @@ tables. Rules: docs/entities.md.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.entities import smartrest
@@ -45,8 +46,9 @@ from edgehub.entities.units import UnitTable
 from edgehub.topic_filter import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from edgehub.devices.bounds import KnownIds
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
@@ -65,6 +67,7 @@ DEBTS_MAX: Final = 1000
 
 _ALWAYS_TAKEN: Final = frozenset({Channel.CAPABILITY, Channel.COMMAND, Channel.SIGNAL})
 _HELD: Final = TELEMETRY | STATE
+_NO_IDENTITIES: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class Mapper:
@@ -74,6 +77,8 @@ class Mapper:
         options: What can be set.
         stored: What the tables hold; read before the first message.
         retained: Gives the local topics that a filter takes and that have a retained message.
+        known: The identities in force.
+        hub_id: Publishes the hub's own messages, and those of a broker.
     """
 
     def __init__(
@@ -82,6 +87,8 @@ class Mapper:
         stored: EntityContents,
         *,
         retained: Callable[[str], Iterable[str]] = lambda _topic_filter: (),
+        known: KnownIds = _NO_IDENTITIES,
+        hub_id: str = "",
     ) -> None:
         state = dict(stored.state)
         self._options = options
@@ -89,7 +96,9 @@ class Mapper:
         self._scheme = TopicScheme(options.topic_root)
         self._outlet = Outlet(options)
         self._registry = Registry(options, self._outlet, stored)
-        self._pending = Pending(options, self._outlet, self._scheme, stored.pending)
+        self._pending = Pending(
+            options, self._outlet, self._scheme, stored.pending, known=known, hub_id=hub_id
+        )
         self._units = UnitTable(options, self._outlet, state)
         self._alarms = Alarms(options, self._outlet, state)
         self._capabilities = Capabilities(options, self._outlet, state)
@@ -274,7 +283,7 @@ class Mapper:
     @property
     def kept_bytes(self) -> int:
         """Bytes that it has in the tables, about."""
-        held = self._pending.bytes + self._alarms.kept_bytes + self._units.bytes
+        held = self._pending.held_bytes + self._alarms.kept_bytes + self._units.bytes
         return held + self._registry.kept_bytes
 
     def debts(self, limit: int = DEBTS_MAX) -> list[Debt]:
@@ -297,7 +306,7 @@ class Mapper:
             outputs_total={name: outlet.outputs_total[name] for name in OutputName},
             entities=len(self._registry),
             held=len(self._pending),
-            held_bytes=self._pending.bytes,
+            held_bytes=self._pending.held_bytes,
             evicted_total=self._pending.evicted_total,
             expired_total=self._pending.expired_total,
             dropped_total=outlet.dropped_total,

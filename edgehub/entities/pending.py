@@ -3,8 +3,8 @@
 Owns held messages and the order of their arrival. Telemetry is bounded per entity or in all, oldest
 out; of other messages the newest of each topic stays; everything together is bounded by number, by
 bytes and by bytes per client. Where a bound over all is met, the client that holds most gives up
-its oldest telemetry first. Invariant: what is held has a row in the table `pending`, nothing else
-has. Rules: docs/entities.md.
+its oldest telemetry first; where anonymous clients have their half, one of them does. Invariant:
+what is held has a row in the table `pending`, nothing else has. Rules: docs/entities.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgehub.devices.bounds import Bound
 from edgehub.entities.effects import Instant
 from edgehub.entities.held import HELD_BYTES, Held, Shares
 from edgehub.entities.options import CacheScope
@@ -23,6 +24,7 @@ from edgehub.store.entity_tables import Table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from edgehub.devices.bounds import KnownIds
     from edgehub.entities.options import MapperOptions
     from edgehub.entities.outlet import Outlet
     from edgehub.entities.topics import EntityTopic, TopicScheme
@@ -74,6 +76,8 @@ class Pending:
 
     __slots__ = (
         "_all",
+        "_bytes",
+        "_count",
         "_entries",
         "_loaded_alarms",
         "_next_seq",
@@ -82,7 +86,6 @@ class Pending:
         "_shares",
         "_telemetry",
         "_waiting",
-        "bytes",
         "evicted_total",
         "expired_total",
     )
@@ -93,17 +96,22 @@ class Pending:
         outlet: Outlet,
         scheme: TopicScheme,
         stored: Iterable[PendingRow],
+        *,
+        known: KnownIds,
+        hub_id: str,
     ) -> None:
         self._options = options
         self._outlet = outlet
         self._entries: dict[str, _Entry] = {}
         self._waiting: dict[str, dict[str, None]] = {}
-        self._shares = Shares()
+        # By whether their clients are anonymous.
+        self._shares = {False: Shares(), True: Shares()}
+        self._count = Bound("held messages", options.pending_messages_max, known, own=hub_id)
+        self._bytes = Bound("held bytes", options.pending_bytes_max, known, own=hub_id)
         self._all: OrderedDict[int, Held] = OrderedDict()
         self._telemetry: OrderedDict[int, Held] = OrderedDict()
         self._loaded_alarms: dict[str, bytes] = {}
         self._next_seq = 1
-        self.bytes = 0
         self.evicted_total = 0
         self.expired_total = 0
         for row in stored:
@@ -111,6 +119,11 @@ class Pending:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that is held."""
+        return self._bytes.used
 
     def hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
         """Hold a message of an entity that is not registered."""
@@ -254,7 +267,8 @@ class Pending:
             self._add(self._new(topic, payload, client, now))
 
     def _new(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> Held:
-        held = Held(self._next_seq, topic, payload, client, now)
+        anonymous = self._count.is_anonymous(client)
+        held = Held(self._next_seq, topic, payload, client, now, anonymous=anonymous)
         self._next_seq += 1
         self._outlet.change(
             Table.PENDING, (held.seq,), (topic.text, payload, client, now.hub_ms, now.wall_ms)
@@ -270,14 +284,25 @@ class Pending:
                 topic.text, f"{topic.topic_id} is not registered and {size} bytes cannot be held"
             )
             return False
-        share = self._shares.get(client)
+        anonymous = self._count.is_anonymous(client)
+        share = self._shares[anonymous].get(client)
         while share is not None and len(share) and share.bytes + size > options.client_bytes_max:
             self._evict(share.oldest())
-        while self._all and len(self._all) >= options.pending_messages_max:
-            self._evict(self._shares.most_messages().oldest())
-        while self._all and self.bytes + size > options.pending_bytes_max:
-            self._evict(self._shares.most_bytes().oldest())
+        while shares := self._over(self._count, 1, anonymous=anonymous):
+            self._evict(max([each.most_messages() for each in shares], key=len).oldest())
+        while shares := self._over(self._bytes, size, anonymous=anonymous):
+            most = max([each.most_bytes() for each in shares], key=lambda share: share.bytes)
+            self._evict(most.oldest())
         return True
+
+    def _over(self, bound: Bound, more: int, *, anonymous: bool) -> list[Shares]:
+        """List the shares of which one has to give way for so much more; empty = none has to."""
+        mine = self._shares[True]
+        if anonymous and len(mine) and bound.anonymous.used + more > bound.anonymous_limit:
+            return [mine]
+        if bound.used + more > bound.limit:
+            return [shares for shares in self._shares.values() if len(shares)]
+        return []
 
     def _evict(self, held: Held) -> None:
         entry = self._entries[held.topic.topic_id]
@@ -303,10 +328,11 @@ class Pending:
             entry.registration = held
         else:
             entry.state[topic.text] = held
-        self._shares.add(held, is_telemetry=is_telemetry)
+        self._shares[held.anonymous].add(held, is_telemetry=is_telemetry)
+        for bound, number in ((self._count, 1), (self._bytes, held.size)):
+            bound.of_kind(anonymous=held.anonymous).used += number
         self._all[held.seq] = held
         entry.bytes += held.size
-        self.bytes += held.size
 
     def _drop(self, held: Held, *, keeps_place: bool = False) -> None:
         topic = held.topic
@@ -318,10 +344,11 @@ class Pending:
             self._leave_parent(topic.topic_id, entry, keeps_place=keeps_place)
         else:
             del entry.state[topic.text]
-        self._shares.drop(held, is_telemetry=is_telemetry)
+        self._shares[held.anonymous].drop(held, is_telemetry=is_telemetry)
+        for bound, number in ((self._count, 1), (self._bytes, held.size)):
+            bound.of_kind(anonymous=held.anonymous).used -= number
         del self._all[held.seq]
         entry.bytes -= held.size
-        self.bytes -= held.size
         if entry.registration is None and not entry.state and not entry.telemetry:
             del self._entries[topic.topic_id]
         self._outlet.change(Table.PENDING, (held.seq,), None)
@@ -343,7 +370,8 @@ class Pending:
             self._outlet.change(Table.PENDING, (row.seq,), None)
             return
         at = Instant(row.hub_ms, row.wall_ms)
-        self._add(Held(row.seq, topic, row.payload, row.client_id, at))
+        anonymous = self._count.is_anonymous(row.client_id)
+        self._add(Held(row.seq, topic, row.payload, row.client_id, at, anonymous=anonymous))
         self._next_seq = max(self._next_seq, row.seq + 1)
         if topic.channel is Channel.ALARM:
             self._loaded_alarms[topic.text] = row.payload

@@ -103,7 +103,13 @@ class Mapping:
         refused = await self._resume_announcements()
         if self._options is None:
             return
-        self._mapper = mapper = Mapper(self._options, contents, retained=self._retained_topics)
+        self._mapper = mapper = Mapper(
+            self._options,
+            contents,
+            retained=self._retained_topics,
+            known=self._space.known,
+            hub_id=self._hub_id,
+        )
         self.desk = Desk(
             mapper,
             self._carrier,

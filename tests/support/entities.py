@@ -25,8 +25,9 @@ Line = tuple[str, Any]
 class MapperBench:
     """A mapper and its tables; hub time stands until told to go on."""
 
-    def __init__(self, path: str = ":memory:", **options: Any) -> None:
-        """Start one; `options` are those of `MapperOptions`."""
+    def __init__(self, path: str = ":memory:", *, known: Any = None, **options: Any) -> None:
+        """Start one; `options` are those of `MapperOptions`, `known` are identities."""
+        self.known = known or {}
         values = {"device_id": "hub-01", "alarm_sync_ms": 0, **options}
         self.options = MapperOptions(**values)
         self.connection = sqlite3.connect(path, isolation_level=None)
@@ -41,7 +42,8 @@ class MapperBench:
 
     def restart(self) -> list[Line]:
         """Begin anew with what the tables hold, and give what the start sends."""
-        self.mapper = Mapper(self.options, load_entities(self.connection))
+        stored = load_entities(self.connection)
+        self.mapper = Mapper(self.options, stored, known=self.known, hub_id="hub-01")
         return self.carry_out(self.mapper.start(self.now))
 
     @property

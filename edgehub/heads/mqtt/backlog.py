@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.bounds import Bound
+from edgehub.devices.bounds import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.heads.mqtt.bounds import KnownIds, Usage
+    from edgehub.devices.bounds import KnownIds, Usage
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
 """What a message costs in memory beside its topic, properties and body; keeps floods of tiny ones

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock
+    from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.mqtt.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.message_properties import MessageProperties
     from edgehub.heads.mqtt.options import ListenerOptions

@@ -12,7 +12,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from edgehub.heads.mqtt.bounds import Bound
+from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.packets import ConnectCode
 from edgehub.heads.mqtt.session_writes import SessionWrites
 from edgehub.heads.mqtt.sign_in import SignInError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.heads.mqtt.bounds import KnownIds
+    from edgehub.devices.bounds import KnownIds
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.will import PendingWills
     from edgehub.store.sessions import StoredSession

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edgehub.heads.mqtt.bounds import BoundStatistics
+    from edgehub.devices.bounds import BoundStatistics
     from edgehub.heads.mqtt.local.statistics import LocalStatistics
     from edgehub.heads.mqtt.packets import ConnectCode
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
-from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.local.intake import local_message
 from edgehub.heads.mqtt.message_properties import MessageProperties
 from edgehub.heads.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.heads.mqtt.bounds import KnownIds, Usage
+    from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.packets import Will

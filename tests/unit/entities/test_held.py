@@ -22,7 +22,7 @@ STEPS = st.lists(
 def held_by(client, number, size, *, is_telemetry=True):
     """Make a held message."""
     topic = SCHEME.parse("te/device/x///m/" if is_telemetry else "te/device/x///twin/k")
-    return Held(number, topic, b"x" * size, client, Instant(0, 0))
+    return Held(number, topic, b"x" * size, client, Instant(0, 0), anonymous=True)
 
 
 @given(steps=STEPS, looks=st.integers(1, 9))

@@ -233,6 +233,22 @@ def test_no_telemetry_is_held_with_a_bound_of_zero():
     assert bench.mapper.statistics().evicted_total == 1
 
 
+@pytest.mark.parametrize("options", [{"pending_messages_max": 20}, {"pending_bytes_max": 20 * 160}])
+def test_anonymous_clients_get_half_of_what_is_held(options):
+    """Ever new names, with little each, drive out none of the messages of an identity."""
+    bench = MapperBench(known={"plc": object()}, **options)
+    measure(bench, *range(8), device="press", client="plc")
+    for number in range(40):
+        measure(bench, number, device=f"r{number:02}", client=f"rogue{number:02}")
+    held = {debt.topic_id: debt.messages for debt in bench.mapper.debts(100)}
+    assert held.pop("device/press//") == 8
+    assert 8 <= sum(held.values()) <= 10
+    bench.restart()
+    measure(bench, 41, device="r41", client="rogue41")
+    held = {debt.topic_id: debt.messages for debt in bench.mapper.debts(100)}
+    assert held["device/press//"] == 8
+
+
 def test_bytes_of_one_client_are_bounded():
     """It gives up its own oldest telemetry, then its own oldest states; others lose nothing."""
     bench = MapperBench(client_bytes_max=3000)

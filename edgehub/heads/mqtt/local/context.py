@@ -9,7 +9,7 @@ from edgehub.heads.mqtt.local.statistics import LocalCounters
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
-    from edgehub.heads.mqtt.bounds import Bound
+    from edgehub.devices.bounds import Bound
     from edgehub.heads.mqtt.local.filter_tree import FilterTree
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.retained import RetainedMessages

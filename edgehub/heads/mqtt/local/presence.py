@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
-from edgehub.heads.mqtt.bounds import Bound
+from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.options import DEPARTED_MAX, HUB_TOPICS
 
 if TYPE_CHECKING:
-    from edgehub.heads.mqtt.bounds import KnownIds, Usage
+    from edgehub.devices.bounds import KnownIds, Usage
 
 # Everything that ids may hold, but for what would be another level or could be taken for an escape.
 _SAFE: Final = "-._~!*'(),:=@$?"

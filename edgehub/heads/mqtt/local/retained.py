@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgehub.heads.mqtt.bounds import Bound
+from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
 from edgehub.message import NEVER_MS
 from edgehub.topic_filter import WILDCARDS, takes_levels
 
 if TYPE_CHECKING:
-    from edgehub.heads.mqtt.bounds import KnownIds, Usage
+    from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import LocalMessage
 
@@ -38,14 +38,12 @@ class RetainedMessages:
         "_by_topic",
         "_earliest_ms",
         "_expiring",
-        "_hub_id",
         "_own",
         "bytes",
         "count",
     )
 
     def __init__(self, options: LocalOptions, known: KnownIds, *, hub_id: str) -> None:
-        self._hub_id = hub_id
         self._by_topic: dict[str, LocalMessage] = {}
         # Topics of the messages that count as those of anonymous clients.
         self._anonymous: set[str] = set()
@@ -58,12 +56,14 @@ class RetainedMessages:
             options.retained_max,
             known,
             setting="mqtt.local_retained_max",
+            own=hub_id,
         )
         self.bytes = Bound(
             "bytes of retained messages",
             options.retained_bytes_max,
             known,
             setting="mqtt.local_retained_bytes_max",
+            own=hub_id,
         )
 
     def __len__(self) -> int:
@@ -143,13 +143,10 @@ class RetainedMessages:
         return [topic for topic, ms in expiries.items() if ms <= now_ms]
 
     def _is_anonymous(self, message: LocalMessage) -> bool:
-        publisher = message.publisher
-        return publisher != self._hub_id and self.count.is_anonymous(publisher)
+        return self.count.is_anonymous(message.publisher)
 
     def _usages(self, *, anonymous: bool) -> tuple[Usage, Usage]:
-        if anonymous:
-            return self.count.anonymous, self.bytes.anonymous
-        return self.count.identified, self.bytes.identified
+        return self.count.of_kind(anonymous=anonymous), self.bytes.of_kind(anonymous=anonymous)
 
     def _add(self, message: LocalMessage, sign: int) -> None:
         count, size = self._usages(anonymous=message.topic in self._anonymous)

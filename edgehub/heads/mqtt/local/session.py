@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from edgehub.clock import TimerHandle
-    from edgehub.heads.mqtt.bounds import Bound, Usage
+    from edgehub.devices.bounds import Bound, Usage
     from edgehub.heads.mqtt.local.context import LocalContext
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.ticket import Ticket
@@ -162,7 +162,7 @@ class LocalSession:
             self._usage(bound).used += number
 
     def _usage(self, bound: Bound) -> Usage:
-        return bound.anonymous if self.anonymous else bound.identified
+        return bound.of_kind(anonymous=self.anonymous)
 
     # Subscriptions.
 

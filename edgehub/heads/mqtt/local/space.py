@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.bounds import Bound
+from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.fields import is_plain
 from edgehub.heads.mqtt.local.context import LocalContext
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.heads.mqtt.bounds import KnownIds
+    from edgehub.devices.bounds import KnownIds
     from edgehub.heads.mqtt.local.context import LocalStore
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import Deliver, Settle
@@ -97,6 +97,7 @@ class LocalSpace:
         known: KnownIds,
     ) -> None:
         self.hub_id = hub_id
+        self.known = known
         self._filters = (*ALWAYS_LOCAL, *options.topics)
         self._readable = (*self._filters, f"{HUB_TOPICS}#")
         self._topics: dict[bytes, str] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgehub.clock import ManualClock
+from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.bounds import Bound
 from edgehub.heads.mqtt.will import PENDING_BYTES_MAX, PendingWills
 from edgehub.local_message import LocalMessage
 from edgehub.status import bound_warnings

@@ -84,6 +84,7 @@ class Bound:
         limit: For all clients.
         known: The identities in force.
         setting: That sets the limit, empty = none does.
+        own: The hub's id, whose messages count as those of an identity, empty = there are none.
 
     Attributes:
         limit: See above; may be changed.
@@ -91,10 +92,13 @@ class Bound:
         anonymous: What the others use.
     """
 
-    __slots__ = ("_known", "_setting", "anonymous", "identified", "limit", "name")
+    __slots__ = ("_known", "_own", "_setting", "anonymous", "identified", "limit", "name")
 
-    def __init__(self, name: str, limit: int, known: KnownIds, *, setting: str = "") -> None:
+    def __init__(
+        self, name: str, limit: int, known: KnownIds, *, setting: str = "", own: str = ""
+    ) -> None:
         self._known = known
+        self._own = own
         self._setting = setting
         self.name = name
         self.limit = limit
@@ -113,11 +117,15 @@ class Bound:
 
     def is_anonymous(self, client_id: str) -> bool:
         """Return whether a client has no identity."""
-        return self._known.get(client_id) is None
+        return self._known.get(client_id) is None and client_id != self._own
 
     def of(self, client_id: str) -> Usage:
         """Return the usage in which a client is counted."""
-        return self.anonymous if self.is_anonymous(client_id) else self.identified
+        return self.of_kind(anonymous=self.is_anonymous(client_id))
+
+    def of_kind(self, *, anonymous: bool) -> Usage:
+        """Return the usage of anonymous clients, or of the others."""
+        return self.anonymous if anonymous else self.identified
 
     def statistics(self) -> BoundStatistics:
         """Return the counts of this moment."""
