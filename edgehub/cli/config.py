@@ -170,7 +170,10 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
     if outcome["faults"]:
         print_line("edgehub: refused; what was in force stays in force", err=True)
         return
-    print_line(outcome["outcome"])
+    unchanged = outcome["outcome"] == "unchanged"
+    # A reload does this always, and a backlog that leaves after it is no surprise then.
+    tried = "; links that are down were tried again" if unchanged else ""
+    print_line(f"{outcome['outcome']}{tried}")
     if outcome["applied"]:
         print_line(f"  settings: {', '.join(outcome['applied'])}")
     if outcome["manifest_changed"]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import click
 
 import edgehub
+from edgehub.cli.config_file import default_config
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_line
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
@@ -78,14 +79,7 @@ class _Commands(CommandGroup):
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
     """Store-and-forward hub for gateways behind thin, broken uplinks."""
-    ctx.obj = {"config": config or _default_config(), "debug": debug}
-
-
-def _default_config() -> Path | None:
-    # systemd names the folder of a unit with ConfigurationDirectory=.
-    folder = os.environ.get("CONFIGURATION_DIRECTORY", "").partition(":")[0]
-    path = Path(folder) / "edgehub.toml"
-    return path if path.exists() else None
+    ctx.obj = {"config": config or default_config(), "debug": debug}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 import uvloop
 
+from edgehub.cli.config_file import default_config
 from edgehub.config.configuration import read_settings
 from edgehub.config.origin import LoadedSettings, SettingsSource
 from edgehub.hub import Hub
@@ -49,7 +50,7 @@ def run(
         flags["data_dir"] = data_dir
     if log_level is not None:
         flags["log"] = {"level": log_level}
-    source = SettingsSource(own_config or obj["config"], flags)
+    source = SettingsSource(own_config or obj["config"], flags, find=default_config)
     loaded = read_settings(source)
     configure(level=loaded.settings.log.level, fmt=loaded.settings.log.format)
     gc.set_threshold(*GC_THRESHOLDS)

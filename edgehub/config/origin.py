@@ -17,7 +17,7 @@ from edgehub.settings.redaction import shown
 from edgehub.settings.remainder import settings_without_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from edgehub.errors import ConfigError
@@ -66,13 +66,22 @@ class SettingsSource:
     Args:
         file: TOML file, None = none.
         flags: Nested values from the command line.
+        find: Looks for a file at each read as long as there is none.
     """
 
-    __slots__ = ("_file", "_flags")
+    __slots__ = ("_file", "_find", "_flags", "_is_kept")
 
-    def __init__(self, file: Path | None, flags: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        file: Path | None,
+        flags: Mapping[str, Any] | None = None,
+        *,
+        find: Callable[[], Path | None] | None = None,
+    ) -> None:
         self._file = file
         self._flags = dict(flags or {})
+        self._find = find
+        self._is_kept = file is not None
 
     def read(self) -> LoadedSettings:
         """Read file, environment and flags; blocks on the disk.
@@ -80,8 +89,12 @@ class SettingsSource:
         Raises:
             SettingsError: With every fault.
         """
+        if not self._is_kept and self._find is not None:
+            self._file = self._find()
         document = read_document(self._file)
         settings = check_settings(document, file=self._file, flags=self._flags)
+        # A file that was in force and is removed later is a fault, no return to the defaults.
+        self._is_kept = self._file is not None
         origins = {
             key: origin
             for key in flat_settings(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.daemon import Daemon
 from tests.support.devices import Collector, Device
 from tests.support.ports import free_port
 from tests.support.refusing_peer import RefusingPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from tests.support.daemon import Daemon
     from tests.support.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.e2e
@@ -54,6 +56,7 @@ def _edgehub(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-m", "edgehub", *arguments],
         cwd=daemon.folder,
+        env={**os.environ, **daemon.env},
         capture_output=True,
         text=True,
         timeout=20,
@@ -162,6 +165,44 @@ def test_a_refused_reload_changes_nothing_and_names_every_fault(
     assert done.returncode == 78
     assert "store.engine: unknown key" in done.stderr
     assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_settings_file_made_after_the_start_is_read_by_a_reload(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    """A hub that started without edgehub.toml takes it over once it is there."""
+    port = free_port()
+    env = {
+        "EDGEHUB_DATA_DIR": "data",
+        "EDGEHUB_MQTT__PORT": str(port),
+        "EDGEHUB_LOG__FORMAT": "json",
+    }
+    daemon = Daemon(tmp_path, None, env=env)
+    try:
+        daemon.start()
+        assert _edgehub(daemon, "config", "reload").stdout == (
+            "unchanged; links that are down were tried again\n"
+        )
+        collector = Collector(broker.port)
+        _publish(daemon, "a", range(5))
+        daemon.config.write_text('[upstream]\ntype = "mqtt"\nhost = 7\n', "utf-8")
+        assert _edgehub(daemon, "config", "reload").returncode == 78
+        daemon.config.write_text(
+            'data_dir = "data"\n[upstream]\ntype = "mqtt"\n'
+            f'host = "127.0.0.1"\nport = {broker.port}\n',
+            "utf-8",
+        )
+        done = _edgehub(daemon, "config", "reload")
+        assert done.stdout.startswith("applied\n"), done
+        assert collector.wait_for({("press-1", "a", number) for number in range(5)}, 10) == set()
+        collector.close()
+        daemon.config.unlink()
+        assert daemon.call("config reload")["outcome"] == "refused"
+        assert daemon.call("status")["summary"].startswith("delivering")
+        assert daemon.stop() == 0
+    finally:
+        daemon.close()
 
 
 def test_wrong_settings_keep_nobody_from_a_running_hub(make_daemon: Callable[..., Daemon]) -> None:
