@@ -33,7 +33,7 @@ ROW_EVENTS: Final = (*IN_EVENTS, *OUT_EVENTS)
 
 EVENTS: Final = (*ROW_EVENTS, "retried", "carried", "refused", "dead_purged", "link")
 EDGES: Final = ("in", "out", "start", "stop")
-LINK_STATES: Final = ("up", "down")
+LINK_STATES: Final = ("up", "down", "unserved")
 CAUSES: Final = ("offline", "behind", "retry", "rate")
 """Parts of a wait, in the order in which they win a tie."""
 

@@ -23,6 +23,7 @@ from analytics.transforms.outages import outages
 from analytics.transforms.spells import spells
 from analytics.transforms.starvation import services, starvation, starved_queues
 from analytics.transforms.steps import steps
+from analytics.transforms.unserved import unserved
 from analytics.transforms.waiting import histogram, percentiles
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
 def _starvation(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
     changes = _keep(outages(shared.marks, shared.summed))
     stepped = steps(shared.lines, shared.marks, shared.summed, shared.moved, changes)
-    unserved = _keep(spells(stepped, args.starved_after_s * 1000))
+    found = _keep(spells(stepped, args.starved_after_s * 1000))
     served = _keep(services(shared.lines))
-    windows = _keep(starvation(unserved, served, args.idle_after_s * 1000))
+    windows = _keep(starvation(found, served, args.idle_after_s * 1000))
     return {
         "starvation_windows": _keep(_placed(windows, args)),
         "starvation": _keep(starved_queues(windows)),
@@ -93,6 +94,7 @@ def _sums(shared: Shared) -> dict[str, DataFrame]:
         "waiting": _keep(percentiles(buckets)),
         "backlog": _keep(backlog(shared.moved, shared.balanced)),
         "losses": _keep(losses(shared.summed)),
+        "unserved": _keep(unserved(shared.marks, shared.summed, shared.moved)),
     }
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TABLES: Final = (
     *("balance", "backlog", "expiry", "waiting", "waiting_histogram"),
-    *("starvation_windows", "starvation", "losses", "quarantine"),
+    *("starvation_windows", "starvation", "losses", "unserved", "quarantine"),
 )
 FILE_ROWS: Final = 2_000_000
 AT_ONCE: Final = 4

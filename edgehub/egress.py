@@ -118,9 +118,7 @@ class Egress:
             self._named, ack_timeout_s=self._ack_timeout_s, around=self._around
         )
         for endpoint_id in sorted(wanted - self._served.keys()):
-            built = destinations.build(endpoint_id)
-            if built is not None:
-                self._start(*built)
+            self._serve(endpoint_id, destinations)
 
     def open(self, endpoint_id: EndpointId) -> None:
         """Start an endpoint that a route is about to send to, if it is not there yet."""
@@ -130,9 +128,7 @@ class Egress:
         destinations = Destinations(
             self._named, ack_timeout_s=self._ack_timeout_s, around=self._around
         )
-        built = destinations.build(endpoint_id)
-        if built is not None:
-            self._start(*built)
+        self._serve(endpoint_id, destinations)
 
     def release(self, endpoint_id: EndpointId) -> None:
         """Let an endpoint end that no route sends to any more; see `tidy`."""
@@ -277,6 +273,14 @@ class Egress:
         """Give the pump of an endpoint, None = nobody serves it."""
         served = self._served.get(endpoint_id)
         return None if served is None else served.pump
+
+    def _serve(self, endpoint_id: EndpointId, destinations: Destinations) -> None:
+        """Start an endpoint, or record that nothing serves it."""
+        built = destinations.build(endpoint_id)
+        if built is not None:
+            self._start(*built)
+        elif self._around.store.journal is not None:
+            self._around.store.journal.endpoint_unserved(endpoint_id)
 
     def _start(self, endpoint: Endpoint, relay: Relay | None) -> None:
         around = self._around

@@ -46,6 +46,7 @@ class Figures:
         queues: Queues that were not served for longest, with kind.
         windows: Windows of those queues.
         losses: Other events by reason.
+        unserved: Endpoints that nothing served, by hub.
     """
 
     totals: Record
@@ -59,6 +60,7 @@ class Figures:
     queues: list[Record]
     windows: list[Record]
     losses: list[Record]
+    unserved: list[Record]
 
 
 def figures(tables: Mapping[str, DataFrame]) -> Figures:
@@ -93,6 +95,7 @@ def figures(tables: Mapping[str, DataFrame]) -> Figures:
             by=("event", "reason"),
             limit=2 * TOP,
         ),
+        unserved=_top(tables["unserved"], "length_ms", by=("hub", "endpoint")),
     )
 
 

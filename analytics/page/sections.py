@@ -33,8 +33,8 @@ CAUSE_CLASSES: Final = {
 WINDOWS_TOLD: Final = 12
 
 _ADVICE: Final = {
-    "offline": "the endpoint was not reachable. A longer time to live would keep them: the "
-    "route's, or the sender's message expiry where that is the shorter one.",
+    "offline": "the endpoint was not reachable, not named, or the hub did not run. A longer time to "
+    "live would keep them: the route's, or the sender's message expiry where that is the shorter one.",
     "behind": "better priorities had rows to send. Give the route a better priority, or "
     "send less above it.",
     "retry": "they were held back after refusals. See what the endpoint refuses, and why.",
@@ -55,6 +55,7 @@ def advice(shown: Figures) -> str:
             f"<li><b>{_queue(row)}</b>: {counted(row['rows'], 'row')} expired. For "
             f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]}</li>"
         )
+    told += [f"<li>{_unserved(row)}</li>" for row in shown.unserved]
     if shown.totals["idle_windows"]:
         told.append(
             f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, rows waited, and "
@@ -179,6 +180,18 @@ def _spent_legend() -> str:
 
 def _key(name: str, value: Any) -> str:
     return priority(value) if name == "priority" else text(value)
+
+
+def _unserved(row: Record) -> str:
+    what = (
+        "no upstream was named"
+        if row["endpoint"] == "upstream"
+        else f"nothing served the endpoint <b>{text(row['endpoint'])}</b>"
+    )
+    return (
+        f"<b>{text(row['hub'])}</b>: {what} for {duration(row['length_ms'])}; what came for it "
+        "waited. Name it in the settings of the hub."
+    )
 
 
 def _queue(row: Record) -> str:

@@ -51,7 +51,7 @@ def steps(
     carried = _carried_in(marks)
     queues = moved.select(*schemas.QUEUE).union(carried.select(*schemas.QUEUE)).distinct()
     cuts = _cut(changes.join(queues, on=["hub", "endpoint"], how="inner"))
-    ends = _cut(_ends(marks, summed).join(queues, on="hub", how="inner"))
+    ends = _cut(day_ends(marks, summed).join(queues, on="hub", how="inner"))
     few = carried.unionByName(cuts).unionByName(ends).withColumn("piece", piece_of("hub_ms"))
     many = _rows(lines).unionByName(_moved_in(marks)).withColumn("piece", piece_of("hub_ms"))
     sums = _sums(moved).unionByName(few.select(*PIECE, *COUNTS))
@@ -118,7 +118,7 @@ def _counts(given: Mapping[str, Column]) -> list[Column]:
     return [given.get(name, F.lit(0)).cast("bigint").alias(name) for name in COUNTS]
 
 
-def _ends(marks: DataFrame, summed: DataFrame) -> DataFrame:
+def day_ends(marks: DataFrame, summed: DataFrame) -> DataFrame:
     """Give each hub's end of the day: midnight, or its last line while the day is open."""
     outs = (
         marks.where((F.col("event") == "carried") & (F.col("detail") == "out"))

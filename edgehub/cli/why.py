@@ -85,7 +85,7 @@ def _print_copy(copy: dict[str, Any]) -> None:
     ttl = "never expires" if copy["ttl_s"] is None else f"{copy['ttl_s']:.0f} s"
     left = "" if copy["ttl_s"] is None else f", expires in {copy['expires_in_s']:.0f} s"
     print_line(f"  time to live: {ttl} ({copy['ttl_from']}){left}")
-    print_line(f"  waits for {copy['age_s']:.1f} s{_waited_text(copy['waited'])}")
+    print_line(f"  waiting for {copy['age_s']:.1f} s so far{_waited_text(copy['waited'])}")
     if copy["attempts"]:
         print_line(f"  refused {counted(copy['attempts'], 'time')}")
     if copy["suspected"] is not None:

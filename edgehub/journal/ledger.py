@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.journal.lines import DAY_MS, CommitLines, event_name, move_keys, shown_priority
 from edgehub.journal.waits import Waits
-from edgehub.row_events import PUMP_OFFLINE, RowEvent, moved_target
+from edgehub.row_events import PUMP_OFFLINE, PUMP_UNSERVED, RowEvent, moved_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +28,8 @@ DAYS_MISSED_MAX: Final = 400
 """A clock that steps further was set, and nobody asks for the days between."""
 STEP_BACK_MAX_MS: Final = 3_600_000
 """A clock that is set back over midnight by less does not bring the old date back."""
+
+_LINKS: Final = {PUMP_UNSERVED: "unserved", PUMP_OFFLINE: "down"}
 
 _EFFECT: Final = {
     RowEvent.ENQUEUED.value: 1,
@@ -321,8 +323,8 @@ class Ledger:
             match kind:
                 case "pump":
                     endpoint_id, at_ms, state = values
-                    self._waits.change(endpoint_id, state, at_ms)
-                    link = "down" if state == PUMP_OFFLINE else "up"
+                    self._waits.change(endpoint_id, max(state, PUMP_OFFLINE), at_ms)
+                    link = _LINKS.get(state, "up")
                     if self._links.get(endpoint_id) != link:
                         self._links[endpoint_id] = link
                         texts.append(lines.line("link", at_ms, endpoint=endpoint_id, state=link))

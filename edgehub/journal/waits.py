@@ -68,7 +68,9 @@ class Course:
         """Give all sums as of some time."""
         index = bisect_right(self._times, at_ms) - 1
         if index < 0:
-            return self._sums[0]
+            # Before anything was known of it, the endpoint was not served.
+            offline, *rest = self._sums[0]
+            return (offline - (self._times[0] - at_ms), *rest)
         since = at_ms - self._times[index]
         sums = self._sums[index]
         if not since:

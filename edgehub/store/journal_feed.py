@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from edgehub.row_events import PUMP_OFFLINE
+from edgehub.row_events import PUMP_PAUSED, PUMP_UNSERVED
 
 if TYPE_CHECKING:
     from edgehub.message import EndpointId, Priority
@@ -33,7 +33,7 @@ class JournalFeed:
         "_committing",
         "_database",
         "_events",
-        "_offline",
+        "_links",
         "_writer",
         "message_prefix",
         "store_id",
@@ -45,7 +45,7 @@ class JournalFeed:
         self._events = events
         self._writer = writer
         self._database = database
-        self._offline: dict[EndpointId, bool] = {}
+        self._links: dict[EndpointId, int] = {}
         self._committing: asyncio.Future[int] | None = None
         self.store_id = hex_store_id(store_id)
         self.message_prefix = f"{store_id}-"
@@ -103,12 +103,17 @@ class JournalFeed:
             self._bring_about()
 
     def pump_changed(self, endpoint_id: EndpointId, state: int) -> None:
-        """Note what a pump does from now on; see `PUMP_OFFLINE` and its like."""
+        """Record what a pump does from now on; see `PUMP_OFFLINE` and its like."""
         self._events.note(["pump", endpoint_id, self._events.hub_time.now_ms(), state])
-        offline = state == PUMP_OFFLINE
-        if self._offline.get(endpoint_id) is not offline:
-            self._offline[endpoint_id] = offline
+        link = min(state, PUMP_PAUSED)
+        if self._links.get(endpoint_id) != link:
+            self._links[endpoint_id] = link
             self._bring_about()
+
+    def endpoint_unserved(self, endpoint_id: EndpointId) -> None:
+        """Record that nothing serves an endpoint, until its pump changes."""
+        if self._links.get(endpoint_id) != PUMP_UNSERVED:
+            self.pump_changed(endpoint_id, PUMP_UNSERVED)
 
     def queue_delayed(self, endpoint_id: EndpointId, priority: Priority, delayed: bool) -> None:
         """Note that a queue as a whole is held back after a refusal, or no more."""

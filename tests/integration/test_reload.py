@@ -18,6 +18,7 @@ from edgehub.egress import REPLACE_DRAIN_S
 from edgehub.errors import EdgeHubError
 from edgehub.hub import Hub
 from edgehub.settings import Settings
+from tests.support.journal_page import read_folder
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.ports import free_port
 
@@ -180,6 +181,27 @@ async def test_a_running_hub_explains_by_the_routes_in_force(tmp_path: Path) -> 
         }
         with pytest.raises(EdgeHubError, match="`devize` is not known"):
             await bench.command("route explain", message={"devize": "press-1"})
+
+
+async def test_time_without_an_upstream_is_unserved_in_the_journal(tmp_path: Path) -> None:
+    """Its link lines say so until one is named; a row that waited for it waited offline."""
+    bench = Bench(tmp_path, ManualClock(), upstream=None)
+    bench.manifest(ALL_UPSTREAM)
+    async with running(bench), mqtt_peer() as peer:
+        await bench.publish(bodies(1))
+        await bench.clock.advance(61)
+        await bench.reload(upstream=upstream(peer.port))
+        await peer.until(lambda: len(peer.published) == 1)
+        await bench.until(lambda: bench.depths() == {"upstream_Pri3": 0}, step_s=0.01)
+        await bench.reload(upstream=None)
+        await bench.command("journal plan", target="report", close=True)
+        lines = read_folder(tmp_path / "data" / "journal")
+    links = [(line["endpoint"], line["state"]) for line in lines if line["event"] == "link"]
+    states = ("unserved", "down", "up", "down", "unserved")
+    assert links == [("upstream", state) for state in states]
+    [sent] = [line for line in lines if line["event"] == "sent"]
+    assert sent["offline_ms"] >= 61_000
+    assert sent["rate_ms"] < 1_000
 
 
 async def test_rows_in_flight_leave_again_through_the_new_endpoint(tmp_path: Path) -> None:

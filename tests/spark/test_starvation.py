@@ -103,6 +103,16 @@ def test_a_link_that_is_down_starves_nobody(results: Results):
     assert windows(results, "cut-link") == [(5, "starved", "10:40:00", 300)]
 
 
+def test_an_endpoint_that_nothing_serves_is_no_idle_link(results: Results):
+    """The time is told as such, on the page too, and of endpoints that had rows alone."""
+    assert windows(results, "unserved") == []
+    columns = ("hub", "endpoint", "times", "length_ms")
+    found = [tuple(row[name] for name in columns) for row in results.table("unserved")]
+    assert found == [("unserved", "upstream", 1, 1_260_000)]
+    page = results.page.read_text("utf-8")
+    assert "<b>unserved</b>: no upstream was named for 21 min;" in page
+
+
 def test_a_window_has_a_shortest_length(results: Results):
     """Sixty seconds count, a millisecond less does not."""
     assert windows(results, "limits") == [(5, "starved", "10:00:00", 60)]

@@ -92,7 +92,7 @@ def check_line(line: Line) -> None:
         _take(left, "bytes", int, line)
     elif event == "link":
         _take(left, "endpoint", str, line)
-        assert left.pop("state") in {"up", "down"}
+        assert left.pop("state") in {"up", "down", "unserved"}
     elif event == "dead_purged":
         _check_queue(left, line)
         _take(left, "count", int, line)

@@ -127,6 +127,15 @@ def _cut_link(journal: HandJournal) -> None:
     journal.left("sent", "10:45:00", priority=5, waited_ms=2_700_000, offline_ms=2_370_000)
 
 
+def _unserved(journal: HandJournal) -> None:
+    journal.add("link", "09:59:00", state="unserved")
+    journal.add("enqueued", "10:00:00", priority=5)
+    journal.add("link", "10:20:00", state="down")
+    journal.add("link", "10:20:01", state="up")
+    journal.left("sent", "10:20:01", priority=5, waited_ms=1_201_000, offline_ms=1_201_000)
+    journal.add("link", "11:00:00", endpoint="archive", state="unserved")
+
+
 def _limits(journal: HandJournal) -> None:
     for hour, end in ((10, "01:00"), (11, "00:59.999")):
         journal.add("enqueued", f"{hour}:00:00", priority=5)
@@ -217,6 +226,7 @@ HUBS: Final[dict[str, Callable[[HandJournal], None]]] = {
     "idle": _idle,
     "held-back": _held_back,
     "cut-link": _cut_link,
+    "unserved": _unserved,
     "limits": _limits,
     "worse": _worse,
     "elsewhere": _elsewhere,

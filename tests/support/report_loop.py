@@ -46,7 +46,7 @@ class _Hub:
         self.links: dict[str, bool] = defaultdict(lambda: True)
         for line in reversed(self.lines):
             if line["event"] == "link":
-                self.links[line["endpoint"]] = line["state"] == "down"
+                self.links[line["endpoint"]] = line["state"] != "up"
         self.windows: list[Line] = []
 
     def run(self) -> list[Line]:

@@ -12,6 +12,7 @@ from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, EndpointId, Message, Pri
 from edgehub.row_events import (
     PUMP_IDLE,
     PUMP_OFFLINE,
+    PUMP_UNSERVED,
     EventColumns,
     RowEvent,
     moved_to,
@@ -162,6 +163,19 @@ def test_a_link_is_told_when_it_changes_and_after_each_start() -> None:
     told.commit(9, ["start", 6, NOON_MS, []], ["pump", UP, 9, PUMP_OFFLINE])
     states = [line["state"] for line in told.lines if line["event"] == "link"]
     assert states == ["down", "up", "down", "down"]
+
+
+def test_an_endpoint_that_nothing_serves_is_told_from_a_link_that_is_down() -> None:
+    """The line says `unserved`, at midnight again; rows wait offline during that."""
+    told = Told()
+    told.commit(0, ["start", 0, 0, []], ["pump", UP, 0, PUMP_UNSERVED], offsets=(1,))
+    told.commit(DAY_MS // 2 + 5, offsets=(2,))
+    told.commit(DAY_MS, ["pump", UP, DAY_MS, PUMP_OFFLINE], ["pump", UP, DAY_MS + 9, 0])
+    states = [line["state"] for line in told.lines if line["event"] == "link"]
+    assert states == ["unserved", "unserved", "down", "up"]
+    (line,) = told.commit(DAY_MS + 19, event=RowEvent.SENT, offsets=(3,))
+    assert "offline_ms" in line
+    assert told.ledger.split((UP, P7), "d", 1, 0, DAY_MS + 19) == (DAY_MS + 9, 10, 0, 0)
 
 
 def test_a_small_step_back_over_midnight_keeps_the_date() -> None:

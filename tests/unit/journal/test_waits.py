@@ -40,6 +40,13 @@ def test_an_endpoint_that_nobody_serves_is_offline() -> None:
     assert Waits().split(("lab", 0), "d", 1, 5, 25) == (20, 0, 0, 0)
 
 
+def test_the_time_before_an_endpoint_was_served_is_offline() -> None:
+    """A row that was stored before its pump first told of anything waited for that."""
+    waits = waits_of((100, PUMP_OFFLINE), (130, PUMP_IDLE))
+    assert waits.split((UP, 7), "d", 1, 20, 150) == (110, 0, 0, 20)
+    assert waits.split((UP, 7), "d", 1, 20, 90) == (70, 0, 0, 0)
+
+
 def test_holds_count_for_those_who_are_held() -> None:
     """A queue, a sender and a row; what overlaps counts once, and what is offline stays so."""
     waits = waits_of((0, 0), (60, PUMP_OFFLINE), (80, 0))
