@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edgehub.control.server import Command
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.losses import Loss
     from edgehub.router import Router
     from edgehub.settings import BrokerSettings, Settings
     from edgehub.store.store import Store
@@ -101,6 +102,10 @@ class Brokering:
         if self.head is None:
             return {"enabled": False}
         return {"enabled": True, **asdict(self.head.statistics())}
+
+    def losses(self) -> list[Loss]:
+        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        return [] if self.head is None else self.head.losses()
 
     def warnings(self) -> list[str]:
         """List what a person should look at."""

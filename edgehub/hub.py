@@ -412,7 +412,9 @@ class Hub:
         )
 
     def _parts(self) -> HubParts:
-        outlook = Outlook(self._store, self._egress, self._clock)
+        losing = (self._router, self._listener, self._mapping, self._brokering)
+        lost = [part.losses for part in losing]
+        outlook = Outlook(self._store, self._egress, self._clock, lost)
         return HubParts(
             hub_id=self._hub_id,
             clock=self._clock,

@@ -58,12 +58,12 @@ class Overview:
             "warnings": [
                 *status.store_warnings(store),
                 *status.parked_warnings(endpoints),
+                *status.dead_letter_warnings(store.dead_letters),
                 *status.window_warnings(endpoints, store.clock),
                 *status.bound_warnings(mqtt.bounds),
                 *status.warnings(
                     parts.egress.orphans(),
                     [*map(str, pending), *map(str, manifest.warnings)],
-                    parts.router.unrouted_total,
                     parts.reports.stalled,
                 ),
                 *loop_warnings(

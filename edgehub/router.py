@@ -6,16 +6,18 @@ evaluated against one whole table, the old one or the new one, never a mixture.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.losses import Loss
 from edgehub.message import Refusal
 from edgehub.packet_limits import PacketLimits
 from edgehub.property_bag import is_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from edgehub.devices.tenancy import Tenancy
     from edgehub.message import Message, RouteResult
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from edgehub.store.store import Store
 
 log = structlog.get_logger(__name__)
+
+SHOWN_PROPERTIES_MAX: Final = 8
+SHOWN_CHARS_MAX: Final = 100
 
 
 class Router:
@@ -37,6 +42,7 @@ class Router:
         "_store",
         "_table",
         "_told_at",
+        "_unrouted",
         "too_large_total",
         "unrouted_total",
     )
@@ -52,6 +58,8 @@ class Router:
         self._followers: list[Callable[[RouteTable], None]] = []
         self.unrouted_total = 0
         self._told_at = 1
+        self._unrouted: tuple[str, str, Mapping[str, str | None]] = ("", "", {})
+        """Device, source and properties of the last message that no route wanted."""
 
     @property
     def table(self) -> RouteTable:
@@ -158,6 +166,7 @@ class Router:
 
     def _count_unrouted(self, message: Message) -> None:
         self.unrouted_total += 1
+        self._unrouted = (message.device_id, message.source, message.properties)
         if self.unrouted_total == self._told_at:
             # The first, the tenth, the hundredth: enough to be noticed, never a flood.
             self._told_at *= 10
@@ -166,7 +175,31 @@ class Router:
                 total=self.unrouted_total,
                 device_id=message.device_id,
                 source=message.source,
+                properties=_shown(message.properties),
             )
+
+    def losses(self) -> list[Loss]:
+        """Return what was acknowledged and dropped since the start; see `edgehub.losses`."""
+        device_id, source, properties = self._unrouted
+        return [
+            Loss(
+                key=("unrouted",),
+                total=self.unrouted_total,
+                what="{was} acknowledged and dropped",
+                why="because no route takes them",
+                example=" ".join(
+                    filter(None, (f"{source} of device {device_id}", _shown(properties)))
+                ),
+                hint="edgehub route explain says why",
+            )
+        ]
+
+
+def _shown(properties: Mapping[str, str | None]) -> str:
+    """Return properties as log lines and warnings show them, cut to a bounded length."""
+    first = islice(properties.items(), SHOWN_PROPERTIES_MAX)
+    named = [name if value is None else f"{name}={value}" for name, value in first]
+    return " ".join(named)[:SHOWN_CHARS_MAX]
 
 
 class TenantRouter(Router):

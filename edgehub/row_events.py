@@ -52,7 +52,8 @@ PUMP_PAUSED: Final = -1
 PUMP_IDLE: Final = 11
 PUMP_DEFAULT: Final = 10
 """What a pump does: there is none, since nothing serves the endpoint; it has no link, it waits
-after a failure, no row waits for a better one. 0 to 10 = the best priority that has rows to send, where others wait for it; 10 is the default one."""
+after a failure, no row waits for a better one. 0 to 10 = the best priority that has rows to send,
+where others wait for it; 10 is the default one."""
 
 Note = list[Any]
 """Something other than a row's event; the first item is its kind.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from edgehub.devices.bounds import BoundStatistics
+    from edgehub.message import QueueId
     from edgehub.pump.lane import Lane
     from edgehub.pump.pump import Pump
     from edgehub.store import Damage, LimitStatistics, StoreStatistics
@@ -163,6 +164,15 @@ def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def dead_letter_warnings(kept: Mapping[QueueId, int]) -> list[str]:
+    """List the queues that have dead letters, for as long as they are kept."""
+    return [
+        f"{number} dead letter{'' if number == 1 else 's'} of {name} (edgehub queue dead list says"
+        " why)"
+        for name, number in kept.items()
+    ]
+
+
 def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:
     """List the endpoints that do not keep their connection windows, since nobody knows the date."""
     return [
@@ -215,7 +225,6 @@ def damage_text(damage: Damage) -> str:
 def warnings(
     orphans: Collection[EndpointId],
     manifest_warnings: Iterable[str],
-    unrouted: int,
     stalled: Mapping[str, float],
 ) -> list[str]:
     """List what a person should look at.
@@ -223,16 +232,9 @@ def warnings(
     Args:
         orphans: Endpoints of stored rows that nobody names.
         manifest_warnings: What the manifest in force was accepted with.
-        unrouted: Messages that no route took.
         stalled: Seconds by endpoint for pumps that stand still.
     """
-    found = []
-    if unrouted:
-        found.append(
-            f"{unrouted} messages were acknowledged and dropped, because no route takes them "
-            "(edgehub route explain says why)"
-        )
-    found += [
+    found = [
         f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub; restart it"
         for name, seconds in stalled.items()
     ]

@@ -33,8 +33,9 @@ CAUSE_CLASSES: Final = {
 WINDOWS_TOLD: Final = 12
 
 _ADVICE: Final = {
-    "offline": "the endpoint was not reachable, not named, or the hub did not run. A longer time to "
-    "live would keep them: the route's, or the sender's message expiry where that is the shorter one.",
+    "offline": "the endpoint was not reachable, not named, or the hub did not run. A longer time "
+    "to live would keep them: the route's, or the sender's message expiry where that is the "
+    "shorter one.",
     "behind": "better priorities had rows to send. Give the route a better priority, or "
     "send less above it.",
     "retry": "they were held back after refusals. See what the endpoint refuses, and why.",

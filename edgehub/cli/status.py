@@ -9,7 +9,7 @@ import click
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import queue_table
-from edgehub.cli.tables import span
+from edgehub.cli.tables import counted, span
 
 
 @click.command()
@@ -67,7 +67,11 @@ def _entities_text(entities: dict[str, Any]) -> str:
     debt = entities["debt"]
     text = f"{entities['entities']} registered"
     if debt["messages"]:
-        text += f"; {debt['messages']} messages held for {debt['entities_total']} that are not"
+        held = counted(debt["messages"], "message")
+        text += f"; {held} held for {debt['entities_total']} that are not"
+    if entities["errors_total"]:
+        unusable = counted(entities["errors_total"], "message")
+        text += f"; {unusable} could not be used (mosquitto_sub -t {entities['errors_topic']})"
     if entities["creations_under_way"]:
         text += f"; {entities['creations_under_way']} on their way to the cloud"
     if entities["creations_refused"]:

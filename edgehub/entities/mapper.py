@@ -302,6 +302,7 @@ class Mapper:
             handled_total=self._handled_total,
             ignored_total=self._ignored_total + self._cloud_operations.ignored_total,
             errors_total=outlet.errors_total,
+            newest_error=outlet.newest_error,
             large_events_total=self._large_events_total,
             outputs_total={name: outlet.outputs_total[name] for name in OutputName},
             entities=len(self._registry),

@@ -64,6 +64,7 @@ class Outlet:
         "cloud",
         "dropped_total",
         "errors_total",
+        "newest_error",
         "outputs_total",
     )
 
@@ -71,6 +72,7 @@ class Outlet:
         self.cloud = CloudTopics(options.cloud_prefix)
         self.outputs_total: Counter[OutputName] = Counter()
         self.errors_total = 0
+        self.newest_error = ""
         self.dropped_total = 0
         self._effects: list[Effect] = []
         self._errors_topic = f"{options.topic_root}/errors"
@@ -142,7 +144,8 @@ class Outlet:
         """Tell clients what is wrong with a message; `about` is its topic."""
         self.errors_total += 1
         about = about[: ERROR_CHARACTERS_MAX // 2]
-        text = f"{about}: {reason}"[:ERROR_CHARACTERS_MAX].encode("utf-8", "replace")
+        self.newest_error = f"{about}: {reason}"[:ERROR_CHARACTERS_MAX]
+        text = self.newest_error.encode("utf-8", "replace")
         self._effects.append(Publish(self._errors_topic, text, retain=False))
 
     def change(

@@ -20,6 +20,7 @@ class MapperStatistics:
         handled_total: Messages taken.
         ignored_total: Messages on topics that are not its own, or that say nothing to it.
         errors_total: Errors told to clients.
+        newest_error: The last of them, empty = there was none.
         outputs_total: Rows by output.
         large_events_total: Events too large for a row, left to local clients.
         entities: Registered entities, the main device among them.
@@ -34,6 +35,7 @@ class MapperStatistics:
     handled_total: int
     ignored_total: int
     errors_total: int
+    newest_error: str
     outputs_total: dict[OutputName, int]
     large_events_total: int
     entities: int

@@ -18,6 +18,7 @@ from edgehub.entities.configured import local_topics, mapper_options
 from edgehub.entities.effects import Instant
 from edgehub.entities.mapper import Mapper
 from edgehub.errors import EdgeHubError
+from edgehub.losses import Loss
 from edgehub.mapping.carrier import Carrier
 from edgehub.mapping.desk import COMMANDS, Desk
 from edgehub.message import Refusal
@@ -73,6 +74,7 @@ class Mapping:
     ) -> None:
         self._options = mapper_options(settings, hub_id=hub_id) if mapper_runs(settings) else None
         self._filters = local_topics(settings)
+        self._errors_topic = f"{settings.mapper.topic_root}/errors"
         self._hub_id = hub_id
         self._store = store
         self._router = router
@@ -325,12 +327,37 @@ class Mapping:
         return {
             "enabled": True,
             **asdict(self._mapper.statistics()),
+            "errors_topic": self._errors_topic,
             "refused_total": self._refused_total,
             "qos0_offline_total": self._qos0_offline_total,
             "creations_under_way": len(self.announcements) - refused,
             "creations_refused": refused,
             "debt": self.desk.pending(DEBTS_SHOWN),
         }
+
+    def losses(self) -> list[Loss]:
+        """Return what could not be used or kept since the start; see `edgehub.losses`."""
+        if self._mapper is None:
+            return []
+        figures = self._mapper.statistics()
+        return [
+            Loss(
+                key=("entities", "errors"),
+                total=figures.errors_total,
+                what="about entities could not be used",
+                example=figures.newest_error,
+                hint=f"mosquitto_sub -t {self._errors_topic}",
+                event="mapper.message_unusable",
+                fields={"newest": figures.newest_error},
+            ),
+            Loss(
+                key=("entities", "held"),
+                total=figures.evicted_total + figures.expired_total,
+                what="of unregistered entities {was} given up",
+                why="since they waited too long or for want of room",
+                hint="edgehub entity pending",
+            ),
+        ]
 
     def warnings(self) -> list[str]:
         """List what a person should look at."""

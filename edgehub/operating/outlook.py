@@ -15,9 +15,10 @@ from edgehub.forecast.drain import DrainForecast
 from edgehub.forecast.expiry import ExpiryWatch, Head
 from edgehub.forecast.queues import Drain, DrainState, Link, Load, drains, leaves
 from edgehub.forecast.rates import QueueRates
+from edgehub.losses import Loss, RecentLosses
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from edgehub.clock import Clock
     from edgehub.egress import Egress
@@ -39,16 +40,24 @@ class Outlook:
         store: The queues.
         egress: The pumps.
         clock: Timers.
+        lost: Return what other parts have lost since the start.
     """
 
-    __slots__ = ("_clock", "_drain", "_egress", "_rates", "_store", "_watch")
+    __slots__ = ("_clock", "_drain", "_egress", "_losses", "_rates", "_store", "_watch")
 
-    def __init__(self, store: Store, egress: Egress, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        egress: Egress,
+        clock: Clock,
+        lost: Iterable[Callable[[], Iterable[Loss]]] = (),
+    ) -> None:
         self._store = store
         self._egress = egress
         self._clock = clock
         self._rates = QueueRates(clock, self._totals)
         self._drain = DrainForecast(clock, egress.waiting_bytes)
+        self._losses = RecentLosses(clock, [self._lost, *lost])
         self._watch = ExpiryWatch(
             clock,
             now_ms=store.hub_time.now_ms,
@@ -66,6 +75,7 @@ class Outlook:
             group.create_task(self._rates.run(), name="outlook[rates]")
             group.create_task(self._drain.run(), name="outlook[drain]")
             group.create_task(self._watch.run(), name="outlook[expiry]")
+            group.create_task(self._losses.run(), name="outlook[losses]")
 
     def rates(self) -> Mapping[QueueId, Rate]:
         """Give what queues take in; empty = not measured yet."""
@@ -123,13 +133,36 @@ class Outlook:
         return leaves(loads, queue.id, before_bytes, self._link(queue.endpoint_id))
 
     def warnings(self) -> list[str]:
-        """List what is about to expire, and what will before its endpoint may be connected."""
+        """List what is about to expire or will before its endpoint opens, and what was lost."""
         near = set(self._watch.near())
-        return [
+        about_to = [
             f"{queue.id}: its oldest row {self._near_text(queue)}"
             for queue in self._store.queues()
             if queue.id in near or self._missed_window_s(queue) is not None
         ]
+        return [*about_to, *self._losses.warnings()]
+
+    def _lost(self) -> Iterator[Loss]:
+        """Return what queues have lost since the start."""
+        for queue in self._store.queues():
+            figures = queue.statistics()
+            pump = self._egress.pump(queue.endpoint_id)
+            state = "not named in the settings" if pump is None else pump.endpoint.state
+            yield Loss(
+                key=("expired", queue.id),
+                total=figures.expired_total,
+                what=f"of {queue.id} expired",
+                example="" if state == "up" else f"its endpoint was {state}",
+                hint="edgehub journal show --event expired lists them",
+                event="store.rows_expired",
+                fields={"queue": queue.id, "endpoint_state": state},
+            )
+            yield Loss(
+                key=("dropped", queue.id),
+                total=figures.dropped_total,
+                what=f"of {queue.id} {{was}} dropped because of a limit",
+                hint="edgehub journal show --event dropped lists them",
+            )
 
     def _left_s(self, queue: Queue) -> float | None:
         head = self._watch.head(queue.id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority
+from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority, queue_id
 from edgehub.store.encoding import ROW_OVERHEAD_BYTES, decode_message, encode_header
 from edgehub.store.transaction import evict_dead_letters
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection
 
-    from edgehub.message import Row
+    from edgehub.message import QueueId, Row
     from edgehub.store.encoding import Params
     from edgehub.store.event_log import Depth
     from edgehub.store.labels import Labels
@@ -59,14 +59,22 @@ class DeadLetter:
 class DeadLetters:
     """Counts, bounds and the way in and out."""
 
-    __slots__ = ("_bytes_max", "_labels", "_options", "bytes", "rows")
+    __slots__ = ("_by_queue", "_bytes_max", "_labels", "_options", "bytes", "rows")
 
-    def __init__(self, labels: Labels, options: StoreOptions, *, rows: int, size: int) -> None:
+    def __init__(self, labels: Labels, options: StoreOptions, *, stored: list[Depth]) -> None:
         self._labels = labels
         self._options = options
         self._bytes_max = options.dead_letter_bytes_max
-        self.rows = rows
-        self.bytes = size
+        self._by_queue = {(endpoint, number): rows for endpoint, number, rows, _ in stored}
+        self.rows = sum(self._by_queue.values())
+        self.bytes = sum([size for *_, size in stored])
+
+    def by_queue(self) -> dict[QueueId, int]:
+        """Return how many there are of each queue that has any."""
+        return {
+            queue_id(EndpointId(endpoint), Priority(number)): rows
+            for (endpoint, number), rows in sorted(self._by_queue.items())
+        }
 
     def encode(
         self,
@@ -118,6 +126,12 @@ class DeadLetters:
         """Count what a transaction has added and evicted."""
         self.rows += len(added) - sum([rows for *_, rows, _ in evicted])
         self.bytes += bytes_of(added) - sum([size for *_, size in evicted])
+        changes: list[tuple[Any, Any, int]] = [(letter[2], letter[3], 1) for letter in added]
+        changes += [(endpoint, number, -rows) for endpoint, number, rows, _ in evicted]
+        for endpoint, number, rows in changes:
+            left = self._by_queue.pop((endpoint, number), 0) + rows
+            if left:
+                self._by_queue[endpoint, number] = left
         assert self.rows >= 0
         assert self.bytes >= 0
 

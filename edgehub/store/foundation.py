@@ -50,8 +50,7 @@ class Foundation:
         self.dead_letters = DeadLetters(
             self.labels,
             options,
-            rows=recovered.dead_letter_rows,
-            size=recovered.dead_letter_bytes,
+            stored=recovered.dead_letters,
         )
         self.cache = Cache(options.cache_bytes_max)
         self.events: EventLog | None = None

@@ -60,8 +60,7 @@ class Recovered:
     labels: list[tuple[int, str]]
     queues: list[QueueRecord]
     high_water: int
-    dead_letter_rows: int
-    dead_letter_bytes: int
+    dead_letters: list[Depth]
     checkpoints_repaired: int
     zones_repaired: int
     events: StoredEvents
@@ -95,17 +94,16 @@ def recover(connection: sqlite3.Connection) -> Recovered:
         _largest(connection, "SELECT max(id) FROM body"),
     )
     repaired = sum([_repair_checkpoint(connection, record, high_water) for record in queues])
-    rows, size = connection.execute(
-        "SELECT count(*), coalesce(sum(size), 0) FROM dead_letter"
-    ).fetchone()
+    dead_letters = connection.execute(
+        "SELECT endpoint_id, priority, count(*), sum(size) FROM dead_letter GROUP BY 1, 2"
+    ).fetchall()
     return Recovered(
         store_id=_store_id(connection),
         boots=boots,
         labels=connection.execute("SELECT id, text FROM label").fetchall(),
         queues=queues,
         high_water=high_water,
-        dead_letter_rows=rows,
-        dead_letter_bytes=size,
+        dead_letters=dead_letters,
         checkpoints_repaired=repaired,
         zones_repaired=zones_repaired,
         events=StoredEvents(connection),

@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgehub.message import EndpointId, Priority, QueueId
     from edgehub.store.boots import ClockStatistics
     from edgehub.store.damage import Damage
@@ -117,6 +119,7 @@ class StoreStatistics:
         zone_repaired_total: Queues whose zone rows were rebuilt at start.
         dead_letter_rows: Dead letters kept.
         dead_letter_bytes: Sum of their sizes.
+        dead_letters: How many are kept of each queue that has any.
         wal_bytes_total: Bytes written to the WAL, up to its last checkpoint.
         row_bytes_total: Sum of the sizes of committed rows.
         damage: What damage of the file has cost, None = nothing, or it was looked at.
@@ -144,6 +147,7 @@ class StoreStatistics:
     zone_repaired_total: int
     dead_letter_rows: int
     dead_letter_bytes: int
+    dead_letters: Mapping[QueueId, int]
     wal_bytes_total: int
     row_bytes_total: int
     damage: Damage | None

@@ -385,6 +385,7 @@ class Store:
             zone_repaired_total=self._recovered.zones_repaired,
             dead_letter_rows=self._dead_letters.rows,
             dead_letter_bytes=self._dead_letters.bytes,
+            dead_letters=self._dead_letters.by_queue(),
             wal_bytes_total=writer.wal.bytes_total,
             row_bytes_total=writer.row_bytes_total,
             damage=self._recovered.damage,

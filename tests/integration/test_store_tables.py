@@ -54,6 +54,7 @@ async def test_dead_letter_leaves_the_queue_with_its_reason(tmp_path: Path) -> N
         assert (await hub.store.dead_letter(letter.id)) is not None
         assert (await hub.store.dead_letter(letter.id + 1)) is None
         assert hub.store.statistics().dead_letter_rows == 1
+        assert hub.store.statistics().dead_letters == {"upstream_Pri2": 1}
 
 
 async def test_dead_letters_are_bounded_by_rows_bytes_and_age(tmp_path: Path) -> None:
@@ -79,7 +80,9 @@ async def test_dead_letters_are_bounded_by_rows_bytes_and_age(tmp_path: Path) ->
         await hub.clock.advance(31 * 86_400)
         await hub.store.flush()
         await hub.clock.advance(3601)
+        assert sum(figures.dead_letters.values()) == figures.dead_letter_rows
         await hub.until(lambda: hub.store.statistics().dead_letter_rows == 0)
+        assert hub.store.statistics().dead_letters == {}
         assert await hub.store.dead_letters() == []
 
 

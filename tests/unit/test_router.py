@@ -119,6 +119,17 @@ def test_what_no_route_takes_is_acknowledged_counted_and_told() -> None:
     assert [line["total"] for line in logs] == [1, 10, 100, 1000]
 
 
+def test_what_no_route_takes_is_shown_with_its_properties() -> None:
+    """In the log line and in what the status warns of: they are what routes look at."""
+    router = Router(_table(NOTHING), _Store())
+    message = Message("press-1", None, "/messages/", {"kind": "alarm", "unit": "C"}, {}, b"x")
+    with capture_logs() as logs:
+        router.submit(message, lambda *_: None, 0)
+    assert logs[0]["properties"] == "kind=alarm unit=C"
+    [loss] = router.losses()
+    assert (loss.total, loss.example) == (1, "/messages/ of device press-1 kind=alarm unit=C")
+
+
 def test_another_table_holds_from_the_next_message_on() -> None:
     """Replacing the table changes where later messages go."""
     store = _Store()

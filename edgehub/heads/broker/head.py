@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.heads.broker.exchange import Services
     from edgehub.heads.broker.options import BrokerOptions
+    from edgehub.losses import Loss
 
 PARKED_RETRY_S: Final = 60.0
 
@@ -178,6 +179,10 @@ class BrokerHead:
             refused_publishes_total=counters.refused_publishes_total,
             unpublished=len(self._session),
         )
+
+    def losses(self) -> list[Loss]:
+        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        return self._counters.losses()
 
     # One connection.
 

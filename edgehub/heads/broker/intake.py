@@ -374,6 +374,7 @@ class Intake:
 
     def _drop(self, incoming: Incoming, reason: BrokerDrop) -> None:
         self._counters.dropped[reason] += 1
+        self._counters.newest_dropped[reason] = (incoming.topic or "")[:80]
         self._exchange.refused(incoming, reason)
         self._log.warning(
             "broker.message_dropped",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from edgehub.losses import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +29,10 @@ class BrokerDrop(StrEnum):
     CLOSING = "closing"  # QoS 0 while the hub shuts down
 
 
+_NO_LOSS: Final = frozenset({BrokerDrop.QOS0_OFFLINE, BrokerDrop.CLOSING, BrokerDrop.OWN})
+"""Settings want it so, the hub was stopped, or the hub itself has published it."""
+
+
 class BrokerCounters:
     """Totals since the start; one writer, the loop's thread."""
 
@@ -34,6 +40,7 @@ class BrokerCounters:
         "acknowledged_total",
         "connects_total",
         "dropped",
+        "newest_dropped",
         "overlapping_total",
         "published_total",
         "put_off_total",
@@ -52,6 +59,20 @@ class BrokerCounters:
         self.published_total = 0
         self.refused_publishes_total = 0
         self.dropped: Counter[BrokerDrop] = Counter()
+        self.newest_dropped: dict[BrokerDrop, str] = {}
+
+    def losses(self) -> list[Loss]:
+        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        return [
+            Loss(
+                key=("broker", reason.value),
+                total=total,
+                what=f"of the broker {{was}} acknowledged and dropped ({reason.value})",
+                example=self.newest_dropped.get(reason, ""),
+            )
+            for reason, total in self.dropped.items()
+            if reason not in _NO_LOSS
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

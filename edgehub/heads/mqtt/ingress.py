@@ -473,6 +473,8 @@ class Ingress:
         # The first of each kind gets a line, the rest a count when the connection ends.
         count = self.dropped.get(reason, 0)
         self.dropped[reason] = count + 1
+        about = f"{detail} of client {self.client.id}" if detail else f"client {self.client.id}"
+        self._counters.newest_dropped[reason] = about
         if not count and reason is not DropReason.BRIDGE_STATE:
             self._context.log.warning(
                 "mqtt.message_dropped", client_id=self.client.id, reason=reason.value, detail=detail

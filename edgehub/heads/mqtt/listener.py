@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sessions import SessionStore
+    from edgehub.losses import Loss
     from edgehub.message import Message
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
@@ -378,6 +379,10 @@ class MqttListener:
             unacknowledged_bytes=self._context.backlog.used,
             local=self._services.space.statistics(),
         )
+
+    def losses(self) -> list[Loss]:
+        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        return self._context.counters.losses()
 
     # Parts.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from edgehub.losses import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +36,29 @@ class DropReason(StrEnum):
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
     CLOSING = "closing"  # QoS 0 or a will while the hub shuts down
+
+
+_NO_LOSS: Final = frozenset(
+    {
+        DropReason.UNAVAILABLE,
+        DropReason.LIMIT,
+        DropReason.QOS0_OFFLINE,
+        DropReason.CLOSING,
+        DropReason.BRIDGE_STATE,
+    }
+)
+"""Its sender knows that it was not taken, settings want it so, or it is nothing to store."""
+
+_LOST_AS: Final = {
+    DropReason.TOPIC_NOT_ALLOWED: "on topics outside of the hub's {was} dropped",
+    DropReason.NOT_AUTHORIZED: "on topics that their senders may not use {was} dropped",
+    DropReason.TOO_LARGE: "{was} dropped because of their size",
+}
+_HINTS: Final = {
+    DropReason.TOPIC_NOT_ALLOWED: "devices send to devices/<id>/messages/events/, or to topics of"
+    " mqtt.local_topics",
+    DropReason.TOO_LARGE: "see mqtt.message_bytes_max",
+}
 
 
 class CloseReason(StrEnum):
@@ -71,6 +96,7 @@ class Counters:
         "closed",
         "delivered_total",
         "dropped",
+        "newest_dropped",
         "received_total",
         "refused_connects",
         "sessions_evicted_total",
@@ -85,6 +111,8 @@ class Counters:
         self.wills_total = 0
         self.sessions_evicted_total = 0
         self.dropped = dict.fromkeys(DropReason, 0)
+        self.newest_dropped: dict[DropReason, str] = {}
+        """Client and what is known of its last message that was dropped, by reason."""
         self.closed = dict.fromkeys(CloseReason, 0)
         self.refused_connects: dict[str, int] = {}
 
@@ -92,6 +120,20 @@ class Counters:
         """Count a sign-in that was refused."""
         name = code.name.lower()
         self.refused_connects[name] = self.refused_connects.get(name, 0) + 1
+
+    def losses(self) -> list[Loss]:
+        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        return [
+            Loss(
+                key=("mqtt", reason.value),
+                total=total,
+                what=_LOST_AS.get(reason, f"{{was}} dropped ({reason.value})"),
+                example=self.newest_dropped.get(reason, ""),
+                hint=_HINTS.get(reason, ""),
+            )
+            for reason, total in self.dropped.items()
+            if reason not in _NO_LOSS
+        ]
 
     def count_delivered(self) -> None:
         """Count a delivery that arrived."""
