@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.control.server import Command
+    from edgehub.journal.search import Answer, Question
     from edgehub.journal.trace import Passed, Trace
     from edgehub.journal.waits import Key, Split
     from edgehub.settings import Settings
@@ -103,14 +104,30 @@ class Journaling:
         if self._journal is None:
             return None
         try:
-            with contextlib.suppress(TimeoutError, StoreError):
-                async with asyncio.timeout(TRACE_S):
-                    # What happened last is told first, or it would be missing.
-                    await self._store.flush()
-                    await self._journal.write_out(seconds_max=TRACE_S)
+            await self._write_newest(self._journal)
             return await self._journal.trace(message_id, passed, seconds_max=TRACE_S)
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
+
+    async def search(self, question: Question) -> Answer:
+        """Look for the newest lines that fit, within some seconds; see `edgehub.journal.search`.
+
+        Raises:
+            JournalError: There is no journal, or the folder cannot be read.
+        """
+        journal = self._enabled()
+        try:
+            await self._write_newest(journal)
+            return await journal.search(question, seconds_max=TRACE_S)
+        except OSError as error:
+            raise JournalError(f"{self._folder}: {error.strerror or error}") from error
+
+    async def _write_newest(self, journal: Journal) -> None:
+        """Write the lines of what happened last, or they would be missing; within some seconds."""
+        with contextlib.suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(TRACE_S):
+                await self._store.flush()
+                await journal.write_out(seconds_max=TRACE_S)
 
     def split(
         self, key: Key, sender: str, offset: int, *, from_ms: int, until_ms: int

@@ -1,4 +1,4 @@
-"""`edgehub journal`: how far it is, and out with it to where reports are made."""
+"""`edgehub journal`: how far it is, what it says, and its export to where reports are made."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.duration import Duration
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import counted
+from edgehub.cli.tables import counted, new_table, print_table
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 
 EXIT_FAILED: Final = 1
@@ -20,6 +21,9 @@ EXIT_NOT_YET: Final = 75
 
 CLOSINGS_MAX: Final = 12
 """Some seconds each, for a hub whose events have piled up."""
+
+_LINE_FIGURES: Final = ("messages", "waited")
+_LINE_TEXTS: Final = ("device", "reason", "id")
 
 _RETOLD: Final = "being told again with right times, now that the clock is trusted"
 _TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
@@ -70,6 +74,75 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
     if failed:
         print_line(f"failing: {document['failing']}", err=True)
     return failed
+
+
+@journal.command()
+@click.option("--event", metavar="EVENT", help="Such as expired, dropped, refused; absent = all.")
+@click.option("--queue", "queue_name", metavar="QUEUE", help="Of one queue, such as upstream_Pri3.")
+@click.option(
+    "--since",
+    type=Duration(),
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="Such as 90s, 10min, 1h, 2d.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, help="The newest so many lines (100)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def show(
+    obj: dict[str, Any],
+    event: str | None,
+    queue_name: str | None,
+    since: int,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show what became of messages: the newest lines of the journal that fit, oldest first.
+
+    Example: edgehub journal show --event expired --since 1h
+    """
+    document = RunningHub(obj["config"]).call(
+        "journal show", event=event, queue=queue_name, since_s=since, limit=limit
+    )
+    if as_json:
+        print_json(document)
+        return
+    lines, found = document["lines"], document["found"]
+    if lines:
+        table = new_table(
+            "time", "event", "queue", *_LINE_FIGURES, *_LINE_TEXTS, right=_LINE_FIGURES
+        )
+        for line in lines:
+            table.add_row(*_line_cells(line))
+        print_table(table)
+    else:
+        print_line("no line of the journal fits")
+    if len(lines) < found:
+        print_line(f"the newest {len(lines)} of {counted(found, 'line')}", err=True)
+    if not document["complete"]:
+        print_line("older lines were not looked at, it takes too long: narrow --since", err=True)
+
+
+def _line_cells(line: dict[str, Any]) -> list[str]:
+    waited_ms = line.get("waited_ms")
+    to = ""
+    if "to_endpoint" in line:
+        priority = f"_Pri{line['to_priority']}" if "to_priority" in line else ""
+        to = f"to {line['to_endpoint']}{priority}"
+    words = (to, line.get("edge"), line.get("state"), line.get("reason"))
+    return [
+        line["time"],
+        line["event"],
+        line.get("queue", ""),
+        "" if line["event"] == "link" else str(line.get("rows", line.get("count", 1))),
+        "" if waited_ms is None else f"{waited_ms / 1000:.1f} s",
+        line.get("device", ""),
+        " ".join([word for word in words if word]),
+        line.get("message", ""),
+    ]
 
 
 @journal.command()

@@ -14,7 +14,7 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 import structlog
@@ -27,12 +27,13 @@ from edgehub.journal.ledger import HOUR_MS, Ledger
 from edgehub.journal.lines import DAY_MS
 from edgehub.journal.pace import LOOK_S, Pace
 from edgehub.journal.retention import drop_segments
+from edgehub.journal.search import search
 from edgehub.journal.statistics import JournalStatistics
 from edgehub.journal.trace import Trace, trace
 from edgehub.journal.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from edgehub.clock import Clock
     from edgehub.journal.events import CommitEvents, Stretches
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from edgehub.journal.ledger import Piece
     from edgehub.journal.lines import Origin
     from edgehub.journal.retention import Bounds
+    from edgehub.journal.search import Answer, Question
     from edgehub.journal.segments import Segment, Segments
     from edgehub.journal.source import EventSource
     from edgehub.journal.trace import Passed
@@ -55,6 +57,8 @@ UNKNOWN_AFTER_MS: Final = 7 * DAY_MS
 
 APPEND_SHARE: Final = 8
 """Most of the time of an append is not the processor's."""
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -211,21 +215,30 @@ class Journal:
         Raises:
             OSError: The folder cannot be read.
         """
+        return await self._look_through(
+            partial(trace, message_id=message_id, passed=passed), seconds_max
+        )
+
+    async def search(self, question: Question, *, seconds_max: float) -> Answer:
+        """Look for the newest lines that fit; see `edgehub.journal.search`.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        return await self._look_through(partial(search, question=question), seconds_max)
+
+    async def _look_through(self, job: Callable[..., T], seconds_max: float) -> T:
+        """Carry out a job on all segments, newest first."""
         async with self._turns:
             await self._ready()
             files = [self._segments.folder / path for path in self._closed]
             files += [self._segments.growing_file(segment) for segment in self._growing]
             if not self._held.retelling:
                 files += [self._held.lines_file(entry) for entry in self._held.entries]
-            job = partial(
-                trace,
-                files[::-1],
-                message_id,
-                passed=passed,
-                seconds_max=seconds_max,
-                monotonic=self._clock.monotonic,
+            on_files = partial(
+                job, files[::-1], seconds_max=seconds_max, monotonic=self._clock.monotonic
             )
-            return await self._worker.do(job)
+            return await self._worker.do(on_files)
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
         """Say what a row that still waits has waited for; see `Waits.split`."""

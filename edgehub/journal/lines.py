@@ -27,6 +27,9 @@ PIECE_LINES: Final = 128
 """Lines made in one go: a fraction of a millisecond of the loop's time."""
 
 _NAMES: Final = {event.value: event.name.lower() for event in RowEvent}
+EVENTS: Final = (*_NAMES.values(), "carried", "refused", "dead_purged", "link")
+"""Names of all events."""
+
 _TRIED: Final = frozenset(
     {RowEvent.SENT, RowEvent.RETRIED, RowEvent.DEAD_LETTERED, RowEvent.EXPIRED}
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LINES_MAX: Final = 200
 CHUNK_BYTES: Final = 64 * 1024
+TEXT_BYTES: Final = 1024 * 1024
 _ENQUEUED: Final = b'"event":"enqueued"'
 _SENT: Final = re.compile(
     rb'"event":"sent","endpoint":("(?:[^"\\]|\\.)*")(?:,"priority":(\d+))?'
@@ -77,7 +78,7 @@ def trace(
     found = Trace(overtakers=[{} for _ in passed])
     for file in files:
         older: list[dict[str, Any]] = []
-        for text in _texts(file):
+        for text in whole_lines(file):
             begun = _look(text, needle, older)
             found.complete = found.complete or begun
             for each, overtakers in zip(passed, found.overtakers, strict=True):
@@ -112,15 +113,19 @@ def _count(text: bytes, passed: Passed, overtakers: dict[int | None, int]) -> No
             overtakers[priority] = overtakers.get(priority, 0) + 1
 
 
-def _texts(file: Path) -> Iterator[bytes]:
-    """Give whole lines of a segment, which may be growing or gone."""
+def whole_lines(file: Path) -> Iterator[bytes]:
+    """Return whole lines of a segment, some at a time; it may be growing or removed."""
     rest = b""
     decompressor = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         with file.open("rb") as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                whole, newline, rest = (rest + decompressor.decompress(chunk)).rpartition(b"\n")
-                if newline:
-                    yield whole + newline
+            while packed := stream.read(CHUNK_BYTES):
+                while packed:
+                    # Lines repeat: a piece of a file may hold a thousand times its size.
+                    text = rest + decompressor.decompress(packed, TEXT_BYTES)
+                    packed = decompressor.unconsumed_tail
+                    whole, newline, rest = text.rpartition(b"\n")
+                    if newline:
+                        yield whole + newline
     except (OSError, zlib.error):
         return  # exported and dropped meanwhile, or damaged; other segments go on

@@ -8,11 +8,14 @@ caller, never "all that there is by now": rows up to an offset, letters by numbe
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
 from edgehub.errors import EdgeHubError
+from edgehub.journal.lines import EVENTS, shown_priority
+from edgehub.journal.search import LINES_MAX, Question
 from edgehub.message import (
     BEST_PRIORITY,
     DEFAULT_PRIORITY,
@@ -22,7 +25,7 @@ from edgehub.message import (
     queue_id,
 )
 from edgehub.operating.arguments import ArgumentError, optional_text, text, whole, wholes
-from edgehub.operating.documents import letter_document, row_document, state_of
+from edgehub.operating.documents import letter_document, row_document, state_of, utc_text
 from edgehub.operating.why import Why
 from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.release import LETTERS_MAX
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 1000
 """Rows or dead letters of one answer."""
+
+SINCE_S: Final = 86_400
+SINCE_S_MAX: Final = 400 * 86_400
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +80,7 @@ class Operating:
     ) -> None:
         self._store = store
         self._rows_changed = rows_changed
+        self._journaling = journaling
         self._egress = egress
         self._outlook = outlook
         self._why = Why(
@@ -88,6 +95,7 @@ class Operating:
             "dead show": self._dead_show,
             "dead requeue": self._dead_requeue,
             "dead purge": self._dead_purge,
+            "journal show": self._journal_show,
             "why": self._explain,
         }
 
@@ -105,6 +113,27 @@ class Operating:
 
     async def _explain(self, arguments: Arguments) -> dict[str, Any]:
         return await self._why.explain(text(arguments, "id"))
+
+    async def _journal_show(self, arguments: Arguments) -> dict[str, Any]:
+        event, name = optional_text(arguments, "event"), optional_text(arguments, "queue")
+        if event is not None and event not in EVENTS:
+            raise ArgumentError(f"there is no event {event!r}; there are {', '.join(EVENTS)}")
+        since_s = whole(arguments, "since_s", default=SINCE_S, maximum=SINCE_S_MAX)
+        since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - since_s * 1000
+        queue = None if name is None else self._known(name)
+        answer = await self._journaling.search(
+            Question(
+                event=event,
+                queue=None if queue is None else (queue[0], shown_priority(queue[1])),
+                since=utc_text(max(0, since_ms)),
+                lines_max=whole(arguments, "limit", default=100, maximum=LINES_MAX),
+            )
+        )
+        for line in answer.lines:
+            if "endpoint" in line:
+                number = Priority(line.get("priority", DEFAULT_PRIORITY))
+                line["queue"] = queue_id(EndpointId(line["endpoint"]), number)
+        return asdict(answer)
 
     async def _peek(self, arguments: Arguments) -> dict[str, Any]:
         name = text(arguments, "queue")
@@ -317,6 +346,7 @@ NAMES: Final = (
     "dead show",
     "dead requeue",
     "dead purge",
+    "journal show",
     "why",
 )
 """Names of the commands."""

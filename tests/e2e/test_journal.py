@@ -79,6 +79,25 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     assert len(document["segments"]) == 1
     again = edgehub(daemon, "journal", "export", "exported")
     assert (again.returncode, again.stdout) == (0, f"nothing new for {tmp_path / 'exported'}\n")
+    shown = edgehub(
+        daemon, "journal", "show", "--event", "enqueued", "--since", "1h", "--limit", "2"
+    )
+    assert shown.returncode == 0, shown.stderr
+    head, *rows = shown.stdout.splitlines()
+    assert head.split() == [
+        "time",
+        "event",
+        "queue",
+        "messages",
+        "waited",
+        "device",
+        "reason",
+        "id",
+    ]
+    assert [row.split()[1:4] for row in rows] == [["enqueued", "upstream", "1"]] * 2
+    assert shown.stderr == "the newest 2 of 50 lines\n"
+    document = json.loads(edgehub(daemon, "journal", "show", "--event", "expired", "--json").stdout)
+    assert document == {"lines": [], "found": 0, "complete": True}
     publish(daemon, range(50, 80))
     daemon.kill()
     daemon.start()
