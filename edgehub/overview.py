@@ -14,6 +14,7 @@ import edgehub
 from edgehub import status
 from edgehub.config.configuration import named_endpoints
 from edgehub.config.loops import loop_warnings
+from edgehub.operating.documents import utc_text
 
 if TYPE_CHECKING:
     from edgehub.lifecycle import Phase
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 class Overview:
     """See the module."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_started_ms")
 
     def __init__(self, parts: HubParts) -> None:
         self._parts = parts
+        self._started_ms = parts.store.hub_time.now_ms()
 
     def summary(self, phase: Phase) -> str:
         """Say in a few words whether the hub delivers."""
@@ -52,6 +54,7 @@ class Overview:
             "hub_id": parts.hub_id,
             "version": edgehub.__version__,
             "phase": phase,
+            "started": utc_text(parts.store.utc_ms(self._started_ms)),
             "pid": os.getpid(),
             "summary": status.summary(phase, endpoints, queues, upstream=parts.egress.has_upstream),
             "degraded": bool(status.store_warnings(store)),

@@ -203,7 +203,7 @@ def limit_text(reached: LimitStatistics) -> str:
     whose = "" if reached.queue is None else f" of {reached.queue}"
     return (
         f"the limit of {reached.cap}{whose} is reached for {reached.for_s:.0f} s now "
-        f"({reached.overflow}): {reached.dropped} rows dropped, {reached.refused} messages refused"
+        f"({reached.overflow}): {reached.dropped} messages dropped, {reached.refused} refused"
     )
 
 
@@ -216,7 +216,7 @@ def damage_text(damage: Damage) -> str:
     ]
     more = "" if damage.is_exact else " and perhaps more"
     text = f"the database file was damaged ({damage.found}: {damage.reason}): "
-    text += f"{damage.salvaged_rows} rows saved, {rows}{more} lost"
+    text += f"{damage.salvaged_rows} messages saved, {rows}{more} lost"
     text += f" ({', '.join(lost)})" if lost else ""
     text += f", parts of {', '.join(damage.tables)} lost" if damage.tables else ""
     return f"{text}; {damage.file} holds the old file, delete or move it to end this warning"
@@ -239,8 +239,8 @@ def warnings(
         for name, seconds in stalled.items()
     ]
     found += [
-        f"rows of endpoint {name!r} are orphaned: no settings or route name it any more (edgehub"
-        " queue move takes them elsewhere)"
+        f"messages of endpoint {name!r} are orphaned: no settings or route name it any more"
+        " (edgehub queue move takes them elsewhere)"
         for name in sorted(orphans)
     ]
     return [*found, *manifest_warnings]

@@ -16,7 +16,9 @@ from edgehub.cli.tables import counted, new_table, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FIGURES: Final = ("number", "priority", "body", "tries")
+_FIGURES: Final = ("number", "body", "tries")
+_OF_QUEUE: Final = frozenset({"endpoint", "priority"})
+"""Members of a letter that the name of its queue says too."""
 _AT_ONCE: Final = 200
 """What the daemon takes in one call."""
 _PAGE: Final = 1000
@@ -66,13 +68,12 @@ def list_letters(
         print_line("no dead letters" + (f" of {queue_name}" if queue_name else ""))
         return
     table = new_table(
-        *_FIGURES[:1], "endpoint", *_FIGURES[1:], "since", "device", "reason", "id", right=_FIGURES
+        *_FIGURES[:1], "queue", *_FIGURES[1:], "since", "device", "reason", "id", right=_FIGURES
     )
     for letter in letters:
         table.add_row(
             str(letter["dead_letter"]),
-            letter["endpoint"],
-            _priority(letter["priority"]),
+            letter["queue"],
             f"{letter['body_bytes']} B",
             str(letter["attempts"]),
             letter["dead"],
@@ -97,6 +98,8 @@ def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None
         print_json(letter)
         return
     for name, value in letter.items():
+        if name in _OF_QUEUE:
+            continue
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         print_line(f"{name}: {text}")
 
@@ -172,7 +175,3 @@ def _numbers(hub: RunningHub, queue_name: str | None) -> list[int]:
         numbers += [letter["dead_letter"] for letter in page["dead_letters"]]
         after = page["next"]
     return numbers
-
-
-def _priority(value: int) -> str:
-    return str(value) if value <= 9 else "default"  # noqa: PLR2004 - the last explicit one

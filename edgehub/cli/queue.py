@@ -44,11 +44,12 @@ queue.add_command(dead)
 @click.pass_obj
 def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     """List all queues, best priority first per endpoint."""
-    queues = RunningHub(obj["config"]).call("queue list")
+    hub = RunningHub(obj["config"])
     if as_json:
-        print_json(queues)
-    else:
-        queue_table(queues)
+        print_json(hub.call("queue list"))
+        return
+    document = hub.call("status")
+    queue_table(document["queues"], started=document.get("started"))
 
 
 @queue.command()
@@ -58,7 +59,7 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     type=click.Choice([*_PRIORITIES]),
     help="Of the queues of an endpoint this one.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Rows at most (10).")
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Messages at most (10).")
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this offset.")
 @click.option("--payload", is_flag=True, help="Show bodies and the values of properties.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -73,7 +74,7 @@ def peek(
     payload: bool,
     as_json: bool,
 ) -> None:
-    """Show the oldest rows of QUEUE; neither bodies nor values of properties unless asked for.
+    """Show the oldest messages of QUEUE; neither bodies nor values of properties unless asked for.
 
     QUEUE is a queue such as upstream_Pri3, or an endpoint such as upstream: then all its queues are
     shown, best priority first. The answer ends after about 1 MiB; go on with --after and the last
@@ -125,10 +126,10 @@ def peek(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
 def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Remove all rows that wait in QUEUE now; they are gone for good.
+    """Remove all messages that wait in QUEUE now, for good.
 
-    Of one queue only: upstream is the queue of the default priority, not the whole endpoint. Rows
-    that come meanwhile stay, and rows in flight, which are counted.
+    Of one queue only: upstream is the queue of the default priority, not the whole endpoint.
+    Messages that come during that stay, and those in flight, which are counted.
     """
     _take_out(obj, "queue purge", {"queue": name}, dry_run=dry_run, yes=yes, as_json=as_json)
 
@@ -141,10 +142,10 @@ def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: boo
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
 def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Move all rows that wait in queue FROM now to queue TO, such as upstream_Pri7 or upstream.
+    """Move all messages that wait in queue FROM now to queue TO, such as upstream_Pri7 or upstream.
 
     Of one queue only, as with purge. They keep their place by offset, their time of arrival and
-    their time to live. TO must be of an endpoint that is served; FROM may be orphaned. Rows in
+    their time to live. TO must be of an endpoint that is served; FROM may be orphaned. Messages in
     flight stay, and are counted.
     """
     arguments = {"queue": name, "to": to}
@@ -167,11 +168,11 @@ def _take_out(
     verb = "move" if total["to"] else "remove"
     done = total
     for other, rows in total["other_queues"].items():
-        print_line(f"not touched: {counted(rows, 'row')} in {other}", err=True)
+        print_line(f"not touched: {counted(rows, 'message')} in {other}", err=True)
     if not dry_run:
         if total["rows"]:
             beyond = f", beyond its limit of {caps}" if (caps := _caps(total)) else ""
-            ask(f"{verb} {counted(total['rows'], 'row')} {where}{beyond}?", yes=yes)
+            ask(f"{verb} {counted(total['rows'], 'message')} {where}{beyond}?", yes=yes)
         total |= {"rows": 0, "bytes": 0, "in_flight": 0}
         at: int | None = 0
         while at is not None:
@@ -185,10 +186,10 @@ def _take_out(
         print_json(result | {"dry_run": dry_run})
         return
     would = f"would {verb}" if dry_run else f"{verb}d"
-    print_line(f"{would} {counted(total['rows'], 'row')} {where}")
+    print_line(f"{would} {counted(total['rows'], 'message')} {where}")
     if total["in_flight"]:
         verb = "stays" if total["in_flight"] == 1 else "stay"
-        print_line(f"{counted(total['in_flight'], 'row')} in flight {verb}", err=True)
+        print_line(f"{counted(total['in_flight'], 'message')} in flight {verb}", err=True)
     if caps := _caps(total):
         text = (
             f"beyond the limit of {caps} of {total['to']}: the next message for it finds that limit"
@@ -200,8 +201,13 @@ def _caps(total: dict[str, Any]) -> str:
     return " and ".join(total["exceeds"])
 
 
-def queue_table(queues: list[dict[str, Any]]) -> None:
-    """Print queues as a table; `queues` as the daemon gives them."""
+def queue_table(queues: list[dict[str, Any]], *, started: str | None) -> None:
+    """Print queues as a table.
+
+    Args:
+        queues: As the daemon describes them.
+        started: UTC since when it counts, None = it does not say.
+    """
     if not queues:
         print_line("no queues yet: no message has been stored")
         return
@@ -222,6 +228,8 @@ def queue_table(queues: list[dict[str, Any]]) -> None:
             "orphaned" if entry["orphaned"] else entry["state"],
         )
     print_table(table)
+    if started is not None:
+        print_line(f"counts since {started[:16].replace('T', ' ')} UTC, when the hub started")
 
 
 def drain_text(drain: dict[str, Any]) -> str:

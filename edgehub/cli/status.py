@@ -36,7 +36,7 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
         print_line(f"  broker: {_broker_text(document['broker'])}")
     if document["entities"]["enabled"]:
         print_line(f"  entities: {_entities_text(document['entities'])}")
-    queue_table(document["queues"])
+    queue_table(document["queues"], started=document.get("started"))
     return 0
 
 
@@ -46,7 +46,7 @@ def _clock_text(clock: dict[str, Any]) -> str:
         text += f", times since the start corrected by {clock['correction_s']:+.0f} s"
     if clock["off_s"]:
         text += f", {clock['off_s']:.0f} s without power counted"
-    return f"{text}, rows are ageing" if clock["ageing"] else text
+    return f"{text}, messages are ageing" if clock["ageing"] else text
 
 
 def _broker_text(broker: dict[str, Any]) -> str:

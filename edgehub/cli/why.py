@@ -25,7 +25,7 @@ _OFFLINE_TEXTS: Final = {
 }
 
 _LEFT_HINT: Final = (
-    "a sender's own id is found only while rows of it wait or are dead letters; what has left is"
+    "a sender's own id is found only while it waits or is a dead letter; what has left is"
     " found by the hub's id, which receivers see"
 )
 
@@ -38,8 +38,8 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     """Explain where a message is and why it is there.
 
     MESSAGE-ID is the hub's, as receivers and `edgehub queue peek` see it, and is found at once; or
-    the one that the sender gave ($.mid), which is searched for among the oldest 500 000 rows. Exit
-    code 1 if nothing is known of it.
+    the one that the sender gave ($.mid), which is searched for among the oldest 500 000
+    messages. Exit code 1 if nothing is known of it.
     """
     document = RunningHub(obj["config"]).call("why", id=message_id)
     if as_json:
@@ -54,15 +54,17 @@ def _print(document: dict[str, Any]) -> None:
     if document["state"] == "unknown" and document["by"] == "sender":
         print_line(_LEFT_HINT, err=True)
     if not document["complete"]:
-        print_line(f"no more than {counted(document['looked_at_rows'], 'row')} looked at", err=True)
+        print_line(
+            f"no more than {counted(document['looked_at_rows'], 'message')} looked at", err=True
+        )
     for copy in document["copies"]:
         _print_copy(copy)
     more = document["copies_total"] - len(document["copies"])
     if more:
-        print_line(f"and {counted(more, 'more row')} with that id")
+        print_line(f"and {counted(more, 'more message')} with that id")
     for letter in document["dead_letters"]:
         print_line(
-            f"dead letter {letter['dead_letter']} of {letter['endpoint']} since {letter['dead']}:"
+            f"dead letter {letter['dead_letter']} of {letter['queue']} since {letter['dead']}:"
             f" {letter['kind']}: {letter['reason']}"
         )
     journal = document["journal"]
@@ -93,15 +95,16 @@ def _print_copy(copy: dict[str, Any]) -> None:
             print_line(f"  {line}")
     elif copy["narrow_rows"]:
         print_line(
-            f"  its endpoint sends one row at a time, {counted(copy['narrow_rows'], 'row')} more:"
-            " the peer has closed the connection over one of them"
+            "  its endpoint sends one message at a time,"
+            f" {counted(copy['narrow_rows'], 'message')} more: the peer has closed the connection"
+            " over one of them"
         )
     passed = copy["overtaken_by"]
     if passed is not None and (passed["rows"] or passed["complete"]):
         queues = ", ".join(f"{rows} of {name}" for name, rows in passed["queues"].items())
         least = "" if passed["complete"] else "at least "
         print_line(
-            f"  overtaken by {least}{counted(passed['rows'], 'row')}"
+            f"  overtaken by {least}{counted(passed['rows'], 'message')}"
             + (f": {queues}" if queues else "")
         )
     _print_outlook(copy)
@@ -132,7 +135,7 @@ def suspicion_texts(suspected: dict[str, Any]) -> list[str]:
             text = f"sent alone; after {counted(left, 'more close')} "
             text += f"a dead letter, as {better}" if better else "kept out of the connection"
         case _:
-            text = "not sent: a dead letter once a connection without it confirms another row,"
+            text = "not sent: a dead letter once a connection without it confirms another message,"
             quiet_s = suspected["quiet_left_s"]
             text += (
                 " or lasts with nothing else to send"
@@ -158,7 +161,7 @@ def leaves_text(copy: dict[str, Any]) -> str:
 
 
 def _amount(figures: dict[str, Any]) -> str:
-    return f"{counted(figures['rows'], 'row')} ({counted(figures['bytes'], 'byte')})"
+    return f"{counted(figures['rows'], 'message')} ({counted(figures['bytes'], 'byte')})"
 
 
 def _waited_text(waited: dict[str, float] | None) -> str:

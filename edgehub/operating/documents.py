@@ -9,7 +9,7 @@ import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from edgehub.message import NEVER_MS
+from edgehub.message import NEVER_MS, queue_id
 from edgehub.pump.poison import NextStep
 from edgehub.store.statistics import RowState
 
@@ -83,6 +83,7 @@ def letter_document(letter: DeadLetter, *, utc_ms: Utc, payload: bool) -> dict[s
     return {
         "dead_letter": letter.id,
         "id": letter.message.message_id,
+        "queue": queue_id(letter.endpoint_id, letter.priority),
         "endpoint": letter.endpoint_id,
         "priority": letter.priority,
         "kind": letter.kind,

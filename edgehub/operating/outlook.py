@@ -136,7 +136,7 @@ class Outlook:
         """List what is about to expire or will before its endpoint opens, and what was lost."""
         near = set(self._watch.near())
         about_to = [
-            f"{queue.id}: its oldest row {self._near_text(queue)}"
+            f"{queue.id}: its oldest message {self._near_text(queue)}"
             for queue in self._store.queues()
             if queue.id in near or self._missed_window_s(queue) is not None
         ]

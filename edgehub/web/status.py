@@ -34,10 +34,10 @@ class QueueView(BaseModel):
 
     id: str = Field(description="Such as `upstream_Pri0`.")
     endpoint: str
-    priority: int = Field(description="0 is the best; 2000000000 = none was given.")
+    priority: int = Field(description="0 is the best; 2000000000 = the default one, behind 9.")
     state: str
     orphaned: bool = Field(description="No settings or route name its endpoint any more.")
-    depth: int = Field(description="Rows, those in flight included.")
+    depth: int = Field(description="Messages, those in flight included.")
     bytes: int
     in_flight: int
     oldest_age_s: float | None
@@ -68,6 +68,7 @@ class StatusView(BaseModel):
 
     hub_id: str
     version: str
+    started: str = Field(description="UTC of the start; counters count since then.")
     phase: str = Field(description="`starting`, `running`, `draining` or `stopped`.")
     summary: str = Field(description="In a few words, whether it delivers.")
     degraded: bool

@@ -69,7 +69,7 @@ def test_what_waits_is_delivered_without_the_list_of_tables(
         daemon.start()
         status = daemon.call("status")
         assert status["degraded"]
-        assert f"{2 * WAITING} rows saved, 0 lost" in status["warnings"][0]
+        assert f"{2 * WAITING} messages saved, 0 lost" in status["warnings"][0]
         damage = status["store"]["damage"]
         assert (damage["salvaged_rows"], damage["lost"], damage["is_exact"]) == (600, [], True)
         assert (path.parent / damage["file"]).exists()

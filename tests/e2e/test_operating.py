@@ -127,7 +127,7 @@ def test_why_says_where_a_message_waits_and_what_stands_before_it(offline: Hub) 
     assert MARKER not in text
     unknown = offline.run("why", "nobody-knows", code=1)
     assert "unknown" in unknown.stdout
-    assert "a sender's own id is found only while rows of it wait" in unknown.stderr
+    assert "a sender's own id is found only while it waits" in unknown.stderr
     assert by_hub["journal"]["events"][0]["ttl_from"] == "global"
     assert ", time to live 600 s (route)" in text
 
@@ -181,20 +181,24 @@ def test_a_purge_of_the_default_queue_leaves_the_endpoint_s_others(offline: Hub)
     offline.run("queue", "move", "upstream_Pri0", "upstream", "--yes")
     done = offline.run("queue", "purge", "upstream", "--yes")
     assert done.stdout == "removed 3 rows from upstream\n"
-    assert done.stderr == "not touched: 20 rows in upstream_Pri7\n"
+    assert done.stderr == "not touched: 20 messages in upstream_Pri7\n"
     assert offline.depths() == {"upstream": 0, "upstream_Pri0": 0, "upstream_Pri7": 20}
 
 
 def test_a_purge_asks_first_and_is_told_in_the_journal(offline: Hub) -> None:
     """Off a terminal it needs --yes; --dry-run changes nothing; what is gone is `purged`."""
     row = offline.ask("queue", "peek", "upstream_Pri7")["rows"][0]
+    started = offline.ask("status")["started"][:16].replace("T", " ")
+    for command in (("status",), ("queue", "list")):
+        last = offline.run(*command).stdout.splitlines()[-1]
+        assert last == f"counts since {started} UTC, when the hub started"
     assert "--yes" in offline.run("queue", "purge", "upstream_Pri7", code=2).stderr
     assert offline.ask("queue", "purge", "upstream_Pri7", "--dry-run")["rows"] == 20
     assert offline.depths()["upstream_Pri7"] == 20
     assert offline.answer("n", "queue", "purge", "upstream_Pri7") == 1
     assert offline.depths()["upstream_Pri7"] == 20
     assert offline.run("queue", "purge", "upstream_Pri7", "--yes").stdout == (
-        "removed 20 rows from upstream_Pri7\n"
+        "removed 20 messages from upstream_Pri7\n"
     )
     assert offline.depths() == {"upstream_Pri0": 3, "upstream_Pri7": 0}
     assert offline.ask("why", row["id"])["state"] == "gone: purged"
@@ -259,6 +263,16 @@ def test_orphaned_rows_move_to_an_endpoint_that_is_served(
     assert [event["event"] for event in known["journal"]["events"]] == ["enqueued", "moved", "sent"]
 
 
+def _shows_the_queue(hub: Hub, letter: dict[str, Any]) -> None:
+    number = str(letter["dead_letter"])
+    listing = hub.run("queue", "dead", "list", "--queue", "web_Pri2").stdout
+    assert letter["id"] in listing
+    assert listing.splitlines()[1].split()[:2] == [number, "web_Pri2"]
+    shown = hub.run("queue", "dead", "show", number).stdout
+    assert "queue: web_Pri2\n" in shown
+    assert "priority" not in shown
+
+
 def test_a_dead_letter_is_listed_shown_and_released_by_hand(
     make_daemon: Callable[..., Daemon],
 ) -> None:
@@ -281,7 +295,7 @@ def test_a_dead_letter_is_listed_shown_and_released_by_hand(
         (letter,) = listed["dead_letters"]
         assert (listed["total"], listed["next"], letter["attempts"]) == (1, None, 2)
         number = str(letter["dead_letter"])
-        assert letter["id"] in hub.run("queue", "dead", "list", "--queue", "web_Pri2").stdout
+        _shows_the_queue(hub, letter)
         assert "no dead letters" in hub.run("queue", "dead", "list", "--queue", "other").stdout
         assert "body" not in hub.ask("queue", "dead", "show", number)
         assert hub.ask("queue", "dead", "show", number, "--payload")["body"] == "id 9"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.daemon import Daemon
+    from tests.support.mosquitto import Mosquitto
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 
@@ -72,13 +73,53 @@ def test_the_page_shows_the_hub(make_daemon: Callable[..., Daemon], tmp_path: Pa
     assert opened.console == []
     assert "gw-7" in opened.document
     assert api.get("/api/v1/status").document["summary"] in opened.document
-    assert "1 messages were acknowledged and dropped" in opened.document
+    assert "1 message was acknowledged and dropped" in opened.document
+    assert '<span id="phase" class="state warn">running</span>' in opened.document
+    started = api.get("/api/v1/status").document["started"]
+    assert (
+        f"counts since {started[:10]} {started[11:16]} UTC, when the hub started" in opened.document
+    )
     rows = Cells(opened.document).rows
     (endpoint,) = (row for row in rows if row[0] == "upstream" and len(row) == 7)
     assert endpoint[1] in {"connecting", "down"}
-    (queue,) = (row for row in rows if row[:2] == ["upstream", "default"])
-    assert queue[2] == "5"
-    assert "no link" in queue
+    heads = ["queue", "waiting", "bytes", "oldest", "expires in", "empty in", "sent"]
+    (head,) = (row for row in rows if row[0] == "queue")
+    assert head[:7] == heads
+    (queue,) = (row for row in rows if row[0] == "upstream" and len(row) == len(head))
+    assert (queue[1], queue[5]) == ("5", "offline")
+    assert daemon.stop() == 0
+
+
+def test_the_page_is_green_only_while_messages_can_leave(
+    make_daemon: Callable[..., Daemon], broker: Mosquitto, tmp_path: Path
+) -> None:
+    """Amber without a link, and no figures of a link that is not there any more."""
+    daemon, api = web_daemon(make_daemon, upstream=broker.port)
+    device = Device("d1", daemon.mqtt_port)
+    for number in range(20):
+        device.publish("alarm", number)
+    assert device.wait_in_flight_below(1, 10)
+    device.close()
+
+    def endpoint() -> dict[str, object]:
+        document: dict[str, object] = daemon.call("status")["endpoints"][0]
+        return document
+
+    def row(document: str) -> list[str]:
+        (found,) = (row for row in Cells(document).rows if row[0] == "upstream" and len(row) == 7)
+        return found
+
+    daemon.wait_until(lambda: endpoint()["rate_bytes_s"] is not None, 10)
+    url = f"http://127.0.0.1:{api.port}/"
+    opened = open_url(url, tmp_path / "first").document
+    assert '<span id="phase" class="state good">running</span>' in opened
+    assert row(opened)[4].endswith("/s")
+    assert row(opened)[5].endswith(" ms")
+    broker.stop()
+    daemon.wait_until(lambda: endpoint()["state"] != "up", 10)
+    opened = open_url(url, tmp_path / "second").document
+    assert '<span id="phase" class="state warn">running</span>' in opened
+    assert row(opened)[4:6] == ["\u2013", "\u2013"]
     assert daemon.stop() == 0
 
 

@@ -169,7 +169,7 @@ async def test_a_warning_comes_before_the_oldest_row_expires(tmp_path: Path) -> 
             bulk = queue(hub, "upstream_Pri7")
             assert 0 < bulk["oldest_expires_in_s"] <= 180
             assert any(
-                "upstream_Pri7: its oldest row expires" in w for w in hub.status()["warnings"]
+                "upstream_Pri7: its oldest message expires" in w for w in hub.status()["warnings"]
             )
             await until(
                 clock, tmp_path, lambda: queue(hub, "upstream_Pri7")["depth"] == 0, tick_s=5
@@ -231,8 +231,8 @@ async def test_a_row_that_expires_before_the_next_window_is_warned_of_at_once(
         await publish(hub, "bulk", 1)
         await publish(hub, "alarm", 1)  # for a whole day
         status = await asyncio.to_thread(call, path, "status")
-        told = [each for each in status["warnings"] if "oldest row" in each]
-        where, when = "upstream_Pri7: its oldest row expires in 900 s", "window in 12600 s"
+        told = [each for each in status["warnings"] if "oldest message" in each]
+        where, when = "upstream_Pri7: its oldest message expires in 900 s", "window in 12600 s"
         assert told == [f"{where}, before the next connection {when}"]
         peek = partial(call, path, "queue peek", queue="upstream_Pri7")
         (row,) = (await asyncio.to_thread(peek))["rows"]

@@ -90,11 +90,11 @@ def test_one_of_a_kind_is_no_plural(capsys):
     )
     out = capsys.readouterr().out
     for text in (
-        "and 1 more row with that id",
+        "and 1 more message with that id",
         "refused 1 time\n",
-        "overtaken by 1 row\n",
-        "before it in its queue: 1 row (1 byte)",
-        "goes first: 1 row (2 bytes) of q",
+        "overtaken by 1 message\n",
+        "before it in its queue: 1 message (1 byte)",
+        "goes first: 1 message (2 bytes) of q",
         "in force: a, 1 route\n",
         "new:      b, 2 routes\n",
         "q: 1 row keeps the priority",

@@ -6,7 +6,7 @@ import pytest
 
 from edgehub.cli.why import leaves_text, suspicion_texts
 
-KEPT_OUT = "not sent: a dead letter once a connection without it confirms another row, or lasts"
+KEPT_OUT = "not sent: a dead letter once a connection without it confirms another message, or lasts"
 
 
 def _suspected(step: str, **members: object) -> dict[str, object]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority, Row
+from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority, Row, queue_id
 from edgehub.operating.documents import letter_document, row_document
 from edgehub.store import DeadLetter
 from edgehub.store.statistics import RowState
@@ -55,6 +55,7 @@ def test_a_dead_letter_hides_its_payload(payload: bool) -> None:
     document = letter_document(letter, utc_ms=lambda hub_ms: hub_ms, payload=payload)
     assert (MARKER in json.dumps(document)) is payload
     assert (document["dead_letter"], document["attempts"]) == (7, 4)
+    assert document["queue"] == queue_id(letter.endpoint_id, letter.priority)
 
 
 def test_a_body_that_is_no_text_is_shown_as_base64() -> None:
