@@ -74,7 +74,7 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     for name, meaning in (
         ("starved", "shortest time without service that counts as a window"),
-        ("idle", "longest pause of a link that is up while rows wait"),
+        ("idle", "shortest pause of a link that counts as idle while rows wait"),
     ):
         made.add_argument(
             f"--{name}-after-s",

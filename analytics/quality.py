@@ -43,8 +43,7 @@ def check(balanced: DataFrame, quarantine: DataFrame) -> None:
 
 
 def _difference(row: Row) -> str:
-    priority = row["priority"]
-    queue = f"hub {row['hub']}, endpoint {row['endpoint']}, priority "
-    queue += "default" if priority == schemas.DEFAULT_PRIORITY else str(priority)
+    queue = f"hub {row['hub']}, queue {schemas.queue_name(row['endpoint'], row['priority'])}"
     rows, size = row["difference_rows"], row["difference_bytes"]
-    return f"  {queue}: in - out = {rows} rows, {size} bytes"
+    messages = f"{rows} message" + ("" if abs(rows) == 1 else "s")
+    return f"  {queue}: in - out = {messages}, {size} bytes"

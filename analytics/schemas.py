@@ -72,5 +72,11 @@ LINE: Final = StructType([StructField(name, kind) for name, kind in _TYPES.items
 QUEUE: Final = ("hub", "endpoint", "priority")
 """Key of a queue in every table."""
 
+
+def queue_name(endpoint: str, number: int) -> str:
+    """Name a queue as the hub's commands do: `upstream_Pri3`, `upstream` for the default one."""
+    return endpoint if number == DEFAULT_PRIORITY else f"{endpoint}_Pri{number}"
+
+
 LINE_KEY: Final = ("hub", "store", "commit", "seq")
 """Key of a line: lines that agree in it are copies of one line."""

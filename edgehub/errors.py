@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import edgehub
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,6 +30,18 @@ class ConfigError(EdgeHubError):
         self.key = key
         self.reason = reason
         self.hint = hint
+
+
+def extra_hint(extra: str) -> str:
+    """Return how to add an extra to an installation, whichever way it was made.
+
+    No name on a package index stands in it: the one there may be another product.
+    """
+    wheel = f"edgehub-{edgehub.__version__}-py3-none-any.whl"
+    return (
+        f'install the extra "{extra}" as edgehub was installed: in a checkout pip install'
+        f" -c constraints.txt -e '.[{extra}]', from a wheel pip install '{wheel}[{extra}]'"
+    )
 
 
 class RouteFaultKind(StrEnum):

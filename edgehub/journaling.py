@@ -187,6 +187,7 @@ class Journaling:
             "hub_id": self._hub_id,
             "segments": segments,
             "complete": complete,
+            "growing": journal.statistics().growing is not None,
             "held_segments": journal.statistics().held_segments,
             "clock": self._clock(),
         }

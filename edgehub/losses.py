@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.plural import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -138,9 +140,8 @@ def _log(loss: Loss, total: _Total, now_s: float) -> None:
 
 
 def _text(loss: Loss, number: int, example: str) -> str:
-    one = number == 1
-    what = loss.what.format(was="was" if one else "were")
-    text = f"{number} message{'' if one else 's'} {what} in the last hour"
+    what = loss.what.format(was="was" if number == 1 else "were")
+    text = f"{counted(number, 'message')} {what} in the last hour"
     if loss.why:
         text += f", {loss.why}"
     more = "; ".join(filter(None, (example, loss.hint)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.lifecycle import Phase
 from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
+from edgehub.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -167,8 +168,7 @@ def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
 def dead_letter_warnings(kept: Mapping[QueueId, int]) -> list[str]:
     """List the queues that have dead letters, for as long as they are kept."""
     return [
-        f"{number} dead letter{'' if number == 1 else 's'} of {name} (edgehub queue dead list says"
-        " why)"
+        f"{counted(number, 'dead letter')} of {name} (edgehub queue dead list says why)"
         for name, number in kept.items()
     ]
 
@@ -202,8 +202,9 @@ def limit_text(reached: LimitStatistics) -> str:
     """Say which cap is reached, since when, and what that has cost."""
     whose = "" if reached.queue is None else f" of {reached.queue}"
     return (
-        f"the limit of {reached.cap}{whose} is reached for {reached.for_s:.0f} s now "
-        f"({reached.overflow}): {reached.dropped} messages dropped, {reached.refused} refused"
+        f"the limit of {reached.cap}{whose} is reached for {reached.for_s:.0f} s now"
+        f" ({reached.overflow}): {counted(reached.dropped, 'message')} dropped,"
+        f" {reached.refused} refused"
     )
 
 
@@ -216,7 +217,7 @@ def damage_text(damage: Damage) -> str:
     ]
     more = "" if damage.is_exact else " and perhaps more"
     text = f"the database file was damaged ({damage.found}: {damage.reason}): "
-    text += f"{damage.salvaged_rows} messages saved, {rows}{more} lost"
+    text += f"{counted(damage.salvaged_rows, 'message')} saved, {rows}{more} lost"
     text += f" ({', '.join(lost)})" if lost else ""
     text += f", parts of {', '.join(damage.tables)} lost" if damage.tables else ""
     return f"{text}; {damage.file} holds the old file, delete or move it to end this warning"

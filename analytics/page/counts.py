@@ -23,7 +23,7 @@ def losses(shown: Figures) -> str:
         (_event(row), text(row["reason"] or "\u2013"), count(row["rows"]), size(row["bytes"]))
         for row in shown.losses
     ]
-    table_ = table(("what", "reason", "rows", "bytes"), rows, words=(0, 1))
+    table_ = table(("what", "reason", "messages", "bytes"), rows, words=(0, 1))
     return section("Drops, dead letters, demotions, refusals", table_)
 
 
@@ -38,7 +38,7 @@ def balance(totals: Record) -> str:
         ("", "in - out", count(totals["difference_rows"]), size(totals["difference_bytes"]))
     )
     note = "What went in went out or waits at the end; checked per queue before this was written."
-    return section("Counts", table(("", "flow", "rows", "bytes"), rows, words=(0, 1)), note)
+    return section("Counts", table(("", "flow", "messages", "bytes"), rows, words=(0, 1)), note)
 
 
 def source(args: JobArgs, metrics: Mapping[str, Any]) -> str:

@@ -80,16 +80,13 @@ def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
     lost_bytes = sum(totals[f"{flow}_bytes"] for flow in lost)
     still = totals["carried_out_rows"] + totals["difference_rows"]
     tiles = [
-        (count(came), "rows to send"),
+        (count(came), "messages to send"),
         (count(totals["sent_rows"]), f"sent, {share(totals['sent_rows'], came)}"),
         (count(totals["expired_rows"]), f"expired, {size(totals['expired_bytes'])}"),
         (count(lost_rows - totals["expired_rows"]), "dropped, dead or damaged"),
         (count(still), "waiting at the end"),
-        (
-            duration(totals["longest_starved_ms"]),
-            f"longest of {count(totals['starved_windows'])} starved",
-        ),
-        (count(totals["idle_windows"]), "times idle with rows waiting"),
+        _starved(totals),
+        (count(totals["idle_windows"]), "times idle with messages waiting"),
         (
             count(metrics["lines"] - metrics["quarantined"] - metrics["copies"]),
             "lines of the journals",
@@ -100,7 +97,7 @@ def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
     )
     hubs = "One hub" if totals["hubs"] == 1 else f"{count(totals['hubs'])} hubs"
     verdict = f"{hubs}. " + (
-        f"{counted(lost_rows, 'row')} ({size(lost_bytes)}, {share(lost_rows, came)})"
+        f"{counted(lost_rows, 'message')} ({size(lost_bytes)}, {share(lost_rows, came)})"
         f" {'was' if lost_rows == 1 else 'were'} lost"
         if lost_rows
         else "Nothing was lost"
@@ -109,6 +106,13 @@ def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
     warnings = _warnings(metrics)
     title = f"<h1>Hub report, {args.date} UTC</h1>"
     return f'{title}<p>{verdict}</p>{warnings}<div class="tiles">{boxes}</div>'
+
+
+def _starved(totals: Record) -> tuple[str, str]:
+    if not totals["starved_windows"]:
+        return "0", "starved"
+    longest = duration(totals["longest_starved_ms"])
+    return longest, f"longest of {count(totals['starved_windows'])} starved"
 
 
 def _open(totals: Record) -> str:

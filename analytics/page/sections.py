@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from analytics import schemas
 from analytics.page import plots
@@ -13,6 +13,7 @@ from analytics.page.words import (
     counted,
     duration,
     priority,
+    queue,
     share,
     size,
     text,
@@ -36,7 +37,7 @@ _ADVICE: Final = {
     "offline": "the endpoint was not reachable, not named, or the hub did not run. A longer time "
     "to live would keep them: the route's, or the sender's message expiry where that is the "
     "shorter one.",
-    "behind": "better priorities had rows to send. Give the route a better priority, or "
+    "behind": "better priorities had messages to send. Give the route a better priority, or "
     "send less above it.",
     "retry": "they were held back after refusals. See what the endpoint refuses, and why.",
     "rate": "their turn had come, but the link took no more. Send less, or give them more "
@@ -53,14 +54,15 @@ def advice(shown: Figures) -> str:
         if not row["waited_ms"]:
             continue
         told.append(
-            f"<li><b>{_queue(row)}</b>: {counted(row['rows'], 'row')} expired. For "
+            f"<li><b>{queue(row['endpoint'], row['priority'])}</b>:"
+            f" {counted(row['rows'], 'message')} expired. For "
             f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]}</li>"
         )
     told += [f"<li>{_unserved(row)}</li>" for row in shown.unserved]
     if shown.totals["idle_windows"]:
         told.append(
-            f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, rows waited, and "
-            "nothing was sent, without a refusal. That should not happen: see the hub's log of "
+            f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, messages waited, "
+            "and nothing was sent, without a refusal. That should not happen: see the hub's log of "
             "these times.</li>"
         )
     if not told:
@@ -85,8 +87,8 @@ def worst_hubs(shown: Figures) -> str:
         )
         for row in shown.hubs
     ]
-    heads = ("hub", "rows in", "lost", "bytes lost", "starved", "idle", "waiting", "day")
-    note = f"The first {len(rows)} of {count(shown.totals['hubs'])}, by rows lost."
+    heads = ("hub", "messages in", "lost", "bytes lost", "starved", "idle", "waiting", "day")
+    note = f"The first {len(rows)} of {count(shown.totals['hubs'])}, by messages lost."
     return section("Worst hubs", table(heads, rows, words=(0, 7)), note)
 
 
@@ -97,15 +99,14 @@ def waiting(shown: Figures) -> str:
         series.setdefault(row["priority"], [0] * SLOTS)[row["slot"]] = row["rows"]
     ordered = sorted(series)
     classes = {priority(key): f"c{at % COLOURS}" for at, key in enumerate(ordered)}
-    note = "Rows in the queues by priority; 0 is the best. All hubs, every ten minutes of UTC."
-    content = '<p class="soft">Nothing waited at these moments.</p>'
+    note = "Messages in the queues by priority; 0 is the best. All hubs, every ten minutes of UTC."
+    content = '<p class="soft">At none of the ten-minute marks anything waited.</p>'
     if any(any(values) for values in series.values()):
         named = {priority(key): series[key] for key in ordered}
         names = {f"priority {name}": style for name, style in classes.items()}
         content = legend(names) + plots.areas(named, classes, count)
     heads = (
-        "endpoint",
-        "priority",
+        "queue",
         "sent",
         "half within",
         "90 % within",
@@ -115,8 +116,7 @@ def waiting(shown: Figures) -> str:
     )
     rows = [
         (
-            text(row["endpoint"]),
-            priority(row["priority"]),
+            queue(row["endpoint"], row["priority"]),
             count(row["sent"]),
             *(duration(row[name]) for name in ("p50_ms", "p90_ms", "p99_ms", "max_ms")),
             _spent(row),
@@ -124,9 +124,9 @@ def waiting(shown: Figures) -> str:
         for row in shown.percentiles
     ]
     below = (
-        "<h3>How long sent rows had waited</h3>"
+        "<h3>How long sent messages had waited</h3>"
         + _spent_legend()
-        + table(heads, rows, words=(0, 7))
+        + table(heads, rows, words=(0, 6))
     )
     return section("Waiting", content + (below if rows else ""), note)
 
@@ -134,16 +134,16 @@ def waiting(shown: Figures) -> str:
 def expiry(shown: Figures) -> str:
     """Show when and why rows expired, and whose they were."""
     if not shown.causes:
-        return section("Expired", '<p class="soft">No row expired.</p>')
+        return section("Expired", '<p class="soft">No message expired.</p>')
     hours: list[dict[str, int]] = [{} for _ in range(24)]
     for row in shown.causes:
         hours[row["hour"]][row["cause"]] = row["rows"]
-    note = "Expired rows per hour of UTC, by what took the largest part of their time."
+    note = "Expired messages per hour of UTC, by what took the largest part of their time."
     picture = _spent_legend() + plots.bars(hours, CAUSE_CLASSES, count)
-    heads = ("rows", "bytes", "time spent")
+    heads = ("messages", "bytes", "time spent")
     parts = [
-        ("By queue", ("endpoint", "priority"), shown.spent),
-        ("By route", ("route", "endpoint", "priority"), shown.routes),
+        ("By queue", ("queue",), shown.spent),
+        ("By route", ("route", "queue"), shown.routes),
         ("By device", ("hub", "device"), shown.devices),
     ]
     tables = "".join(
@@ -152,7 +152,7 @@ def expiry(shown: Figures) -> str:
             (*keys, *heads),
             [
                 (
-                    *(_key(name, row[name]) for name in keys),
+                    *(_key(name, row) for name in keys),
                     count(row["rows"]),
                     size(row["bytes"]),
                     _spent(row),
@@ -179,8 +179,8 @@ def _spent_legend() -> str:
     return legend({CAUSE_WORDS[cause]: style for cause, style in CAUSE_CLASSES.items()})
 
 
-def _key(name: str, value: Any) -> str:
-    return priority(value) if name == "priority" else text(value)
+def _key(name: str, row: Record) -> str:
+    return queue(row["endpoint"], row["priority"]) if name == "queue" else text(row[name])
 
 
 def _unserved(row: Record) -> str:
@@ -193,7 +193,3 @@ def _unserved(row: Record) -> str:
         f"<b>{text(row['hub'])}</b>: {what} for {duration(row['length_ms'])}; what came for it "
         "waited. Name it in the settings of the hub."
     )
-
-
-def _queue(row: Record) -> str:
-    return f"{text(row['endpoint'])}, priority {priority(row['priority'])}"

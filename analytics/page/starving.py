@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from analytics.page import plots
 from analytics.page.grid import legend, section, table
-from analytics.page.words import KIND_WORDS, count, counted, duration, priority, size, text
+from analytics.page.words import KIND_WORDS, count, counted, duration, queue, size, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ def starvation(shown: Figures, args: JobArgs) -> str:
     """Show which queues were not served, when, and whether better priorities were the reason."""
     shortest, pause = (duration(s * 1000) for s in (args.starved_after_s, args.idle_after_s))
     note = (
-        f"Times of {shortest} or more in which a queue had rows, its "
-        "link was up, and none of its rows was sent. Starved: better priorities were. Idle: "
+        f"Times of {shortest} or more in which a queue had messages, its "
+        "link was up, and none of them was sent. Starved: better priorities were. Idle: "
         f"nothing at all was sent for {pause} or longer, which is a fault "
         "unless the endpoint had refused."
     )
@@ -30,22 +30,20 @@ def starvation(shown: Figures, args: JobArgs) -> str:
     content = legend(kinds) + plots.lanes(_lanes(shown.windows))
     heads = (
         "hub",
-        "endpoint",
-        "priority",
+        "queue",
         "kind",
         "windows",
         "longest",
         "total",
         "link idle",
-        "rows",
+        "messages",
         "bytes",
         "expired",
     )
     rows = [
         (
             text(row["hub"]),
-            text(row["endpoint"]),
-            priority(row["priority"]),
+            queue(row["endpoint"], row["priority"]),
             KIND_WORDS[row["kind"]],
             count(row["windows"]),
             *(duration(row[name]) for name in ("longest_ms", "total_ms", "idle_ms")),
@@ -55,7 +53,7 @@ def starvation(shown: Figures, args: JobArgs) -> str:
         )
         for row in shown.queues
     ]
-    below = table(heads, rows, words=(0, 1, 2, 3))
+    below = table(heads, rows, words=(0, 1, 2))
     return section("Starvation", content + "<h3>By queue, the longest first</h3>" + below, note)
 
 
@@ -69,10 +67,8 @@ def _lanes(windows: Sequence[Record]) -> list[tuple[str, list[tuple[int, int, st
         start_ms = ((start.hour * 60 + start.minute) * 60 + start.second) * 1000
         title = (
             f"{start:%H:%M:%S}, {duration(row['length_ms'])}: {KIND_WORDS[row['kind']]}, "
-            f"{counted(row['rows'], 'row')}"
+            f"{counted(row['rows'], 'message')}"
         )
         found.setdefault(key, []).append((start_ms, row["length_ms"], row["kind"], title))
     ordered = sorted(found, key=lambda key: (-totals[key], key))
-    return [
-        (f"{text(key[0])} · {text(key[1])} · {priority(key[2])}", found[key]) for key in ordered
-    ]
+    return [(f"{text(key[0])} · {queue(key[1], key[2])}", found[key]) for key in ordered]

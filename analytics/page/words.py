@@ -43,6 +43,11 @@ def priority(value: int | None) -> str:
     return "default" if value == schemas.DEFAULT_PRIORITY else str(value)
 
 
+def queue(endpoint: str, number: int) -> str:
+    """Name a queue; see `schemas.queue_name`."""
+    return text(schemas.queue_name(endpoint, number))
+
+
 def count(value: int | None) -> str:
     """Write a number with thin spaces between thousands."""
     return "\u2013" if value is None else f"{value:,}".replace(",", "\u202f")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from edgehub.cli.daemon import RunningHub, call
+from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import counted
@@ -115,7 +115,8 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
 
     Applied whole or not at all; says what became of it. Exit code 78 if it was refused.
     """
-    outcome = call(load_settings(obj["config"]).control_path, "config reload")
+    load_settings(obj["config"])  # what is wrong is said before the daemon is asked
+    outcome = RunningHub(obj["config"]).call("config reload")
     if as_json:
         print_json(outcome)
     else:

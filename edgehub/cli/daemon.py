@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT_S: Final = 10.0
+_NO_FILE: Final = (
+    "there is no edgehub.toml here: run the command in the hub's folder, or name --config FILE"
+    " before it"
+)
 
 
 class CommandError(EdgeHubError):
@@ -39,6 +43,7 @@ class RunningHub:
 
     def __init__(self, config: Path | None) -> None:
         self._fault: SettingsError | None = None
+        self._is_default = config is None
         try:
             settings = load_settings(config)
         except SettingsError as error:
@@ -59,9 +64,11 @@ class RunningHub:
         """
         try:
             answer = call(self._path, command, **arguments)
-        except DaemonUnreachableError:
+        except DaemonUnreachableError as error:
             if self._fault is not None:
                 raise self._fault from None
+            if self._is_default:
+                raise DaemonUnreachableError(f"{error}; {_NO_FILE}") from error
             raise
         except CommandError:
             self._warn()

@@ -183,7 +183,10 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
         told = f"{counted(len(segments), 'segment')}, {counted(lines, 'line')}"
         print_line(f"{told} to {name}: {', '.join(dates)}")
     else:
-        print_line(f"nothing new for {name}")
+        growing = (
+            ": 1 segment is growing, and --close exports it too" if plan.get("growing") else ""
+        )
+        print_line(f"nothing new for {name}{growing}")
     return _tell_missing(exported)
 
 

@@ -35,7 +35,7 @@ class _Date(click.DateTime):
 
 
 @click.command()
-@click.argument("date", type=_Date())
+@click.argument("date", metavar="DATE", type=_Date())
 @click.option(
     "--input", "source", required=True, help="Folder or URL that `edgehub journal export` fills."
 )
@@ -49,7 +49,7 @@ class _Date(click.DateTime):
 @click.option(
     "--idle-after-s",
     type=click.IntRange(min=60),
-    help="Longest pause of a link while rows wait; absent = 60.",
+    help="Shortest pause of a link that counts as idle; absent = 60.",
 )
 @click.option("--memory", help="Heap for Java, such as 4g; absent = 2g.")
 def report(

@@ -41,7 +41,9 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
 
 
 def _clock_text(clock: dict[str, Any]) -> str:
-    text = "trusted" if clock["trusted"] else f"not trusted, {clock['reason']}"
+    text = "trusted"
+    if not clock["trusted"]:
+        text = f"not trusted, {clock['reason']} (queues work; nothing is exported)"
     if abs(clock["correction_s"]) >= 1:
         text += f", times since the start corrected by {clock['correction_s']:+.0f} s"
     if clock["off_s"]:
@@ -55,11 +57,12 @@ def _broker_text(broker: dict[str, Any]) -> str:
         text += f", {broker['reason']}"
     if broker["retry_in_s"] is not None:
         text += f", next try in {broker['retry_in_s']:.0f} s"
-    text += f"; {len(broker['subscriptions'])} subscriptions, {broker['acknowledged_total']} taken"
+    text += f"; {counted(len(broker['subscriptions']), 'subscription')}"
+    text += f", {broker['acknowledged_total']} taken"
     if broker["waiting"]:
         text += f", {broker['waiting']} not on disk yet"
     if broker["unpublished"]:
-        text += f"; {broker['unpublished']} local messages wait for it"
+        text += f"; {counted(broker['unpublished'], 'local message')} to be published"
     return text
 
 

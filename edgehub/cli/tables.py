@@ -12,21 +12,19 @@ from rich.console import Console
 from rich.table import Table
 
 from edgehub.cli.output import printable
+from edgehub.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from rich.console import RenderableType
 
+__all__ = ["counted", "new_table", "print_table", "printable", "span"]
+
 _WIDTH_MAX: Final = 1_000_000
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
-
-
-def counted(number: int, noun: str) -> str:
-    """Give a number and what it counts: `1 segment`, `2 segments`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def span(seconds: float) -> str:

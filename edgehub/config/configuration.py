@@ -24,7 +24,7 @@ from edgehub.devices.server_tls import ServerTls, read_server_tls
 from edgehub.devices.token_file import TokenFileError
 from edgehub.devices.tokens import TokenList, read_token_list
 from edgehub.endpoints.mqtt_topic import TopicTemplate
-from edgehub.errors import ConfigError, ManifestError
+from edgehub.errors import ConfigError, ManifestError, extra_hint
 from edgehub.hub_id import stored_hub_id
 from edgehub.message import UPSTREAM, EndpointId
 from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
@@ -277,7 +277,7 @@ def _check_redis(settings: Settings) -> None:
     key = next((key for key, value in asking.items() if value == "redis"), None)
     if key is not None and find_spec("redis") is None:
         reason = "needs the library redis, which this installation does not have"
-        raise ConfigError(key, reason, "pip install 'edgehub[redis]', or choose another")
+        raise ConfigError(key, reason, f"{extra_hint('redis')}; or choose another")
 
 
 def _compile_topic(topic: str, key: str) -> TopicTemplate:

@@ -11,7 +11,7 @@ import ipaddress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from edgehub.errors import ConfigError
+from edgehub.errors import ConfigError, extra_hint
 from edgehub.setting_files import tls_faults
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _web_faults(web: WebSettings) -> Iterator[ConfigError]:
     absent = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if absent:
         reason = f"the HTTP API needs {' and '.join(absent)}, which this installation does not have"
-        yield ConfigError("web.port", reason, "pip install 'edgehub[web]', or remove the port")
+        yield ConfigError("web.port", reason, f"{extra_hint('web')}; or remove the port")
     if web.token_file is None and not _may_be_loopback(web.host):
         reason = (
             f"anybody who reaches {web.host}:{web.port} could read the API: without tokens it"

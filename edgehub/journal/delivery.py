@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from edgehub.durable_files import make_folder, sync_folder
-from edgehub.errors import EdgeHubError
+from edgehub.errors import EdgeHubError, extra_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ def open_target(target: str) -> Target:
     try:
         import fsspec  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, for URLs only
     except ImportError as error:
-        msg = f"{target}: URLs need fsspec (pip install 'edgehub[export]'); a folder does not"
+        msg = f"{target}: URLs need fsspec, a folder does not ({extra_hint('export')})"
         raise ExportError(msg) from error
     try:
         system, root = fsspec.core.url_to_fs(target)

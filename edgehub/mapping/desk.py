@@ -21,6 +21,7 @@ from edgehub.entities.faults import (
 )
 from edgehub.entities.topics import read_topic_id
 from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -208,8 +209,10 @@ class Desk:
             return []
         messages = self._mapper.statistics().held
         warning = (
-            f"{messages} messages of {self._mapper.debtors} unregistered entities wait,"
-            f" for up to {age_s // 3600} h (edgehub entity pending)"
+            f"{counted(messages, 'message')} of"
+            f" {counted(self._mapper.debtors, 'unregistered entity', 'unregistered entities')}"
+            f" {'waits' if messages == 1 else 'wait'}, for up to {age_s // 3600} h"
+            " (edgehub entity pending)"
         )
         return [warning]
 

@@ -22,6 +22,7 @@ from edgehub.losses import Loss
 from edgehub.mapping.carrier import Carrier
 from edgehub.mapping.desk import COMMANDS, Desk
 from edgehub.message import Refusal
+from edgehub.plural import counted
 from edgehub.settings.derived import mapper_runs
 from edgehub.store.entity_tables import load_entities
 
@@ -366,8 +367,9 @@ class Mapping:
         warnings = [*self._mapper.statistics().advice.values(), *self.desk.warnings()]
         if self.announcements.refused_count:
             warnings.append(
-                f"the cloud refused to create {self.announcements.refused_count} entities; their"
-                " rows wait until they are registered anew (edgehub queue dead list)"
+                "the cloud refused to create"
+                f" {counted(self.announcements.refused_count, 'entity', 'entities')}; what came for"
+                " them waits until they are registered again (edgehub queue dead list)"
             )
         return warnings
 

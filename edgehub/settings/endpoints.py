@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from edgehub.batch import has_zstd
+from edgehub.errors import extra_hint
 from edgehub.settings.link import LinkSettings
 from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
 from edgehub.settings.values import (
@@ -202,7 +203,7 @@ class MqttEndpointSettings(EndpointSettings):
             msg = "batch goes on a topic with the client_id in it, and this one cannot stand there"
             raise ValueError(msg)
         if self.batch == "zstd" and not has_zstd():
-            msg = "batch: zstd needs the library zstandard; install edgehub[zstd] or write plain"
+            msg = f"batch: zstd needs the library zstandard; {extra_hint('zstd')}; or write plain"
             raise ValueError(msg)
         return self
 

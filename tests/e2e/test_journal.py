@@ -72,6 +72,13 @@ def publish(daemon: Daemon, numbers: range) -> None:
 def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> None:
     """Twice, with a kill between: every message is in it from its arrival to its end."""
     publish(daemon, range(50))
+    daemon.wait_until(lambda: daemon.call("journal status")["growing"] is not None, 30)
+    early = edgehub(daemon, "journal", "export", "exported")
+    assert (early.returncode, early.stdout) == (
+        0,
+        f"nothing new for {tmp_path / 'exported'}:"
+        " 1 segment is growing, and --close exports it too\n",
+    )
     first = edgehub(daemon, "journal", "export", "exported", "--close", "--json")
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)

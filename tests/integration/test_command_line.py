@@ -49,6 +49,24 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of():
         assert process.stderr.read() == b""
 
 
+def test_a_command_in_another_folder_names_the_file_it_looked_for(tmp_path):
+    """Without edgehub.toml and without a hub: where to run it, or which option to give."""
+    for command in (["status"], ["config", "reload"]):
+        done = subprocess.run(
+            [*EDGEHUB, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 4
+        assert "there is no edgehub.toml here: run the command in the hub's folder" in done.stderr
+        (tmp_path / "edgehub.toml").write_text("", "utf-8")
+        done = subprocess.run(
+            [*EDGEHUB, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 4
+        assert "no hub answers on" in done.stderr
+        assert "edgehub.toml" not in done.stderr
+        (tmp_path / "edgehub.toml").unlink()
+
+
 def test_a_closed_standard_input_is_no_password(tmp_path):
     """Where there is nothing to read a password from, that is said."""
     command = [*EDGEHUB, "identity", "add", "dev1", "--file", str(tmp_path / "ids")]

@@ -122,11 +122,9 @@ def test_a_breach_is_told_whole(balanced: DataFrame):
     with pytest.raises(QualityError) as told:
         quality.check(balanced, balanced.limit(0))
     assert told.value.exit_code == 5
-    assert "hub line-missing, endpoint upstream, priority 2: in - out = 1 rows, 100 bytes" in str(
+    assert "hub line-missing, queue upstream_Pri2: in - out = 1 message, 100 bytes" in str(
         told.value
     )
-    assert "hub from-nowhere, endpoint upstream, priority default: in - out = -1 rows" in str(
-        told.value
-    )
+    assert "hub from-nowhere, queue upstream: in - out = -1 message," in str(told.value)
     assert "--exclude-hub" in str(told.value)
     assert "waiting" not in str(told.value)

@@ -81,9 +81,7 @@ def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.Captu
     assert runs.run() == 5
     told = capsys.readouterr()
     assert told.out == ""
-    assert (
-        "hub gateway-1, endpoint upstream, priority 5: in - out = -2 rows, -200 bytes" in told.err
-    )
+    assert "hub gateway-1, queue upstream_Pri5: in - out = -2 messages, -200 bytes" in told.err
     assert "not_json: torn" in told.err
     assert not runs.output.exists()
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from analytics import job
+from analytics.args import parse_args
 from analytics.page import plots, words
 from tests.support.chromium import open_page
-from tests.support.report import DATE
+from tests.support.journal_lines import HandJournal
+from tests.support.report import DATE, Results
+from tests.support.report_days import sends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.report import Results
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,11 +45,33 @@ def test_it_has_a_dark_side(results: Results):
 
 
 def test_it_tells_the_worst_hubs_first(results: Results):
-    """By the rows that they lost."""
+    """By the messages that they lost."""
     page = results.page.read_text("utf-8")
     section = page.split("<h2>Worst hubs</h2>")[1].split("</section>")[0]
     named = re.findall(r"<tr><td>([^<]+)</td>", section)
     assert set(named[:2]) == {"model-1", "model-2"}
+
+
+def test_a_queue_has_the_name_that_commands_take(results: Results):
+    """With its priority, or without one for the default."""
+    page = results.page.read_text("utf-8")
+    section = page.split("<h2>Starvation</h2>")[1].split("</section>")[0]
+    assert "<td>upstream_Pri5</td>" in section
+    assert "<td>upstream</td>" in section
+    assert "2000000000" not in page
+    assert words.queue("upstream", 0) == "upstream_Pri0"
+
+
+def test_a_quiet_day_is_told_in_words(spark: SparkSession, tmp_path: Path):
+    """Nothing starved, and nothing waited when it was looked."""
+    journal = HandJournal(DATE)
+    sends(journal, "10:00:10", "10:01:10")
+    journal.write(tmp_path / "export")
+    args = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'out'}", f"--date={DATE}"]
+    assert job.run(spark, parse_args(args)) == 0
+    page = Results(tmp_path / "out").page.read_text("utf-8")
+    assert "<b>0</b><span>starved</span>" in page
+    assert "At none of the ten-minute marks anything waited." in page
 
 
 def test_names_from_outside_are_harmless():

@@ -40,6 +40,19 @@ def test_the_manifest_is_valid():
     assert list(manifest.warnings) == []
 
 
+def test_it_says_where_devices_send():
+    """The first thing that a person with sensors tries is another topic."""
+    assert "devices/<id>/messages/events/" in README
+    assert "mqtt.local_topics" in README
+
+
+def test_no_text_names_a_package_index():
+    """What has the name there may be another product: extras are installed as the hub was."""
+    files = [*(ROOT / "edgehub").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    found = re.compile(r"pip install (-\S+ )*'?edgehub\b(?!-)|edgehub\[[a-z]+\]")
+    assert [file.name for file in files if found.search(file.read_text("utf-8"))] == []
+
+
 def test_the_make_targets_exist():
     """Every `make` that it names is in the Makefile."""
     makefile = (ROOT / "Makefile").read_text("utf-8")

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from edgehub.batch import BatchError, BatchLibraryError
+from edgehub.errors import extra_hint
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.batch import (
     Batch,
@@ -358,7 +359,7 @@ class Ingress:
                 if message is not None:
                     messages.append(message)
         except BatchLibraryError as error:
-            self._peer.close(CloseReason.BATCH_UNREADABLE, f"{error}: install edgehub[zstd]")
+            self._peer.close(CloseReason.BATCH_UNREADABLE, f"{error}; {extra_hint('zstd')}")
             return None
         except BatchError as error:
             self._drop(DropReason.BATCH_MALFORMED, packet, str(error))

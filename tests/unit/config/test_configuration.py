@@ -198,7 +198,8 @@ def test_the_api_needs_its_packages(monkeypatch):
     monkeypatch.setattr(absent, lambda name: None if name == "fastapi" else object())
     (fault,) = _faults(web={"port": 0})
     assert "needs fastapi" in fault["reason"]
-    assert "edgehub[web]" in fault["hint"]
+    assert "-e '.[web]'" in fault["hint"]
+    assert "py3-none-any.whl[web]" in fault["hint"]
     read_configuration(_loaded(), hub_id="gw")
 
 
@@ -217,7 +218,7 @@ def test_what_lies_in_redis_needs_its_library(monkeypatch, section, key, value):
     here = {"redis": {"url": "redis://127.0.0.1"}}
     (fault,) = _faults(**here, **{section: {key: value}})
     assert fault["key"] == f"{section}.{key}"
-    assert "edgehub[redis]" in fault["hint"]
+    assert "-e '.[redis]'" in fault["hint"]
 
 
 @pytest.mark.parametrize(
