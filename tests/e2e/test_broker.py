@@ -154,7 +154,7 @@ async def test_a_disk_that_fails_acknowledges_nothing_to_the_broker(
     await asyncio.to_thread(daemon.start)
     await until(daemon, lambda status: bool(status["broker"]["subscriptions"]))
     shown = await asyncio.to_thread(edgehub, daemon, "status")
-    assert "broker: up; 1 subscriptions, 0 taken\n" in shown
+    assert "broker: up; 1 subscription, 0 taken\n" in shown
     flag.touch()
     await publish_all(broker.port, [("a", b"%d" % number, False) for number in range(100)])
     await until(daemon, lambda status: status["broker"]["waiting"] == 100)

@@ -171,7 +171,7 @@ async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path:
         await hub.quiet()
         assert hub.mapping.warnings() == []
         await hub.clock.advance(3700)
-        assert "1 messages of 1 unregistered entities wait" in hub.mapping.warnings()[0]
+        assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings()[0]
         (debt,) = desk_of(hub).pending()["entities"]
         assert (debt["clients"], debt["oldest_age_s"]) == (["press"], 3700)
         assert hub.mapping.document()["debt"]["bytes"] > 0

@@ -187,7 +187,7 @@ async def test_the_first_page_may_go(copy: Copy, what: str) -> None:
         else:
             assert (damage.lost, damage.is_exact, damage.tables) == ([], True, [])
             assert damage.salvaged_rows == len(whole.pages)
-            assert "rows saved, 0 lost" in store_warnings(hub.store.statistics())[0]
+            assert "messages saved, 0 lost" in store_warnings(hub.store.statistics())[0]
             assert (path.parent / f"{damage.file}.tables").exists()
             assert hub.store.statistics().next_offset >= next_offset + OFFSETS_SKIPPED
         assert await contents(hub.store) == before

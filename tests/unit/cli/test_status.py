@@ -1,4 +1,4 @@
-"""`edgehub status`: lines beside the table."""
+"""`edgehub status`: lines above the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_clock_that_is_not_trusted_says_what_that_costs() -> None:
     assert _clock_text({**clock, "trusted": True}) == "trusted"
 
 
-def test_unusable_messages_stand_beside_the_entities() -> None:
+def test_unusable_messages_stand_next_to_the_entities() -> None:
     """With where to read why; one is not many."""
     entities = {
         "entities": 2,
