@@ -102,8 +102,10 @@ def show(
 ) -> None:
     """Show what became of messages: the newest lines of the journal that fit, oldest first.
 
-    Example: edgehub journal show --event expired --since 1h
-    """
+    \b
+    Example:
+      edgehub journal show --event expired --since 1h
+    """  # noqa: D301 - \b is click's sign for lines that stay as they are
     document = RunningHub(obj["config"]).call(
         "journal show", event=event, queue=queue_name, since_s=since, limit=limit
     )

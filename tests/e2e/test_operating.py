@@ -180,7 +180,7 @@ def test_a_purge_of_the_default_queue_leaves_the_endpoint_s_others(offline: Hub)
     assert "there is no queue 'upstream' (there are: upstream_Pri0, upstream_Pri7)" in refused
     offline.run("queue", "move", "upstream_Pri0", "upstream", "--yes")
     done = offline.run("queue", "purge", "upstream", "--yes")
-    assert done.stdout == "removed 3 rows from upstream\n"
+    assert done.stdout == "removed 3 messages from upstream\n"
     assert done.stderr == "not touched: 20 messages in upstream_Pri7\n"
     assert offline.depths() == {"upstream": 0, "upstream_Pri0": 0, "upstream_Pri7": 20}
 
