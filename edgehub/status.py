@@ -17,7 +17,7 @@ from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
 from edgehub.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from edgehub.devices.bounds import BoundStatistics
     from edgehub.message import QueueId
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from edgehub.store import Damage, LimitStatistics, StoreStatistics
     from edgehub.store.boots import ClockStatistics
     from edgehub.store.queue import Queue
+
+_NAMED_MAX: Final = 5
 
 IO_FILE: Final = Path("/proc/self/io")
 """What the kernel has counted of this process."""
@@ -171,6 +173,32 @@ def dead_letter_warnings(kept: Mapping[QueueId, int]) -> list[str]:
         f"{counted(number, 'dead letter')} of {name} (edgehub queue dead list says why)"
         for name, number in kept.items()
     ]
+
+
+def refused_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List whose messages peers refuse, and what to do; `endpoints` as above."""
+    return [
+        _refused_text(endpoint["id"], endpoint["refused_senders"])
+        for endpoint in endpoints
+        if endpoint["refused_senders"]
+    ]
+
+
+def _refused_text(endpoint_id: str, refused: Sequence[Mapping[str, Any]]) -> str:
+    named = [
+        f"{each['sender']!r} (it closed the connection {each['closes']} times)"
+        if each["closes"]
+        else f"{each['sender']!r} ({each['reason']})"
+        for each in refused[:_NAMED_MAX]
+    ]
+    more = len(refused) - _NAMED_MAX
+    whose = ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    retry_s = min(each["retry_in_s"] for each in refused)
+    return (
+        f"the peer of endpoint {endpoint_id!r} refuses messages of {whose}: let this hub speak for"
+        " such a device there (on_behalf of its identity at a parent hub), or see whether its"
+        f" messages are too large; they wait, the next try is in {retry_s:.0f} s"
+    )
 
 
 def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:

@@ -121,27 +121,37 @@ def _print_outlook(copy: dict[str, Any]) -> None:
 
 
 def suspicion_texts(suspected: dict[str, Any]) -> list[str]:
-    """Write what speaks against a row over which the peer may have closed, and what comes next."""
+    """Write what speaks against a row that the peer may refuse, and what comes next."""
     closes, alone, left = suspected["closes"], suspected["alone"], suspected["closes_left"]
     counts = (
-        f"suspected: the peer has closed the connection {counted(closes, 'time')} with it first of"
-        f" those in flight, {counted(alone, 'time')} with nothing else in flight"
+        "suspected: the peer has refused it, or closed the connection with it first of those in"
+        f" flight, {counted(closes, 'time')}, {counted(alone, 'time')} with nothing else in flight"
     )
-    better = "a connection without it has worked" if suspected["cleared"] else ""
+    end = (
+        "a dead letter, as the peer takes others without it"
+        if suspected["cleared"]
+        else "kept out of the connection"
+    )
     match suspected["next"]:
         case "in_company":
-            text = f"sent again beside others; after {counted(left, 'more such close')} alone"
+            text = f"sent again with others; after {counted(left, 'more such close')} alone"
+        case "held":
+            text = (
+                f"its sender is kept back for a while; after {counted(left, 'more refusal')} {end}"
+            )
         case "alone":
-            text = f"sent alone; after {counted(left, 'more close')} "
-            text += f"a dead letter, as {better}" if better else "kept out of the connection"
+            text = f"sent alone; after {counted(left, 'more refusal')} {end}"
         case _:
-            text = "not sent: a dead letter once a connection without it confirms another message,"
+            text = (
+                "not sent for a minute, or until a connection without it confirms another message"
+            )
             quiet_s = suspected["quiet_left_s"]
             text += (
                 " or lasts with nothing else to send"
                 if quiet_s is None
                 else f" or lasts for {quiet_s:.0f} s more with nothing else to send"
             )
+            text += "; then sent once more, alone"
     return [counts, f"next: {text}"]
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S: Final = 1.0
 _REFUSED: Final = 0x80
+_NOT_AUTHORIZED: Final = 0x87
 _TOO_LARGE: Final = 0x95
 _QUOTA: Final = 0x97
 
@@ -396,6 +397,8 @@ class DeviceSession(asyncio.Protocol):
         kind = FailureKind.REJECTED
         if packet.code == _TOO_LARGE:
             kind = FailureKind.TOO_LARGE
+        elif packet.code == _NOT_AUTHORIZED:
+            kind = FailureKind.NOT_AUTHORIZED
         elif packet.code == _QUOTA:
             kind = FailureKind.TRANSIENT
         settle(row, SendResult(kind, f"refused with code {packet.code:#x}"))

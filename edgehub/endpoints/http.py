@@ -228,7 +228,7 @@ class HttpEndpoint:
         lane.entries = []
         self._idle.append(lane)
         self._arrived.set()
-        if verdict.splits and len(entries) > 1:
+        if verdict.splits and _is_divisible(entries, verdict):
             self._split(entries, probe=verdict.doubtful)
         else:
             self._outbox.done(entries)
@@ -296,6 +296,13 @@ class HttpEndpoint:
 
 def _size(entries: list[Entry]) -> int:
     return sum([entry.size for entry in entries])
+
+
+def _is_divisible(entries: list[Entry], verdict: Verdict) -> bool:
+    if verdict.result.kind is FailureKind.NOT_AUTHORIZED:
+        # It is about who sent them.
+        return len({entry.row.message.sender for entry in entries}) > 1
+    return len(entries) > 1
 
 
 def _first(errors: ExceptionGroup[HttpLinkError]) -> HttpLinkError:

@@ -24,7 +24,8 @@ RETRY_AFTER_MAX_S: Final = 3600.0
 """Longer pauses that a peer asks for are cut to this."""
 
 _SAID_MAX: Final = 120
-_UNAUTHORIZED: Final = {401, 403, 407}
+_UNAUTHORIZED: Final = {401, 407}
+_FORBIDDEN: Final = 403
 _BAD_ROWS: Final = {400, 422}
 _THROTTLED: Final = 429
 _UNAVAILABLE: Final = 503
@@ -39,7 +40,8 @@ class Verdict:
         result: Holds for each row of the request that `by_id` does not name.
         by_id: Results of rows by message id.
         pauses: The same is true of rows that were not sent yet.
-        splits: A request of several rows is to be sent again in parts.
+        splits: A request of several rows is to be sent again in parts; not authorized: only where
+            they are of several senders.
         doubtful: The peer itself may be ill, rather than a row.
         broken: Why the peer cannot be used at all, empty = it can.
     """
@@ -120,6 +122,8 @@ def _row_result(status: int, said: object) -> SendResult:
 def _row_kind(status: int) -> FailureKind:
     if status in _BAD_ROWS:
         return FailureKind.REJECTED
+    if status == _FORBIDDEN:
+        return FailureKind.NOT_AUTHORIZED
     return FailureKind.TOO_LARGE if status == _TOO_LARGE else FailureKind.TRANSIENT
 
 

@@ -45,7 +45,7 @@ def state_of(row: Row, queue: Queue, pump: Pump | None) -> tuple[RowState, Suspi
         pump: Serves that queue, None = nobody does.
     """
     state = queue.row_state(row)
-    suspicion = None if pump is None else pump.suspicion(row.offset)
+    suspicion = None if pump is None else pump.suspicion(row)
     if suspicion is not None and suspicion.next is NextStep.KEPT_OUT:
         state = RowState.KEPT_OUT
     return state, suspicion

@@ -2,7 +2,7 @@
 
 Owns no rows: what may not leave is put back, or expires, by its lane. Invariants: the time to live
 is checked before each send; a row that was refused before leaves alone for its sender; none leaves
-before its predecessor is confirmed.
+before its predecessor is confirmed, or while the peer refuses its sender.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edgehub.pump.ancestors import Ancestors
     from edgehub.pump.lane import Lane
     from edgehub.pump.order import Holds
+    from edgehub.pump.poison import Poison
 
 
 class Admission:
@@ -26,35 +27,51 @@ class Admission:
     Args:
         holds: Who is kept back.
         rules: Gives the delivery rules of a row; called for refused rows only.
+        poison: Keeps back what the peer refuses.
 
     Attributes:
         ancestors: Keeps rows back behind their predecessors, None = rows have none.
     """
 
-    __slots__ = ("_holds", "_rules", "ancestors")
+    __slots__ = ("_holds", "_poison", "_rules", "ancestors")
 
     def __init__(
         self,
         holds: Holds,
         rules: Callable[[Row], DeliveryRules],
+        poison: Poison,
     ) -> None:
         self._holds = holds
         self._rules = rules
+        self._poison = poison
         self.ancestors: Ancestors | None = None
 
-    def sift(self, lane: Lane, rows: Sequence[Row], now_ms: int) -> list[Row]:
+    def sift(
+        self, lane: Lane, rows: Sequence[Row], *, now: float, now_ms: int, idle: bool
+    ) -> list[Row]:
         """Give the rows that may leave; the lane takes the others.
 
         Args:
             lane: Where the rows were taken from.
             rows: In the order in which they were read.
+            now: Monotonic seconds.
             now_ms: Hub time.
+            idle: Nothing is in flight.
         """
         admitted: list[Row] = []
+        alone = idle and len(rows) == 1
+        kept_back: set[str] = set()
         any_held = self._holds.count > 0
         for row in rows:
             if row.expires_ms <= now_ms:
                 lane.expired.append(row)
+                continue
+            if (self._poison.keeps_any or kept_back) and (
+                row.message.sender in kept_back
+                or self._poison.keeps_back(lane, row, self._holds, now, alone=alone)
+            ):
+                kept_back.add(row.message.sender)
+                lane.put_back(row, now_ms, attempted=False)
                 continue
             if row.attempts or any_held:
                 # A row admitted here may start a trial, which holds the rows behind it.

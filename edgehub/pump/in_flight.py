@@ -171,7 +171,7 @@ class InFlight:
         if latest is None:
             return
         self._window.delivered(now, count, size, latest)
-        self._poison.delivered(results, count)
+        self._poison.delivered(results, count, now_ms)
         self._refusals.worked()
         self.sent_bytes_total += size
         for lane in self._lanes.all():

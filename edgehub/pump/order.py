@@ -11,6 +11,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from edgehub.message import Row
     from edgehub.pump.lane import Lane
 
@@ -109,10 +111,13 @@ class Holds:
                 if self._rows.get(offset) == (lane, until):
                     self._release_row(offset)
             elif self._senders.get((lane, sender)) == until:
-                if (lane, sender) in self._waits or (lane, sender) in self._trials.values():
-                    self._senders[lane, sender] = math.inf
-                else:
-                    self._release_sender(lane, sender)
+                self._end_pause(lane, sender)
+
+    def end_pauses(self, senders: Collection[str]) -> None:
+        """End the holds of these senders that have an end, on an operator's word."""
+        for (lane, sender), until in list(self._senders.items()):
+            if sender in senders and until < math.inf:
+                self._end_pause(lane, sender)
 
     def release_all(self) -> None:
         """End every hold, on an operator's word or when the pump ends."""
@@ -127,6 +132,12 @@ class Holds:
     def _end_at(self, until: float, lane: Lane, sender: str | None, offset: int) -> None:
         self._sequence += 1
         heapq.heappush(self._ends, (until, self._sequence, lane, sender, offset))
+
+    def _end_pause(self, lane: Lane, sender: str) -> None:
+        if (lane, sender) in self._waits or (lane, sender) in self._trials.values():
+            self._senders[lane, sender] = math.inf
+        else:
+            self._release_sender(lane, sender)
 
     def _release_sender(self, lane: Lane, sender: str) -> None:
         del self._senders[lane, sender]

@@ -1,9 +1,10 @@
-"""Rows that a peer refuses without a word, by closing the connection: which one it is, and its end.
+"""Rows that a peer refuses for who sent them, or by closing the connection, and their end.
 
-Owns the counts of such closes, the rows that are kept out of a connection to see how it does
-without them, and the narrow window of one row. A peer that closes on everything makes nothing a
-dead letter. Invariant: a row ends here only if it was alone in flight at `CLOSES_MAX` closes by the
-peer, and a connection without it did better.
+Owns the counts of such refusals, the rows that are kept out of a connection to see how it does
+without them, and the narrow window of one row; senders are `RefusedSenders`. A peer that refuses
+everything makes nothing a dead letter. Invariant: a row ends here only if it was refused alone
+`CLOSES_MAX` times, and before the last of them the peer took another row, or a connection lasted,
+without it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
-import structlog
-
 from edgehub.message import FailureKind
+from edgehub.pump.refused_senders import RefusedSenders, closed_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import random
+    from collections.abc import Collection, Sequence
 
     from edgehub.message import Row, SendResult
     from edgehub.pump.lane import Lane
+    from edgehub.pump.order import Holds
     from edgehub.pump.refusals import Sent
+    from edgehub.pump.refused_senders import RefusedSender
     from edgehub.pump.window import SendWindow
 
 CLOSES_MAX: Final = 3
@@ -36,10 +39,9 @@ KEPT_OUT_MAX: Final = 64
 """Rows kept out of connections at once; a peer that refuses more than that refuses everything."""
 SUSPECTS_MAX: Final = 256
 """As many as counts are kept of; the oldest, which may have left, are forgotten first."""
-REASON: Final = "connection closed"
+KEPT_OUT_S: Final = 60.0
+"""Then a row is tried again, whatever became of others: the peer may take it by now."""
 _ENDED: Final = frozenset({FailureKind.CLOSED, FailureKind.DISCONNECTED})
-
-log = structlog.get_logger(__name__)
 
 
 class NextStep(StrEnum):
@@ -48,6 +50,7 @@ class NextStep(StrEnum):
     IN_COMPANY = "in_company"  # it is sent beside others as before
     ALONE = "alone"  # it is sent with nothing else in flight
     KEPT_OUT = "kept_out"  # it waits for how a connection does without it
+    HELD = "held"  # its sender's rows are kept back; then it is sent alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,8 @@ class Suspicion:
         next: What becomes of it now.
         closes_left: So many more of them until the step after that, None = none brings it on.
         quiet_left_s: So long the connection has to last, with nothing else to send, until the row
-            is a dead letter; None = something else waits or is in flight, or there is no link.
+            is tried for the last time; None = something else waits or is in flight, or there is no
+            link.
     """
 
     closes: int
@@ -106,39 +110,57 @@ class MemoryCounts:
         self._known.pop(offset, None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """The row that a close of the connection is laid to, where it does not go back to its queue.
+
+    Attributes:
+        offset: Of the row.
+        kind: As what it becomes a dead letter.
+        reason: Of the dead letter; empty = it is kept out, and given back later.
+    """
+
+    offset: int
+    kind: FailureKind = FailureKind.REJECTED
+    reason: str = ""
+
+
 class Poison:
     """The suspects of one pump.
 
     Args:
         endpoint_id: For log lines.
-        window: Is narrowed to one row while the culprit is looked for.
+        window: Is narrowed to one row while the culprit is looked for, and for each last try.
+        rng: Randomness for jitter.
 
     Attributes:
         counts: Keeps what is known of a row.
-        suspects: Offsets of rows that closes are counted against.
+        suspects: Offsets of rows that refusals are counted against.
     """
 
     __slots__ = (
-        "_endpoint_id",
         "_hurries",
         "_idle_since",
         "_kept_out",
+        "_last_tries",
         "_narrow_rows",
+        "_senders",
         "_sent",
         "_window",
         "counts",
         "suspects",
     )
 
-    def __init__(self, endpoint_id: str, window: SendWindow) -> None:
-        self._endpoint_id = endpoint_id
+    def __init__(self, endpoint_id: str, window: SendWindow, rng: random.Random) -> None:
         self.counts: CloseCounts = MemoryCounts()
+        self._senders = RefusedSenders(endpoint_id, rng)
         self._window = window
         self._narrow_rows = 0
         self._hurries = False
         self._idle_since: float | None = None
         self._sent: set[int] = set()
-        self._kept_out: dict[int, tuple[Row, Lane]] = {}
+        self._kept_out: dict[int, tuple[Row, Lane, float]] = {}
+        self._last_tries: set[int] = set()
         self.suspects: set[int] = set()
 
     @property
@@ -146,23 +168,40 @@ class Poison:
         """So many more rows leave one by one, 0 = no row is looked for."""
         return self._narrow_rows
 
-    def suspicion(self, offset: int, now: float) -> Suspicion | None:
-        """Say what speaks against a row, None = nothing does.
+    @property
+    def keeps_any(self) -> bool:
+        """Whether `keeps_back` has to be asked about rows that are to leave."""
+        return self._senders.any_held or bool(self._last_tries)
+
+    def refused_senders(self, now: float) -> tuple[RefusedSender, ...]:
+        """Return the senders whose rows are kept back.
 
         Args:
-            offset: Of the row.
             now: Monotonic seconds.
         """
+        return self._senders.statistics(now)
+
+    def suspicion(self, row: Row, now: float) -> Suspicion | None:
+        """Return what speaks against a row, None = nothing does.
+
+        Args:
+            row: The row.
+            now: Monotonic seconds.
+        """
+        offset, sender = row.offset, row.message.sender
         closes, alone, cleared = self.counts.get(offset)
         if not closes:
             return None
         step = NextStep.IN_COMPANY
-        left: int | None = CLOSES_MAX - closes
+        left: int | None = max(1, CLOSES_MAX - max(closes, self._senders.closes(sender)))
         quiet_left_s = None
         if offset in self._kept_out:
             step, left = NextStep.KEPT_OUT, None
             if self._idle_since is not None:
                 quiet_left_s = max(0.0, self._idle_since + STABLE_S - now)
+        elif (until := self._senders.held_until(sender)) is not None:
+            step = NextStep.ALONE if until <= now else NextStep.HELD
+            left = max(1, CLOSES_MAX - alone)
         elif closes >= CLOSES_MAX:
             step, left = NextStep.ALONE, max(1, CLOSES_MAX - alone)
         return Suspicion(
@@ -175,126 +214,204 @@ class Poison:
         )
 
     def connected(self) -> None:
-        """Note that a connection begins."""
+        """Record that a connection begins."""
         self._sent.clear()
         self._idle_since = None
 
     def sent(self, rows: Sequence[Row]) -> None:
-        """Note what is handed over; needed only while there are suspects."""
+        """Record what is handed over; needed only while there are suspects."""
         self._sent.update(self.suspects.intersection([row.offset for row in rows]))
 
-    def closed(self, failed: Sequence[tuple[Sent, SendResult]]) -> int | None:
+    def keeps_back(self, lane: Lane, row: Row, holds: Holds, now: float, *, alone: bool) -> bool:
+        """Return whether a row that was read may not leave now.
+
+        What is suspected of having the peer close the connection leaves with nothing else in
+        flight, so that the next close is laid to the right row.
+
+        Args:
+            lane: Where the row was taken from.
+            row: The row.
+            holds: Keeps its sender back where it has to wait.
+            now: Monotonic seconds.
+            alone: No other row was read, or is in flight.
+        """
+        sender = row.message.sender
+        until = self._senders.held_until(sender) or 0.0
+        risks_close = row.offset in self._last_tries or (until and self._senders.closes(sender))
+        if risks_close:
+            until = max(until, self._senders.no_close_before)
+        if now < until:
+            holds.hold_sender(lane, sender, until)
+            return True
+        if not risks_close:
+            return False
+        if not self._narrow_rows:
+            self._narrow(1)
+        return not alone
+
+    def closed(self, failed: Sequence[tuple[Sent, SendResult]], now: float) -> Blamed | None:
         """Take the end of a connection.
 
         Args:
             failed: Rows of one turn that were not delivered, in the order in which they were sent.
+            now: Monotonic seconds.
 
         Returns:
-            Offset of a row that is kept from now on; it is given back or a dead letter later.
+            The row to blame, if it is not to go back to its queue.
         """
         ended = [(sent, result.kind) for sent, result in failed if result.kind in _ENDED]
         if not ended or ended[0][1] is not FailureKind.CLOSED:
             return None
         row, lane, _, _ = ended[0][0]
-        closes, alone, cleared = self.counts.get(row.offset)
-        closes += 1
-        alone += len(ended) == 1
-        self.counts.note(row.offset, (closes, alone, cleared))
-        self.suspects.add(row.offset)
-        if len(self.suspects) > SUSPECTS_MAX:
-            self.forget(min(self.suspects - self._kept_out.keys()))
+        sender, is_alone = row.message.sender, len(ended) == 1
+        closes, alone, cleared = self._count(row.offset, alone=is_alone)
+        of_sender = self._senders.note(sender, row.offset, "closed by the peer", closed=True)
         self._hurries = closes <= HURRIED_CLOSES_MAX and len(self._kept_out) < HURRIED_ROWS_MAX
-        if closes >= CLOSES_MAX and not self._narrow_rows:
+        if max(closes, of_sender) >= CLOSES_MAX and not self._narrow_rows:
             self._narrow(len(ended))
-        if alone < CLOSES_MAX or len(self._kept_out) >= KEPT_OUT_MAX:
+        if not is_alone or not self._narrow_rows:
             return None
-        self._kept_out[row.offset] = (row, lane)
+        self._senders.hold(sender, now)
+        if alone < CLOSES_MAX:
+            return None
         if cleared:
-            self._end_all()
-        return row.offset
+            text = closed_text(sender, closes)
+            return Blamed(offset=row.offset, kind=self._kind(row), reason=text)
+        if len(self._kept_out) >= KEPT_OUT_MAX:
+            return None
+        self._kept_out[row.offset] = (row, lane, now)
+        return Blamed(offset=row.offset)
+
+    def refused(self, row: Row, reason: str, now: float) -> bool:
+        """Take a refusal of a row for who sent it.
+
+        Args:
+            row: The row.
+            reason: What the peer said.
+            now: Monotonic seconds.
+
+        Returns:
+            Whether it is a dead letter now.
+        """
+        sender = row.message.sender
+        until = self._senders.held_until(sender)
+        if until is not None and now < until:
+            # One of many that were in flight; the first one counts for all.
+            return False
+        _, alone, cleared = self._count(row.offset, alone=True)
+        # The connection lasts: what it confirms from now on, it does without this row.
+        self._sent.discard(row.offset)
+        self._senders.note(sender, row.offset, reason, closed=False)
+        self._senders.hold(sender, now)
+        return alone >= CLOSES_MAX and cleared
 
     def hurries(self) -> bool:
-        """Tell, once, whether the close just taken is worth another try soon.
+        """Return, once, whether the close just taken is worth another try soon.
 
-        The peer is there; with the back-off of a link that is away, two rows in a row that it
-        refuses would keep all others from it for minutes.
+        The peer is there; with the back-off of a link that is unreachable, two rows in a row that
+        it refuses would keep all others from it for minutes.
         """
         hurries, self._hurries = self._hurries, False
         return hurries
 
+    def retry(self, holds: Holds, now: float) -> None:
+        """Try refused senders at once, on an operator's word."""
+        holds.end_pauses(self._senders.retry(now))
+
     def left(self, rows: int) -> None:
-        """Note that so many rows have left."""
+        """Record that so many rows have left."""
         if self._narrow_rows:
             self._narrow(max(0, self._narrow_rows - rows))
 
-    def delivered(self, results: Sequence[tuple[Row, SendResult]], count: int) -> None:
-        """Note what was confirmed: those of `results` without a failure, `count` in number."""
+    def delivered(self, results: Sequence[tuple[Row, SendResult]], count: int, now_ms: int) -> None:
+        """Record what was confirmed: those of `results` without a failure, `count` in number."""
         self.left(count)
-        if not self.suspects:
+        if not self.suspects and not self._senders:
             return
-        confirmed = [row.offset for row, result in results if result.kind is None]
-        for offset in self.suspects.intersection(confirmed):
+        confirmed = [row for row, result in results if result.kind is None]
+        for offset in self.suspects.intersection([row.offset for row in confirmed]):
             self.forget(offset)
-        for offset in self.suspects - self._sent:
-            # This connection has confirmed another row, and the suspect was not on it.
-            closes, alone, cleared = self.counts.get(offset)
-            if not cleared:
-                self.counts.note(offset, (closes, alone, True))
-        if self._kept_out:
-            self._end_all()
+        self._senders.confirmed({row.message.sender for row in confirmed})
+        # This connection has confirmed another row, and these suspects were not on it.
+        self._clear(self.suspects - self._sent)
+        self._give_back(now_ms)
 
     def look(self, now: float, now_ms: int, *, idle: bool) -> float:
-        """See to the rows that are kept out; gives the time at which to look again.
+        """See to the rows that are kept out; returns the time at which to look again.
 
         Args:
             now: Monotonic seconds.
             now_ms: Hub time.
             idle: The link is up, and nothing else waits or is in flight.
         """
+        if self._senders:
+            self._senders.prune(now)
         if not self._kept_out:
             return math.inf
-        for offset, (row, lane) in list(self._kept_out.items()):
+        for offset, (row, lane, _) in list(self._kept_out.items()):
             if row.expires_ms <= now_ms:
                 del self._kept_out[offset]
                 self.forget(offset)
                 lane.expired.append(row)
-        due = now + min(
-            [(row.expires_ms - now_ms) / 1000 for row, _ in self._kept_out.values()],
+        since = min([since for _, _, since in self._kept_out.values()], default=math.inf)
+        if now - since >= KEPT_OUT_S:
+            self._give_back(now_ms)
+            return now
+        due = min(
+            [now + (row.expires_ms - now_ms) / 1000 for row, _, _ in self._kept_out.values()],
             default=math.inf,
         )
+        due = min(due, since + KEPT_OUT_S)
         if not idle or len(self._kept_out) != 1:
             self._idle_since = None
             return due
         if self._idle_since is None:
             self._idle_since = now
         if now - self._idle_since >= STABLE_S:
-            self._end_all()
-            return math.inf
+            self._clear(self._kept_out)
+            self._give_back(now_ms)
+            return now
         return min(due, self._idle_since + STABLE_S)
 
     def give_back_all(self, now_ms: int) -> None:
         """Let go of the rows that are kept out: the pump ends."""
-        kept_out, self._kept_out = self._kept_out, {}
-        for row, lane in kept_out.values():
-            lane.put_back(row, now_ms, attempted=False)
-
-    def _end_all(self) -> None:
-        kept_out, self._kept_out = self._kept_out, {}
-        for offset, (row, lane) in kept_out.items():
-            self.forget(offset)
-            lane.bury(row, FailureKind.REJECTED, REASON)
-        self.left(len(kept_out))
-        log.warning(
-            "pump.rows_dead_lettered",
-            endpoint_id=self._endpoint_id,
-            rows=len(kept_out),
-            reason=REASON,
-        )
+        self._give_back(now_ms)
 
     def forget(self, offset: int) -> None:
         """Hold nothing against a row any more: it has left, for whatever reason."""
         self.suspects.discard(offset)
+        self._last_tries.discard(offset)
         self.counts.forget(offset)
+
+    def _count(self, offset: int, *, alone: bool) -> tuple[int, int, bool]:
+        closes, alone_closes, cleared = self.counts.get(offset)
+        counts = closes + 1, alone_closes + alone, cleared
+        self.counts.note(offset, counts)
+        self.suspects.add(offset)
+        if len(self.suspects) > SUSPECTS_MAX:
+            self.forget(min(self.suspects - self._kept_out.keys()))
+        return counts
+
+    def _kind(self, row: Row) -> FailureKind:
+        """Return as what a row ends over which the peer closes: for itself, or for its sender."""
+        if row.offset in self._last_tries or not self._senders.is_refused(row.message.sender):
+            return FailureKind.REJECTED
+        return FailureKind.NOT_AUTHORIZED
+
+    def _clear(self, offsets: Collection[int]) -> None:
+        for offset in offsets:
+            closes, alone, cleared = self.counts.get(offset)
+            if not cleared:
+                self.counts.note(offset, (closes, alone, True))
+
+    def _give_back(self, now_ms: int) -> None:
+        """Put the rows that were kept out back to their places; those are tried alone."""
+        kept_out, self._kept_out = self._kept_out, {}
+        for offset, (row, lane, _) in kept_out.items():
+            if lane.put_back(row, now_ms, attempted=False):
+                self._last_tries.add(offset)
+            else:
+                self.forget(offset)
 
     def _narrow(self, rows: int) -> None:
         if bool(rows) is not bool(self._narrow_rows):

@@ -97,11 +97,11 @@ class Pump:
         self._lanes = Lanes(
             queues, clock=clock, rng=rng, aging_s=options.aging_s, linger_s=options.linger_s
         )
-        self._poison = Poison(endpoint.id, self._window)
+        self._poison = Poison(endpoint.id, self._window, rng)
         self._refusals = Refusals(endpoint.id, rules, rng, self._poison)
         self._holds = self._refusals.holds
         self._ancestors: Ancestors | None = None
-        self._admission = Admission(self._holds, rules)
+        self._admission = Admission(self._holds, rules, self._poison)
         self._in_flight = InFlight(self._lanes, self._window, self._refusals, self._poison)
         self._progress = Progress()
         self._watch = Watch(listener, endpoint.id)
@@ -178,6 +178,7 @@ class Pump:
         """Try at once, on a reload or an operator's word, and tell anew what is wrong."""
         self._told_parked = ""
         self._refusals.link_up()
+        self._poison.retry(self._holds, self._clock.monotonic())
         self.endpoint.retry_now()
         self._wake.now()
 
@@ -210,9 +211,9 @@ class Pump:
         """Give what is known of the service of one queue, None = it was not seen yet."""
         return self._lanes.of(queue_id)
 
-    def suspicion(self, offset: int) -> Suspicion | None:
-        """Say what speaks against a row of this endpoint over which the peer may have closed."""
-        return self._poison.suspicion(offset, self._clock.monotonic())
+    def suspicion(self, row: Row) -> Suspicion | None:
+        """Return what speaks against a row of this endpoint that the peer may refuse."""
+        return self._poison.suspicion(row, self._clock.monotonic())
 
     @property
     def narrow_rows(self) -> int:
@@ -239,6 +240,7 @@ class Pump:
             sent_bytes_total=self._in_flight.sent_bytes_total,
             failures=dict(refusals.counts),
             holds=self._holds.count,
+            refused_senders=self._poison.refused_senders(self._clock.monotonic()),
             backoff_remaining_s=paused_s if paused_s > 0 else self.endpoint.retry_in_s,
             latency={
                 lane.queue.priority: summary
@@ -336,9 +338,11 @@ class Pump:
         return True
 
     def _send(self, lane: Lane, rows: list[Row]) -> None:
-        batch = self._admission.sift(lane, rows, self._now_ms())
+        now = self._clock.monotonic()
+        batch = self._admission.sift(
+            lane, rows, now=now, now_ms=self._now_ms(), idle=not self._in_flight
+        )
         if batch:
-            now = self._clock.monotonic()
             wire_bytes = self.endpoint.wire_bytes
             self._in_flight.add(lane, batch, [wire_bytes(row) for row in batch], now)
             self._lanes.took(lane, now)

@@ -2,7 +2,8 @@
 
 Owns the failure counts, the pauses of the whole endpoint and the set of rows that must follow a
 refused one again. Calls queues only through lanes and holds. Invariant: a failure of one row never
-delays another queue; only time-outs, lost links and refused credentials stop the endpoint.
+delays another queue, unless the peer refuses its sender; only time-outs, lost links and refused
+credentials stop the endpoint.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     """Row, its lane, its bytes on the link, the flight it left with."""
 
 PARKED_RETRY_S: Final = 60.0
+_ATTEMPTED: Final = frozenset(
+    {FailureKind.TRANSIENT, FailureKind.TIMEOUT, FailureKind.NOT_AUTHORIZED}
+)
 
 log = structlog.get_logger(__name__)
 
@@ -86,22 +90,24 @@ class Refusals:
         """
         barriers: dict[tuple[Lane, str], int] = {}
         dead: list[str] = []
-        kept = self._poison.closed(failed) if failed else None
+        blamed = self._poison.closed(failed, now) if failed else None
         for (row, lane, _, _), result in failed:
             kind = result.kind
             assert kind is not None
             self.counts[kind] += 1
             self.follow_again.discard(row.offset)
-            if row.offset == kept:
+            if blamed is not None and row.offset == blamed.offset:
                 self._pause(now, result.reason or kind.value)
-                self.holds.end_trial(row.offset)
-                continue
-            reason = self._dead_letter_reason(row, kind, result.reason, now_ms)
-            if reason is not None:
+                kind, reason = blamed.kind, blamed.reason
+                is_kept = not reason
+            else:
+                reason = self._dead_letter_reason(row, kind, result.reason, now=now, now_ms=now_ms)
+                is_kept = False
+            if reason:
                 lane.bury(row, kind, reason)
                 self._poison.forget(row.offset)
                 dead.append(reason)
-            else:
+            elif not is_kept:
                 self._retry(row, lane, result, now=now, now_ms=now_ms)
                 if self._rules(row).order is Order.STRICT:
                     key = (lane, row.message.sender)
@@ -134,18 +140,22 @@ class Refusals:
             self.paused_until = min(self.paused_until, now + seconds)
 
     def _dead_letter_reason(
-        self, row: Row, kind: FailureKind, reason: str, now_ms: int
-    ) -> str | None:
+        self, row: Row, kind: FailureKind, reason: str, *, now: float, now_ms: int
+    ) -> str:
+        # Empty = it is none.
+        reason = reason or kind.value
         if kind in {FailureKind.REJECTED, FailureKind.TOO_LARGE}:
-            return reason or kind.value
-        if kind not in {FailureKind.TRANSIENT, FailureKind.TIMEOUT}:
-            return None
+            return reason
+        if kind not in _ATTEMPTED:
+            return ""
+        if kind is FailureKind.NOT_AUTHORIZED and self._poison.refused(row, reason, now):
+            return reason
         rules = self._rules(row)
         if rules.max_attempts and row.attempts + 1 >= rules.max_attempts:
-            return f"max_attempts = {rules.max_attempts} reached: {reason or kind.value}"
+            return f"max_attempts = {rules.max_attempts} reached: {reason}"
         if rules.max_age_s is not None and now_ms - row.enqueued_ms >= rules.max_age_s * 1000:
-            return f"max_age_s = {rules.max_age_s:g} reached: {reason or kind.value}"
-        return None
+            return f"max_age_s = {rules.max_age_s:g} reached: {reason}"
+        return ""
 
     def _retry(self, row: Row, lane: Lane, result: SendResult, *, now: float, now_ms: int) -> None:
         kind = result.kind
@@ -156,6 +166,9 @@ class Refusals:
                 until = now + delay_s(row.attempts, self._rng)
                 if lane.put_back(row, now_ms, attempted=True, refusal=refusal):
                     self._hold(row, lane, until)
+            case FailureKind.NOT_AUTHORIZED:
+                # `Poison.keeps_back` holds its sender, in every queue.
+                lane.put_back(row, now_ms, attempted=True, refusal=refusal)
             case FailureKind.THROTTLED:
                 lane.put_back(row, now_ms, attempted=False, refusal=refusal)
                 self._throttle(lane, now, result.retry_after_s)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from edgehub.message import FailureKind, Priority
     from edgehub.pump.latency import LatencySummary
+    from edgehub.pump.refused_senders import RefusedSender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class PumpStatistics:
         sent_bytes_total: Their bytes on the link.
         failures: Results other than delivered, by kind.
         holds: Senders and rows kept back after a refusal.
+        refused_senders: Senders of whom the peer takes nothing from this hub.
         backoff_remaining_s: Seconds until the next try, to connect or to send; None = none is due.
         latency: From enqueue to confirmation, by priority.
     """
@@ -47,5 +49,6 @@ class PumpStatistics:
     sent_bytes_total: int
     failures: Mapping[FailureKind, int]
     holds: int
+    refused_senders: tuple[RefusedSender, ...]
     backoff_remaining_s: float | None
     latency: Mapping[Priority, LatencySummary]

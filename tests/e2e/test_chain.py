@@ -7,6 +7,7 @@ import http.client
 import json
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,7 +141,59 @@ def test_a_device_that_the_child_may_not_speak_for_ends_as_a_dead_letter(
     child.wait_until(lambda: _depth(child) == 0, 20)
     assert _depth(parent) == 20
     assert child.call("status")["store"]["dead_letter_rows"] == 1
-    assert child.wait_event("pump.rows_dead_lettered")["reason"] == "connection closed"
+    reason = child.wait_event("pump.rows_dead_lettered")["reason"]
+    assert "closed the connection over this message" in reason
+    assert "other-1" in reason
+    assert "on_behalf" in reason
+    stranger.close()
+    device.close()
+    assert child.stop() == 0
+    assert parent.stop() == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_device_that_the_parent_refuses_keeps_no_other_back(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """It sends on, those of the other are there within 20 s, and flow itself once it may."""
+    parent = _with_identities(make_daemon())
+    _add(parent, "gateway-7", "--on-behalf", "line-7-*")
+    parent.start()
+    child = _child_of(parent, make_daemon).start()
+    stranger, device = Device("other-1", child.mqtt_port), Device("line-7-a", child.mqtt_port)
+    started = time.monotonic()
+    sent = 0
+    for number in range(30):
+        device.publish("x", number)
+    assert device.wait_in_flight_below(1, 10)
+
+    def arrived() -> bool:
+        nonlocal sent
+        if time.monotonic() - started >= sent:
+            stranger.publish("x", sent)
+            sent += 1
+        # The parent may have some of them twice.
+        return _depth(parent) >= 30 and _depth(child) <= sent
+
+    parent.wait_until(arrived, 20)
+    assert time.monotonic() - started < 20
+    held = child.wait_event("pump.sender_held")
+    assert (held["sender"], held["reason"]) == ("other-1", "closed by the peer")
+    (found,) = child.call("status")["endpoints"][0]["refused_senders"]
+    assert found["sender"] == "other-1"
+    (warning,) = child.call("status")["warnings"]
+    assert "'other-1'" in warning
+    assert "on_behalf" in warning
+    dead = child.call("status")["store"]["dead_letter_rows"]
+    identities = parent.folder / "identities"
+    text = identities.read_text("utf-8")
+    identities.write_text(text.replace('"line-7-*"', '"line-7-*", "other-*"'), "utf-8")
+    parent.call("config reload")
+    child.wait_until(lambda: _depth(child) == 0, 62)
+    assert dead <= child.call("status")["store"]["dead_letter_rows"] <= dead + 1
+    assert _depth(parent) >= 30 + sent - child.call("status")["store"]["dead_letter_rows"]
+    child.wait_event("pump.sender_released")
+    assert child.call("status")["warnings"] == []
     stranger.close()
     device.close()
     assert child.stop() == 0

@@ -287,7 +287,7 @@ async def test_a_peer_that_fails_at_everything_is_down(status: int) -> None:
         assert parts.kinds == {1: None}
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", [401, 407])
 async def test_a_peer_that_does_not_let_us_in_parks(status: int) -> None:
     """Every row handed over says so, also those not sent yet."""
     async with (
@@ -298,6 +298,36 @@ async def test_a_peer_that_does_not_let_us_in_parks(status: int) -> None:
         await parts.settled(3)
         assert set(parts.kinds.values()) == {FailureKind.UNAUTHORIZED}
         assert len(peer.batches) == 1
+
+
+async def test_a_sender_that_the_peer_forbids_is_found_among_others() -> None:
+    """403 to a request is narrowed down to the sender, not to its rows; the others arrive."""
+
+    def script(records: list[dict[str, Any]]) -> Reply:
+        return Reply(403 if any(each["device"] == "other-9" for each in records) else 204)
+
+    async with http_peer(script) as peer, endpoint(peer.port) as parts:
+        parts.send(1, 2, 3)
+        parts.send(*range(4, 20), device="other-9")
+        parts.send(20, 21, 22)
+        await parts.settled(22)
+        kinds = parts.kinds
+        assert {kinds[number] for number in range(4, 20)} == {FailureKind.NOT_AUTHORIZED}
+        assert {kinds[number] for number in (1, 2, 3, 20, 21, 22)} == {None}
+        assert len(peer.batches) <= 12
+        assert parts.endpoint.state == "up"
+
+
+async def test_a_row_that_the_peer_forbids_by_name() -> None:
+    """403 in the results of an answer is about that row's sender, too."""
+
+    def script(records: list[dict[str, Any]]) -> Reply:
+        return results({records[0]["id"]: 403})
+
+    async with http_peer(script) as peer, endpoint(peer.port) as parts:
+        parts.send(1, 2)
+        await parts.settled(2)
+        assert parts.kinds == {1: FailureKind.NOT_AUTHORIZED, 2: None}
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,10 @@ async def test_a_broker_that_closes_over_one_message(tmp_path: Path) -> None:
                 return bool(queue.dead) and len(queue.confirmed) == len(small)
 
             await up.until(is_over)
-            assert queue.dead == [(20, FailureKind.REJECTED, "connection closed")]
+            assert [(offset, kind) for offset, kind, _ in queue.dead] == [
+                (20, FailureKind.REJECTED)
+            ]
+            assert "the message is too large" in queue.dead[0][2]
             assert queue.confirmed == small
             await parent.wait(len(small))
             assert up.pump.statistics().failures[FailureKind.CLOSED] >= 3

@@ -14,6 +14,7 @@ from edgehub import batch
 from edgehub.batch import BATCH_TYPE, build_batch
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
+from edgehub.heads.mqtt.ingress5 import SENDERS_NAMED_MAX
 from edgehub.message import Refusal
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import Client5
@@ -91,13 +92,80 @@ async def test_the_puback_waits_for_the_last_commit(identities_file: Path) -> No
 
 
 async def test_a_foreign_device_ends_the_connection(identities_file: Path) -> None:
-    """As with a PUBLISH of its own; nothing of the batch is taken."""
+    """MQTT 3.1.1: as with a PUBLISH of its own; nothing of the batch is taken."""
     async with running(identities_file=identities_file) as bench:
         child = await _child(bench.port)
         child.send(wire.publish(TOPIC, _payload(_record(1), _record(2, "other")), qos=1))
         assert await child.closed()
         assert bench.ended() == {"foreign_identity": 1}
         assert bench.router.messages == []
+        await child.close()
+
+
+async def _child5(port: int, **options: Any) -> Client5:
+    return await Client5.signed_in(port, "child", username="child", password=b"secret", **options)
+
+
+async def test_a_foreign_device_costs_its_records_alone(identities_file: Path) -> None:
+    """MQTT 5: the others are taken, and the PUBACK says whose are not, once they are on disk."""
+    payload = _payload(_record(1), _record(2, "other"), _record(3), _record(4, "odd", module="m"))
+    async with running(identities_file=identities_file) as bench:
+        child = await _child5(bench.port)
+        bench.router.holding = True
+        child.publish(TOPIC, payload, packet_id=7)
+        await bench.router.received(2)
+        bench.router.settle(0)
+        await child.raw.pong()
+        bench.router.settle(0)
+        answer = await child.read(mqtt5.PubAckPacket)
+        assert (answer.packet_id, int(answer.reason_code)) == (7, 0x87)
+        assert answer.user_properties == [
+            ("refused_sender", "other"),
+            ("refused_sender", "odd/m"),
+        ]
+        assert [message.body for message in bench.router.messages] == [b"body 1", b"body 3"]
+        assert bench.dropped() == {"foreign_identity": 2}
+        bench.router.holding = False
+        child.publish(TOPIC, _payload(_record(5, "other")), packet_id=8)
+        answer = await child.read(mqtt5.PubAckPacket)
+        assert (answer.packet_id, int(answer.reason_code)) == (8, 0x87)
+        assert answer.user_properties == [("refused_sender", "other")]
+        child.publish(TOPIC, _payload(_record(6)), packet_id=9)
+        assert await child.codes(1) == [(9, 0)]
+        await child.close()
+
+
+async def test_a_limit_decides_over_foreign_records(identities_file: Path) -> None:
+    """MQTT 5: while the others have to come again, the answer is that of the limit."""
+    async with running(identities_file=identities_file) as bench:
+        bench.router.holding = True
+        child = await _child5(bench.port)
+        child.publish(TOPIC, _payload(_record(1), _record(2, "other")), packet_id=7)
+        await bench.router.received(1)
+        bench.router.settle(0, refusal=Refusal.LIMIT)
+        assert await child.codes(1) == [(7, 0x97)]
+        await child.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "senders"),
+    [
+        ({"request_problem_info": False}, 1),
+        ({"max_packet_size": 128}, 4),
+        ({}, SENDERS_NAMED_MAX + 1),
+    ],
+)
+async def test_senders_are_named_all_or_none(
+    identities_file: Path, options: dict[str, Any], senders: int
+) -> None:
+    """MQTT 5: a child never takes those that are missing from the answer for delivered."""
+    payload = _payload(*(_record(number, f"other-{number}") for number in range(senders)))
+    async with running(identities_file=identities_file) as bench:
+        child = await _child5(bench.port, **options)
+        child.publish(TOPIC, payload, packet_id=7)
+        answer = await child.read(mqtt5.PubAckPacket)
+        assert int(answer.reason_code) == 0x87
+        assert not answer.user_properties
         await child.close()
 
 

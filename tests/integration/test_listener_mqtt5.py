@@ -217,7 +217,6 @@ async def test_packet_too_large():
     [
         (mqtt5.PublishPacket(EVENTS, b"", qos=EXACTLY_ONCE, packet_id=9).write(), 0x9B, "qos_2"),
         (mqtt5.PublishPacket(EVENTS, b"", topic_alias=17).write(), 0x94, "protocol_error"),
-        (mqtt5.PublishPacket("devices/other/messages/events/", b"").write(), 0x87, None),
         (mqtt5.ConnectPacket("dev1").write(), 0x82, "protocol_error"),
         (b"\x36\x05\x00\x01t\x00\x01", 0x81, "protocol_error"),
         (
@@ -241,9 +240,28 @@ async def test_what_ends_a_connection_is_named(data, code, reason):
         assert goodbye.reason_str
         if reason is not None:
             assert bench.ended() == {reason: 1}
-        is_message = reason == "qos_2" or code == 0x87
-        told = [("dev1", 0, reason or "foreign_identity")] if is_message else []
+        told = [("dev1", 0, reason)] if reason == "qos_2" else []
         assert bench.router.told == told
+        await client.close()
+
+
+async def test_another_identity_is_refused_in_words():
+    """PUBACK 0x87 names it; the connection lasts, and others' messages with it."""
+    async with running() as bench:
+        client = await Client5.signed_in(bench.port)
+        client.publish(packet_id=1)
+        client.publish("devices/other/messages/events/", b"abc", packet_id=2)
+        client.publish("devices/other/messages/events/", b"abcd", qos=AT_MOST_ONCE)
+        client.publish(packet_id=3)
+        assert await client.codes(1) == [(1, 0)]
+        answer = await client.read(mqtt5.PubAckPacket)
+        assert (answer.packet_id, int(answer.reason_code)) == (2, 0x87)
+        assert "on_behalf" in answer.reason_str
+        assert answer.user_properties == [("refused_sender", "other")]
+        assert await client.codes(1) == [(3, 0)]
+        assert bench.dropped() == {"foreign_identity": 2}
+        assert bench.router.told == [("dev1", size, "foreign_identity") for size in (3, 4)]
+        assert [message.sender for message in bench.router.messages] == ["dev1", "dev1"]
         await client.close()
 
 

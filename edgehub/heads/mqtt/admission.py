@@ -183,8 +183,14 @@ def _ingress(
     local = LocalIntake(services.space, client.id, rights, message_bytes_max=limit)
     if connect.properties is None:
         return Ingress(context, client, connection, local)
-    reasons = connect.properties.problem_information
-    return Ingress5(context, client, connection, local, reasons=reasons)
+    return Ingress5(
+        context,
+        client,
+        connection,
+        local,
+        reasons=connect.properties.problem_information,
+        answer_bytes_max=connect.properties.packet_bytes_max,
+    )
 
 
 def _terms(connect: Connect) -> Terms:

@@ -39,7 +39,6 @@ _GOODBYES: Final = {
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         "zstd batches cannot be read here",
     ),
-    CloseReason.FOREIGN_IDENTITY: (ReasonCode.NOT_AUTHORIZED, "another's identity in the topic"),
     CloseReason.UNRESPONSIVE: (
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         "too many messages without PUBACK",

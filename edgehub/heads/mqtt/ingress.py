@@ -350,7 +350,8 @@ class Ingress:
     def _unpacked(self, packet: Publish, body: bytes) -> Batch | None:
         """Take a batch apart; None = nothing of it is left, or the connection was closed."""
         if self.client.scope is None:
-            self._foreign(packet, "sent a batch of messages: its identity needs on_behalf for that")
+            detail = "sent a batch of messages: its identity needs on_behalf for that"
+            self._refuse_foreign(packet, None, detail, size=len(body))
             return None
         messages: list[Message] = []
         try:
@@ -384,7 +385,7 @@ class Ingress:
             return None
         if not self._may_speak_for(message.sender):
             detail = f"a batch holds a message of {message.sender!a}: connect as it, or on_behalf"
-            self._foreign(packet, detail)
+            self._refuse_foreign(packet, message.sender, detail, size=record_bytes(record))
             return None
         if not fits:
             detail = f"a record of {message.sender!a}"
@@ -402,8 +403,7 @@ class Ingress:
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
-            detail = f"sent on the topic of {topic.sender!a}: connect as that client, or on_behalf"
-            self._foreign(packet, detail)
+            self._refuse_foreign_topic(packet, topic)
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
@@ -428,6 +428,18 @@ class Ingress:
         """Return properties without what hubs write, unless the client may be one."""
         return properties if self.client.scope is not None else without_marks(properties)
 
+    def _refuse_foreign_topic(self, packet: Publish, topic: EventsTopic) -> None:
+        detail = f"sent on the topic of {topic.sender!a}: connect as that client, or on_behalf"
+        self._refuse_foreign(packet, topic.sender, detail, size=_body_bytes(packet))
+
+    def _refuse_foreign(
+        self, packet: Publish, sender: str | None, detail: str, *, size: int
+    ) -> None:
+        """Close the connection: a PUBACK would tell a child hub that its row arrived."""
+        del sender, size
+        self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
+        self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
+
     def _drop_topic(self, packet: Publish) -> Callable[[DropReason], None]:
         return lambda reason: self._drop(reason, packet, shown(packet.topic))
 
@@ -446,10 +458,6 @@ class Ingress:
             if topic is None:
                 self._drop(DropReason.TOPIC_NOT_ALLOWED, packet, shown(raw))
         return topic
-
-    def _foreign(self, packet: Publish, detail: str) -> None:
-        self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
-        self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
 
     def _may_speak_for(self, sender: str) -> bool:
         if sender in self._senders:

@@ -1,11 +1,14 @@
 """From PUBLISH to Message to PUBACK in MQTT 5: properties come in, and a refusal has its code.
 
-Owns what `Ingress` owns, and the answers that are not success. Invariant: each PUBLISH with QoS 1
+Owns what `Ingress` owns, and the answers that are not success. Invariants: each PUBLISH with QoS 1
 is answered with what became of it; a refused one does not come again, so nothing is closed for it.
+One foreign record of a batch does not stop the others: they are taken, and the answer names whose
+were not.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.ingress import Ingress, shown
@@ -19,6 +22,7 @@ from edgehub.message import Message, Refusal, message_source
 from edgehub.property_bag import RETAIN_PROPERTY
 
 if TYPE_CHECKING:
+    from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.batch import Batch
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Peer
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.packets import Publish
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.local_message import LocalMessage
+
+SENDERS_NAMED_MAX: Final = 64
+"""More foreign senders of one batch are not named in its answer, nor any of them."""
 
 RECEIVE_MAXIMUM: Final = 1024
 """PUBLISHes of QoS 1 that a client may send without PUBACK; about what one commit takes."""
@@ -42,6 +49,10 @@ _CODES: Final = {
     DropReason.PROPERTY_UNFIT: (
         ReasonCode.PAYLOAD_FORMAT_INVALID,
         "a property with control characters, or a response topic that is none",
+    ),
+    DropReason.FOREIGN_IDENTITY: (
+        ReasonCode.NOT_AUTHORIZED,
+        "the identity may not speak for another one (on_behalf)",
     ),
     DropReason.TOO_LARGE: (
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -69,9 +80,10 @@ class Ingress5(Ingress):
         peer: Its connection.
         local: Takes what is no topic of the dialect.
         reasons: Whether the client wants to read reasons.
+        answer_bytes_max: Largest packet that the client takes, None = any.
     """
 
-    __slots__ = ("_answers", "_dropped_for", "_reasons")
+    __slots__ = ("_answer_bytes_max", "_answers", "_dropped_for", "_foreign", "_reasons")
 
     def __init__(
         self,
@@ -81,11 +93,15 @@ class Ingress5(Ingress):
         local: LocalIntake,
         *,
         reasons: bool,
+        answer_bytes_max: int | None,
     ) -> None:
         super().__init__(context, client, peer, local)
         self._reasons = reasons
-        # Reason code and text by token, where it is not success.
-        self._answers: dict[int, tuple[ReasonCode, str]] = {}
+        self._answer_bytes_max = answer_bytes_max
+        # Reason code, text and senders that are refused by token, where it is not success.
+        self._answers: dict[int, tuple[ReasonCode, str, tuple[str, ...]]] = {}
+        # Senders for whom the client may not speak, of the PUBLISH that is taken now.
+        self._foreign: dict[str, None] = {}
         self._dropped_for = _CODES[DropReason.INVALID]
 
     def publish(self, packet: Publish) -> None:
@@ -118,10 +134,36 @@ class Ingress5(Ingress):
             self._dropped_for = code[0], text
 
     def _dropped(self, token: int) -> None:
-        self._refuse(token, self._dropped_for)
+        if self._foreign:
+            self._refuse(token, _CODES[DropReason.FOREIGN_IDENTITY], tuple(self._foreign))
+        else:
+            self._refuse(token, self._dropped_for)
 
-    def _refuse(self, token: int, answer: tuple[ReasonCode, str]) -> None:
-        self._answers[token] = answer
+    def _refuse_foreign(
+        self, packet: Publish, sender: str | None, detail: str, *, size: int
+    ) -> None:
+        if sender is not None:
+            self._foreign[sender] = None
+        self._drop(DropReason.FOREIGN_IDENTITY, packet, detail, size=size)
+
+    def _submit_batch(self, batch: Batch, settle: Settle, token: int) -> None:
+        if self._foreign:
+            settle = partial(self._settled_in_part, tuple(self._foreign))
+        super()._submit_batch(batch, settle, token)
+
+    def _settled_in_part(
+        self, foreign: tuple[str, ...], token: int, refusal: Refusal | None
+    ) -> None:
+        if self.has_left or refusal is not None:
+            # What has to come again decides.
+            self._settled(token, refusal)
+        else:
+            self._refuse(token, _CODES[DropReason.FOREIGN_IDENTITY], foreign)
+
+    def _refuse(
+        self, token: int, answer: tuple[ReasonCode, str], senders: tuple[str, ...] = ()
+    ) -> None:
+        self._answers[token] = *answer, senders
         self._early[token] = True
         self._acknowledge_early()
 
@@ -129,17 +171,25 @@ class Ingress5(Ingress):
         answer = self._answers.pop(token, None)
         if answer is None:
             return puback(packet_id)
-        code, text = answer
-        return refusing_puback(packet_id, code, text if self._reasons else "")
+        code, text, senders = answer
+        if not self._reasons:
+            return refusing_puback(packet_id, code)
+        bytes_max = self._answer_bytes_max
+        if len(senders) <= SENDERS_NAMED_MAX:
+            named = refusing_puback(packet_id, code, text, senders)
+            if bytes_max is None or len(named) <= bytes_max:
+                return named
+        return refusing_puback(packet_id, code, text)
 
     def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
+        self._foreign.clear()
         if not isinstance(packet, Publish5) or not packet.topic.startswith(DIALECT):
             return super()._careful(packet)
         topic = self._topic(packet)
         if topic is None:
             return None
         if not self._may_speak_for(topic.sender):
-            self._foreign(packet, f"sent on the topic of {topic.sender!a}")
+            self._refuse_foreign_topic(packet, topic)
             return None
         body = packet.body
         given = packet.properties

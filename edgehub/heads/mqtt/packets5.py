@@ -53,6 +53,9 @@ NO_LOCAL: Final = 0x04
 RETAIN_AS_PUBLISHED: Final = 0x08
 SHARED: Final = "$share/"
 
+REFUSED_SENDER: Final = "refused_sender"
+"""Name of the user properties of a PUBACK that says whose messages a client may not send."""
+
 NEVER_S: Final = 0xFFFF_FFFF
 """Session expiry interval of a session that does not expire."""
 
@@ -207,10 +210,19 @@ def connack(
     return packet(0x20, bytes((int(session_present), code)) + write_properties(properties))
 
 
-def puback(packet_id: int, code: int, reason: str = "") -> bytes:
-    """Write a PUBACK that says more than success."""
+def puback(packet_id: int, code: int, reason: str = "", senders: Iterable[str] = ()) -> bytes:
+    """Write a PUBACK that says more than success.
+
+    Args:
+        packet_id: Of the PUBLISH.
+        code: Reason code.
+        reason: Its text, empty = none.
+        senders: Whose messages are refused; user properties.
+    """
     body = packet_id.to_bytes(2, "big") + bytes((code,))
-    return packet(0x40, body + write_properties(_reason(reason)) if reason else body)
+    said = _reason(reason)
+    said += [(Property.USER_PROPERTY, (REFUSED_SENDER, sender)) for sender in senders]
+    return packet(0x40, body + write_properties(said) if said else body)
 
 
 def suback(packet_id: int, codes: bytes, reason: str = "") -> bytes:

@@ -22,6 +22,7 @@ class DropReason(StrEnum):
     TOPIC_NOT_ALLOWED = "topic_not_allowed"  # neither of the dialect nor of the local space
     BRIDGE_STATE = "bridge_state"  # of a Mosquitto bridge about itself; acknowledged
     NOT_AUTHORIZED = "not_authorized"  # a local topic that the identity may not publish to
+    FOREIGN_IDENTITY = "foreign_identity"  # MQTT 5: as the close reason; that of a batch, a record
     RETAINED_FULL = "retained_full"  # no room for another retained message
     TOPIC_NOT_UTF8 = "topic_not_utf8"
     BAG_MALFORMED = "bag_malformed"
@@ -75,7 +76,7 @@ class CloseReason(StrEnum):
     QOS_2 = "qos_2"
     BATCH_TOO_LARGE = "batch_too_large"  # its messages may not be; the child sends smaller ones
     BATCH_UNREADABLE = "batch_unreadable"  # a zstd batch, and no library for it here
-    FOREIGN_IDENTITY = "foreign_identity"  # another's identity in the topic, outside on_behalf
+    FOREIGN_IDENTITY = "foreign_identity"  # MQTT 3.1.1: another's identity, outside on_behalf
     PACKET_TOO_LARGE = "packet_too_large"  # MQTT 5: larger than CONNACK allows
     RECEIVE_MAXIMUM = "receive_maximum"  # MQTT 5: more unacknowledged than CONNACK allows
     LIMIT = "limit"  # MQTT 3.1.1: a PUBLISH was refused by a limit

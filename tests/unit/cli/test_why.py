@@ -1,4 +1,4 @@
-"""What `edgehub why` writes of a message over which the peer may have closed the connection."""
+"""What `edgehub why` writes of a message that the peer may refuse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 
 from edgehub.cli.why import leaves_text, suspicion_texts
 
-KEPT_OUT = "not sent: a dead letter once a connection without it confirms another message, or lasts"
+KEPT_OUT = (
+    "not sent for a minute, or until a connection without it confirms another message or lasts"
+)
+ONCE_MORE = "; then sent once more, alone"
 
 
 def _suspected(step: str, **members: object) -> dict[str, object]:
@@ -26,23 +29,27 @@ def _suspected(step: str, **members: object) -> dict[str, object]:
     [
         (
             _suspected("in_company", closes=1, alone=0),
-            "sent again beside others; after 2 more such closes alone",
+            "sent again with others; after 2 more such closes alone",
         ),
         (
             _suspected("alone"),
-            "sent alone; after 2 more closes kept out of the connection",
+            "sent alone; after 2 more refusals kept out of the connection",
         ),
         (
             _suspected("alone", cleared=True, closes_left=1),
-            "sent alone; after 1 more close a dead letter, as a connection without it has worked",
+            "sent alone; after 1 more refusal a dead letter, as the peer takes others without it",
+        ),
+        (
+            _suspected("held"),
+            "its sender is kept back for a while; after 2 more refusals kept out of the connection",
         ),
         (
             _suspected("kept_out", closes_left=None),
-            f"{KEPT_OUT} with nothing else to send",
+            f"{KEPT_OUT} with nothing else to send{ONCE_MORE}",
         ),
         (
             _suspected("kept_out", closes_left=None, quiet_left_s=12.4),
-            f"{KEPT_OUT} for 12 s more with nothing else to send",
+            f"{KEPT_OUT} for 12 s more with nothing else to send{ONCE_MORE}",
         ),
     ],
 )
@@ -50,7 +57,8 @@ def test_what_comes_next_is_said(suspected: dict[str, object], expected: str) ->
     """How often the peer has closed, and what it takes until the row is alone, out, or dead."""
     counts, text = suspicion_texts(suspected)
     assert text == f"next: {expected}"
-    assert counts.startswith(f"suspected: the peer has closed the connection {suspected['closes']}")
+    assert counts.startswith("suspected: the peer has refused it, or closed the connection")
+    assert f"{suspected['closes']} time" in counts
 
 
 @pytest.mark.parametrize(

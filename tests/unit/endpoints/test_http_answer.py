@@ -32,7 +32,7 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Answer:
         (422, FailureKind.REJECTED, True, False, False),
         (413, FailureKind.TOO_LARGE, True, False, False),
         (401, FailureKind.UNAUTHORIZED, False, False, True),
-        (403, FailureKind.UNAUTHORIZED, False, False, True),
+        (403, FailureKind.NOT_AUTHORIZED, True, False, False),
         (407, FailureKind.UNAUTHORIZED, False, False, True),
         (404, FailureKind.TRANSIENT, True, True, False),
         (409, FailureKind.TRANSIENT, True, True, False),

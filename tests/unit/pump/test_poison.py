@@ -11,11 +11,13 @@ from edgehub.pump.poison import (
     HURRIED_CLOSES_MAX,
     HURRIED_ROWS_MAX,
     KEPT_OUT_MAX,
+    KEPT_OUT_S,
     SUSPECTS_MAX,
     NextStep,
     Suspicion,
 )
 from edgehub.pump.pump import CULPRIT_RETRY_S
+from edgehub.pump.refused_senders import HOLD_S, closed_text
 from tests.support.endpoints import StalledEndpoint
 from tests.support.memory_queue import a_row
 
@@ -59,9 +61,9 @@ class ClosingEndpoint(StalledEndpoint):
 
 
 async def lives(bench: Bench, endpoint: ClosingEndpoint, connections: int) -> None:
-    """Let the link come back so many times."""
+    """Let the link come back so many times, each time after the first hold of a sender."""
     for _ in range(connections):
-        await bench.settle()
+        await bench.clock.advance(HOLD_S)
         if not endpoint.link_is_up:
             endpoint.revive()
         await bench.settle()
@@ -74,7 +76,7 @@ async def test_the_culprit_becomes_a_dead_letter_and_the_others_flow(start: Star
     queue = bench.queue()
     queue.put(*(a_row(number, device=f"d{number}") for number in range(1, 7)))
     await lives(bench, endpoint, 12)
-    assert queue.dead == [(3, FailureKind.REJECTED, "connection closed")]
+    assert queue.dead == [(3, FailureKind.REJECTED, closed_text("d3", 4))]
     assert queue.confirmed == [1, 2, 4, 5, 6]
     assert 6 <= endpoint.closes <= 7
 
@@ -86,7 +88,7 @@ async def test_order_of_the_sender_is_kept_around_it(start: Start) -> None:
     queue = bench.queue()
     queue.put(*(a_row(number) for number in range(1, 9)))
     await lives(bench, endpoint, 12)
-    assert queue.dead == [(3, FailureKind.REJECTED, "connection closed")]
+    assert queue.dead == [(3, FailureKind.REJECTED, closed_text("dev-1", 4))]
     assert queue.confirmed == [1, 2, 4, 5, 6, 7, 8]
 
 
@@ -117,19 +119,49 @@ async def test_a_peer_that_closes_on_everything_costs_nothing(start: Start) -> N
 
 
 async def test_alone_it_ends_after_a_quiet_connection(start: Start) -> None:
-    """With nothing else to send, thirty seconds of connection without it prove as much."""
+    """Thirty seconds of connection without it prove as much; it is tried once more after them."""
     endpoint = ClosingEndpoint({1})
     bench = start(endpoint)
     queue = bench.queue()
     queue.put(a_row(1))
-    await lives(bench, endpoint, 4)
+    await lives(bench, endpoint, 3)
     assert queue.dead == []
     assert endpoint.link_is_up
     await bench.clock.advance(29.0)
     assert queue.dead == []
-    await bench.clock.advance(1.5)
-    assert queue.dead == [(1, FailureKind.REJECTED, "connection closed")]
     assert endpoint.received == [1, 1, 1]
+    await bench.clock.advance(1.5)
+    assert queue.dead == [(1, FailureKind.REJECTED, closed_text("dev-1", 4))]
+    assert endpoint.received == [1, 1, 1, 1]
+
+
+async def test_what_was_kept_out_is_taken_after_all(start: Start) -> None:
+    """Three restarts of the peer with one row alone in flight cost that row nothing."""
+    endpoint = ClosingEndpoint({1})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await lives(bench, endpoint, 3)
+    queue.put(a_row(2))
+    endpoint.poison.clear()
+    await lives(bench, endpoint, 2)
+    assert queue.dead == []
+    assert queue.confirmed == [2, 1]
+
+
+async def test_what_was_kept_out_is_tried_again_in_time(start: Start) -> None:
+    """The peer takes it by now, and nothing else has to be sent to find out."""
+    endpoint = ClosingEndpoint({1, 2})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1), a_row(2))
+    await lives(bench, endpoint, 10)
+    assert endpoint.link_is_up
+    assert queue.waiting == []
+    endpoint.poison.clear()
+    await bench.clock.advance(KEPT_OUT_S)
+    assert queue.confirmed == [1, 2]
+    assert queue.dead == []
 
 
 async def test_two_alone_wait_for_a_third_or_their_time_to_live(start: Start) -> None:
@@ -137,13 +169,14 @@ async def test_two_alone_wait_for_a_third_or_their_time_to_live(start: Start) ->
     endpoint = ClosingEndpoint({1, 2})
     bench = start(endpoint)
     queue = bench.queue()
-    queue.put(a_row(1), a_row(2, expires_ms=bench.clock.boottime_ms() + 100_000))
-    await lives(bench, endpoint, 12)
-    await bench.clock.advance(60.0)
+    queue.put(a_row(1), a_row(2, expires_ms=bench.clock.boottime_ms() + 60_000))
+    await lives(bench, endpoint, 10)
+    assert endpoint.link_is_up
+    await bench.clock.advance(19.0)
     assert (queue.dead, queue.expired) == ([], [])
-    await bench.clock.advance(45.0)
+    await bench.clock.advance(2.0)
     assert queue.expired == [2]
-    await bench.clock.advance(31.0)
+    await lives(bench, endpoint, 16)
     assert [offset for offset, *_ in queue.dead] == [1]
 
 
@@ -237,49 +270,66 @@ async def test_a_link_that_is_lost_is_not_hurried(start: Start) -> None:
 
 
 async def test_what_speaks_against_a_row_is_told_at_each_step(start: Start) -> None:
-    """In company, alone, kept out: how often, how often more, and for how long."""
+    """In company, held, alone, kept out: how often, how often more, and for how long."""
     endpoint = StalledEndpoint()
     bench = start(endpoint)
     queue = bench.queue()
     queue.put(a_row(1, device="d1"), a_row(2, device="d2"))
+
+    def suspicion() -> Suspicion | None:
+        return bench.pump.suspicion(a_row(1, device="d1"))
 
     async def closes() -> Suspicion | None:
         endpoint.cut(result=CLOSED)
         await bench.settle()
         endpoint.revive()
         await bench.settle()
-        return bench.pump.suspicion(1)
+        return suspicion()
 
-    def told(step: NextStep, closes: int, alone: int, left: int | None) -> Suspicion:
+    def told(
+        step: NextStep, closes: int, alone: int, left: int | None, quiet_left_s: float | None = None
+    ) -> Suspicion:
         return Suspicion(
             closes=closes,
             alone=alone,
             cleared=False,
             next=step,
             closes_left=left,
-            quiet_left_s=None,
+            quiet_left_s=quiet_left_s,
         )
 
     await bench.settle()
-    assert bench.pump.suspicion(1) is None
+    assert suspicion() is None
     assert await closes() == told(NextStep.IN_COMPANY, 1, 0, 2)
     assert await closes() == told(NextStep.IN_COMPANY, 2, 0, 1)
     assert bench.pump.narrow_rows == 0
     assert await closes() == told(NextStep.ALONE, 3, 0, 3)
     assert bench.pump.narrow_rows == 2
-    assert bench.pump.suspicion(2) is None
-    assert await closes() == told(NextStep.ALONE, 4, 1, 2)
-    assert await closes() == told(NextStep.ALONE, 5, 2, 1)
-    assert await closes() == told(NextStep.KEPT_OUT, 6, 3, None)
+    assert bench.pump.suspicion(a_row(2, device="d2")) is None
+    assert await closes() == told(NextStep.HELD, 4, 1, 2)
     assert list(endpoint.pending) == [2]
     endpoint.settle(2, SendResult(FailureKind.REJECTED, "no"))
-    await bench.settle()
+    await bench.clock.advance(HOLD_S)
+    assert list(endpoint.pending) == [1]
+    assert suspicion() == told(NextStep.ALONE, 4, 1, 2)
+    assert await closes() == told(NextStep.HELD, 5, 2, 1)
+    await bench.clock.advance(HOLD_S)
+    assert await closes() == told(NextStep.KEPT_OUT, 6, 3, None, 30.0)
     await bench.clock.advance(10)
-    found = bench.pump.suspicion(1)
+    found = suspicion()
     assert found is not None
     assert found.quiet_left_s == pytest.approx(20, abs=1)
     await bench.clock.advance(21)
-    assert bench.pump.suspicion(1) is None
+    assert suspicion() == Suspicion(
+        closes=6,
+        alone=3,
+        cleared=True,
+        next=NextStep.ALONE,
+        closes_left=1,
+        quiet_left_s=None,
+    )
+    await closes()
+    assert suspicion() is None
     assert [offset for offset, *_ in queue.dead] == [2, 1]
 
 
@@ -297,7 +347,7 @@ async def test_a_row_that_left_another_way_begins_anew(start: Start) -> None:
     endpoint.settle(1, SendResult(FailureKind.REJECTED, "no"))
     await bench.settle()
     assert [offset for offset, *_ in queue.dead] == [1]
-    assert bench.pump.suspicion(1) is None
+    assert bench.pump.suspicion(a_row(1)) is None
 
 
 async def test_suspects_are_bounded(start: Start) -> None:
@@ -307,12 +357,14 @@ async def test_suspects_are_bounded(start: Start) -> None:
     queue = bench.queue()
     last = SUSPECTS_MAX + 20
     for number in range(1, last + 1):
-        queue.put(a_row(number, expires_ms=bench.clock.boottime_ms() + 100))
+        queue.put(a_row(number, device=f"d{number}", expires_ms=bench.clock.boottime_ms() + 100))
         await bench.settle()
         endpoint.cut(result=CLOSED)
         await bench.clock.advance(1)
         endpoint.revive()
         await bench.settle()
     assert queue.dead == []
-    told = [number for number in range(1, last + 1) if bench.pump.suspicion(number) is not None]
+    told = [
+        number for number in range(1, last + 1) if bench.pump.suspicion(a_row(number)) is not None
+    ]
     assert told == list(range(21, last + 1))
