@@ -14,6 +14,7 @@ from edgehub.heads.broker.head import BrokerHead
 from edgehub.heads.broker.options import BrokerOptions
 from edgehub.setting_files import TlsOptions
 from edgehub.settings.derived import broker_topics
+from edgehub.status import left_out_text
 
 if TYPE_CHECKING:
     import random
@@ -118,6 +119,8 @@ class Brokering:
         if figures.refused_subscriptions:
             filters = ", ".join(figures.refused_subscriptions)
             found.append(f"the broker refuses subscriptions to {filters}; check its access rules")
+        if figures.left_out_subscriptions:
+            found.append(left_out_text("the broker", figures.left_out_subscriptions))
         if figures.holding:
             found.append(
                 "a limit refuses messages of the broker, so they wait there: "

@@ -251,6 +251,7 @@ class Egress:
         return [
             status.endpoint_document(served.pump, drain_eta_seconds=drain_s.get(endpoint_id))
             | {"keeps_windows": getattr(served.pump.endpoint, "keeps_windows", None)}
+            | {"left_out_filters": getattr(served.pump.endpoint, "left_out_filters", ())}
             | self._platform_document(endpoint_id)
             for endpoint_id, served in sorted(self._served.items())
         ]

@@ -184,6 +184,26 @@ def refused_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def left_out_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the subscriptions over which peers close the connection; `endpoints` as above."""
+    return [
+        left_out_text(f"the peer of endpoint {endpoint['id']!r}", endpoint["left_out_filters"])
+        for endpoint in endpoints
+        if endpoint["left_out_filters"]
+    ]
+
+
+def left_out_text(peer: str, filters: Sequence[str]) -> str:
+    """Say which subscriptions a peer answers by closing the connection, and what to do."""
+    named = ", ".join(f"{each!r}" for each in filters[:_NAMED_MAX])
+    more = len(filters) - _NAMED_MAX
+    named += f" and {more} more" if more > 0 else ""
+    return (
+        f"{peer} closes the connection over subscriptions, so it is not asked for {named}: correct"
+        " its access rules and reload; one of them is tried every 15 minutes"
+    )
+
+
 def _refused_text(endpoint_id: str, refused: Sequence[Mapping[str, Any]]) -> str:
     named = [
         f"{each['sender']!r} (it closed the connection {each['closes']} times)"

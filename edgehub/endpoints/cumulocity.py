@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.local_message import Settle
     from edgehub.message import EndpointId, Row
 
@@ -154,20 +155,27 @@ class CumulocityDownlink:
             "held": len(self._held),
         }
 
-    async def run(self, connection: Connection) -> None:
+    async def run(self, connection: Connection, guard: SubscriptionGuard) -> None:
         """See `Downlink`."""
         self._connection = connection
         connection.begin()
+        answered: set[str] = set()
+        due = asyncio.Event()
         try:
-            refused = await connection.subscribe(self._filters)
-            if refused:
-                log.warning(
-                    "cumulocity.subscriptions_refused",
-                    endpoint_id=self._endpoint_id,
-                    filters=refused,
-                )
-            connection.write(build_publish(b"s/us", connection.next_mid(), GET_OPERATIONS))
-            await asyncio.Event().wait()
+            while True:
+                due.clear()
+                wanted = [each for each in self._filters if each not in answered]
+                asked, refused = await guard.subscribe(connection, wanted)
+                if not answered:
+                    connection.write(build_publish(b"s/us", connection.next_mid(), GET_OPERATIONS))
+                answered |= asked
+                if refused:
+                    log.warning(
+                        "cumulocity.subscriptions_refused",
+                        endpoint_id=self._endpoint_id,
+                        filters=refused,
+                    )
+                await guard.wait(due)
         finally:
             # The platform sends again on the next connection what was not acknowledged on this one.
             self._connection = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.message import SendResult
 
     Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
@@ -68,7 +69,7 @@ class DeviceBoundRelay:
         self._wanted.discard(device_id)
         self._changed.set()
 
-    async def run(self, connection: Connection) -> None:
+    async def run(self, connection: Connection, guard: SubscriptionGuard) -> None:
         """Keep the peer's subscriptions as wanted while the connection lasts."""
         self._connection = connection
         self._subscribed.clear()
@@ -76,8 +77,8 @@ class DeviceBoundRelay:
         try:
             while True:
                 self._changed.clear()
-                await self._reconcile(connection)
-                await self._changed.wait()
+                await self._reconcile(connection, guard)
+                await guard.wait(self._changed)
         finally:
             # The peer sends again on the next connection what was not acknowledged on this one.
             self._connection = None
@@ -134,15 +135,18 @@ class DeviceBoundRelay:
         if self._connection is not None:
             self._connection.acknowledge(incoming)
 
-    async def _reconcile(self, connection: Connection) -> None:
+    async def _reconcile(self, connection: Connection, guard: SubscriptionGuard) -> None:
         gone = self._subscribed - self._wanted
         new = self._wanted - self._subscribed
         if gone:
             await connection.unsubscribe(_filter(device_id) for device_id in gone)
             self._subscribed -= gone
+        if guard.doubts_any:
+            guard.keep_only({_filter(device_id) for device_id in self._wanted})
         if new:
-            refused = await connection.subscribe(_filter(device_id) for device_id in new)
-            self._subscribed |= new
+            by_filter = {_filter(device_id): device_id for device_id in new}
+            answered, refused = await guard.subscribe(connection, by_filter.keys())
+            self._subscribed |= {by_filter[each] for each in answered}
             if refused:
                 log.warning(
                     "device_bound.subscription_refused",

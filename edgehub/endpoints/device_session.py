@@ -240,10 +240,12 @@ class DeviceSession(asyncio.Protocol):
         self._waiting_bytes += size
         self._send_waiting()
 
-    def subscribe(self, topic_filter: str) -> None:
-        """Take messages to the device."""
+    def subscribe(self, topic_filter: str) -> asyncio.Future[int]:
+        """Take messages to the device; returns what becomes of the peer's answer."""
         mid = self._next_mid()
+        answer = self._subscribing[mid] = asyncio.get_running_loop().create_future()
         self._write(build_subscribe(topic_filter, mid, version=self._options.version))
+        return answer
 
     async def listen(self, topic_filter: str) -> None:
         """Have a subscription of QoS 0 that the peer has granted; one is enough for an opening.

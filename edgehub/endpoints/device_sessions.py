@@ -18,6 +18,7 @@ from edgehub.endpoints.device_session import DeviceSession, End
 from edgehub.endpoints.device_twins import DeviceTwins
 from edgehub.endpoints.mqtt_packet import publish_bytes
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
+from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import FailureKind, Message, SendResult
 from edgehub.property_bag import BagError, parse_bag
 
@@ -79,6 +80,7 @@ class DeviceSessions:
         self._memo: dict[int, bytes | SendResult] = {}
         self._openings = asyncio.Semaphore(OPENINGS_MAX)
         self._wanted: set[str] = set()
+        self._guards: dict[str, SubscriptionGuard] = {}
         self.over_hub: Callable[[str], bool | None] = lambda _device_id: True
         """Tells whether a row goes over the hub's session, None = it cannot leave; set once."""
         self.ended: Callable[[str, End, str], None] = lambda _device_id, _end, _reason: None
@@ -100,6 +102,12 @@ class DeviceSessions:
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`."""
         return self._hub.row_bytes_max
+
+    @property
+    def left_out_filters(self) -> tuple[str, ...]:
+        """See `MqttEndpoint`; of the devices' sessions, and the hub's."""
+        own = [each for guard in self._guards.values() for each in guard.left_out]
+        return (*self._hub.left_out_filters, *own)
 
     @property
     def relays(self) -> bool:
@@ -133,7 +141,7 @@ class DeviceSessions:
             session = self.session(device_id)
             await session.open()
         if device_id in self._wanted:
-            session.subscribe(_filter(device_id))
+            self._subscribe(device_id, session)
 
     async def twin(self, device_id: str) -> TwinAnswer:
         """Read a device's twin over its session.
@@ -193,7 +201,9 @@ class DeviceSessions:
             self._link_down()
 
     def retry_now(self) -> None:
-        """See `Endpoint`."""
+        """See `Endpoint`; subscriptions that were left out are tried with the next sessions."""
+        for guard in self._guards.values():
+            guard.retry_now()
         self._hub.retry_now()
 
     def retry_within(self, seconds: float) -> None:
@@ -210,11 +220,25 @@ class DeviceSessions:
         self._wanted.add(device_id)
         session = self._sessions.get(device_id)
         if session is not None and session.is_open:
-            session.subscribe(_filter(device_id))
+            self._subscribe(device_id, session)
 
     def unsubscribe_device(self, device_id: str) -> None:
         """Leave messages to a device to the peer, from its next session on."""
         self._wanted.discard(device_id)
+        self._guards.pop(device_id, None)
+
+    def _subscribe(self, device_id: str, session: DeviceSession) -> None:
+        wanted = [_filter(device_id)]
+        guard = self._guards.setdefault(device_id, SubscriptionGuard(self.id, self._clock))
+        if not guard.next(wanted):
+            return
+        guard.asks(wanted)
+
+        def answered(answer: asyncio.Future[int]) -> None:
+            if not answer.cancelled() and answer.exception() is None:
+                guard.answered()
+
+        session.subscribe(wanted[0]).add_done_callback(answered)
 
     def _send(self, row: Row, session: DeviceSession, settle: Settle) -> None:
         topic = self._memo.pop(row.offset, None) or self._topic(row)
@@ -257,6 +281,8 @@ class DeviceSessions:
 
     def _session_ended(self, device_id: str, end: End, reason: str) -> None:
         self._busy.discard(self._sessions[device_id])
+        if guard := self._guards.get(device_id):
+            guard.ended(0 if end is End.DROPPED else None)
         self._twins.ended(device_id, reason)
         if end is not End.CLOSED:
             self.ended(device_id, end, reason)

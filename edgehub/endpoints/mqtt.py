@@ -19,6 +19,7 @@ from edgehub.endpoints.mqtt_link import LinkError
 from edgehub.endpoints.mqtt_packet import build_publish
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics
+from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class MqttOptions:
 class Downlink(Protocol):
     """Takes what the peer sends."""
 
-    async def run(self, connection: Connection) -> None:
+    async def run(self, connection: Connection, guard: SubscriptionGuard) -> None:
         """Keep subscriptions as wanted while a connection lasts; raises `LinkError`."""
 
     def take(self, incoming: Incoming) -> None:
@@ -104,6 +105,7 @@ class MqttEndpoint:
         self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._relay = None if device_bound is None else DeviceBoundRelay(endpoint_id, device_bound)
         self._downlink: Downlink | None = downlink or self._relay
+        self._guard = SubscriptionGuard(endpoint_id, clock)
         self._connection: Connection | None = None
         # By packet id, in the order of sending.
         self._in_flight: dict[int, Sent] = {}
@@ -129,6 +131,11 @@ class MqttEndpoint:
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`."""
         return self._options.row_bytes_max
+
+    @property
+    def left_out_filters(self) -> tuple[str, ...]:
+        """Subscriptions that the peer has answered by closing, and is not asked for now."""
+        return self._guard.left_out
 
     @property
     def relays(self) -> bool:
@@ -171,7 +178,8 @@ class MqttEndpoint:
             await self.close()
 
     def retry_now(self) -> None:
-        """See `Endpoint`."""
+        """See `Endpoint`; subscriptions that were left out are tried too."""
+        self._guard.retry_now()
         self._link.retry_now()
 
     def retry_within(self, seconds: float) -> None:
@@ -196,37 +204,57 @@ class MqttEndpoint:
     async def _keep_link(self, listener: EndpointListener) -> float:
         # Gives the seconds to wait before the next try.
         self._link.trying()
+        self._guard.begins()
         try:
             async with connect(
                 self._options.link, on_pubacks=self._take_pubacks, on_messages=self._take_messages
             ) as connection:
-                self._link_up(connection, listener)
-                return self._link_down(await self._use(connection), listener, parked=False)
+                self._connection = connection
+                reason = await self._use(connection, listener)
+                return self._link_down(reason, listener, parked=False)
         except LinkError as error:
             return self._link_down(error.reason, listener, parked=error.parked)
         finally:
             self._end_connection("closed by this hub")
 
-    async def _use(self, connection: Connection) -> str:
+    async def _use(self, connection: Connection, listener: EndpointListener) -> str:
+        is_careful = self._guard.is_careful
+        if not is_careful:
+            self._link_up(connection, listener)
         if self._downlink is None:
             connection.begin()
             return await connection.wait_closed()
         async with asyncio.TaskGroup() as group:
-            downlink = group.create_task(
-                self._keep_downlink(self._downlink, connection), name=f"downlink[{self.id}]"
-            )
+            tasks = [
+                group.create_task(
+                    self._keep_downlink(self._downlink, connection), name=f"downlink[{self.id}]"
+                )
+            ]
+            if is_careful:
+                tasks.append(
+                    group.create_task(
+                        self._link_up_later(connection, listener), name=f"link_up[{self.id}]"
+                    )
+                )
             reason = await connection.wait_closed()
-            downlink.cancel()
+            for task in tasks:
+                task.cancel()
         return reason
+
+    async def _link_up_later(self, connection: Connection, listener: EndpointListener) -> None:
+        # Rows that are in flight with a SUBSCRIBE would hide over what the peer closes.
+        await self._guard.settled()
+        self._link_up(connection, listener)
 
     async def _keep_downlink(self, downlink: Downlink, connection: Connection) -> None:
         try:
-            await downlink.run(connection)
+            await downlink.run(connection, self._guard)
         except LinkError as error:
             connection.abort(error.reason)
 
     def _link_up(self, connection: Connection, listener: EndpointListener) -> None:
-        self._connection = connection
+        if self._connection is not connection:
+            return
         self._way_seen_at = self._clock.monotonic()
         self._link.up()
         rows_max = self._options.rows_max
@@ -236,7 +264,8 @@ class MqttEndpoint:
 
     def _link_down(self, reason: str, listener: EndpointListener, *, parked: bool) -> float:
         self._end_connection(reason)
-        return self._link.down(reason, listener, parked=parked)
+        wait_s = self._link.down(reason, listener, parked=parked)
+        return min(wait_s, RETRY_S) if self._guard.blamed else wait_s
 
     def _end_connection(self, reason: str) -> None:
         connection, self._connection = self._connection, None
@@ -244,8 +273,10 @@ class MqttEndpoint:
             self._watch.cancel()
             self._watch = None
         self._oldest = None
+        if connection is not None:
+            self._guard.ended(connection.unsent_at_close)
         in_flight, self._in_flight = self._in_flight, {}
-        whole = _left_whole(in_flight, connection)
+        whole = 0 if self._guard.blamed else _left_whole(in_flight, connection)
         if whole:
             self._payloads.closed()
         for count, (rows, settle, _) in enumerate(in_flight.values()):

@@ -107,6 +107,11 @@ class ScheduledEndpoint:
         return not self._is_open or self._trusted()
 
     @property
+    def left_out_filters(self) -> tuple[str, ...]:
+        """See `MqttEndpoint`."""
+        return getattr(self._inner, "left_out_filters", ())
+
+    @property
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`."""
         return self._inner.row_bytes_max

@@ -308,3 +308,34 @@ async def test_a_row_that_breaks_off_comes_again_before_the_next() -> None:
         assert list(dict.fromkeys(peer.published)) == bodies
         assert peer.published.count(bodies[6]) == 1
         assert queue.confirmed == list(range(1, 31))
+
+
+async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out() -> None:
+    """After three closes the others are had, and rows flow; no row is suspected of them."""
+    forbidden = "devices/bad/messages/devicebound/#"
+    granted = "devices/good/messages/devicebound/#"
+    async with (
+        mqtt_peer() as peer,
+        uplink(peer.port, device_bound=lambda *_: None) as up,
+    ):
+        peer.forbidden.add(forbidden)
+        await up.until(lambda: up.endpoint.state == "up")
+        queue = up.queue()
+        for device_id in ("bad", "good"):
+            up.endpoint.subscribe_device(device_id)
+        for number in range(1, 6):
+            queue.put(a_row(number))
+        await up.until(lambda: up.endpoint.left_out_filters == (forbidden,), timeout_s=20)
+        await up.until(lambda: up.endpoint.state == "up")
+        await up.until(lambda: len(queue.confirmed) == 5)
+        await peer.until(lambda: peer.granted == {granted})
+        queue.put(a_row(6))
+        await up.until(lambda: 6 in queue.confirmed)
+        assert up.pump.statistics().failures[FailureKind.CLOSED] == 0
+        connects = peer.connects
+        assert connects <= 6
+        peer.forbidden.clear()
+        up.pump.retry_now()
+        await peer.until(lambda: peer.granted == {granted, forbidden})
+        await up.until(lambda: up.endpoint.left_out_filters == ())
+        assert peer.connects == connects

@@ -22,6 +22,8 @@ class MqttPeer:
         published: Bodies in order of arrival, over all connections.
         acknowledged: Packet ids of the hub's own PUBACKs.
         unconfirmed_most: Largest number of PUBLISHes without PUBACK on one connection.
+        forbidden: Topic filters over which it closes the connection.
+        granted: Topic filters that it granted on the newest connection.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,8 @@ class MqttPeer:
         self.subscribes = 0
         self.unconfirmed: list[int] = []
         self.unconfirmed_most = 0
+        self.forbidden: set[str] = set()
+        self.granted: set[str] = set()
         self.acknowledged: list[int] = []
         self.port = 0
         self._fatal: bytes | None = None
@@ -88,6 +92,7 @@ class MqttPeer:
         """Handle one connection."""
         self._writers.add(writer)
         self.unconfirmed = []
+        self.granted = set()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 if self._reset is not None and self.connects:
@@ -133,7 +138,12 @@ class MqttPeer:
             self.acknowledged.append(int.from_bytes(payload, "big"))
         elif kind == SUBSCRIBE:
             self.subscribes += 1
-            writer.write(b"\x90\x03" + payload[:2] + b"\x01")
+            filters = _filters(payload[2:])
+            if not self.forbidden.isdisjoint(filters):
+                return False
+            self.granted.update(filters)
+            codes = b"\x01" * len(filters)
+            writer.write(bytes((0x90, 2 + len(codes))) + payload[:2] + codes)
         elif kind == PINGREQ:
             writer.write(b"\xd0\x00")
         return kind != DISCONNECT
@@ -149,6 +159,15 @@ class MqttPeer:
             assert mid not in self.unconfirmed
             self.unconfirmed.append(mid)
             self.unconfirmed_most = max(self.unconfirmed_most, len(self.unconfirmed))
+
+
+def _filters(payload: bytes) -> list[str]:
+    found: list[str] = []
+    while payload:
+        end = 2 + int.from_bytes(payload[:2], "big")
+        found.append(payload[2:end].decode())
+        payload = payload[end + 1 :]
+    return found
 
 
 async def read_packet(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:

@@ -19,6 +19,7 @@ from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.mqtt_inbound import MQTT_5
 from edgehub.endpoints.mqtt_link import LinkError, Wanted
+from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.heads.broker.exchange import SESSION, Exchange
 from edgehub.heads.broker.intake import Intake, Load
 from edgehub.heads.broker.options import ENVELOPE_BYTES_MAX
@@ -92,6 +93,7 @@ class BrokerHead:
             message_bytes_max=options.message_bytes_max,
         )
         self._session = services.space.carry(SESSION, options.local_topics)
+        self._guard = SubscriptionGuard("broker", clock)
         self._route_filters: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self._refused_wires: tuple[str, ...] = ()
@@ -150,7 +152,8 @@ class BrokerHead:
         self._changed.set()
 
     def retry_now(self) -> None:
-        """Try the link at once if it is down."""
+        """Try the link at once if it is down, and subscriptions that were left out."""
+        self._guard.retry_now()
         if self._state != "up":
             self._retry.end()
 
@@ -166,6 +169,7 @@ class BrokerHead:
             holding=intake is not None and intake.is_holding,
             subscriptions=tuple(each.wire for each in self._subscriptions if each.established),
             refused_subscriptions=self._refused_wires,
+            left_out_subscriptions=self._guard.left_out,
             connects_total=counters.connects_total,
             received_total=counters.received_total,
             redelivered_total=counters.redelivered_total,
@@ -191,6 +195,7 @@ class BrokerHead:
         if not self._draining:
             self._state = "connecting"
         up_at: float | None = None
+        self._guard.begins()
         try:
             async with connect(
                 self._options.link,
@@ -238,12 +243,14 @@ class BrokerHead:
         self._retry.forget()
         log.info("broker.link_up", session_kept=self._session_kept)
         connection.begin()
-        self._outlet.attach()
+        if not self._guard.is_careful:
+            self._outlet.attach()
 
     async def _use(self, connection: Connection) -> str:
         async with asyncio.TaskGroup() as group:
             keeper = group.create_task(self._keep_subscriptions(connection), name="broker[filters]")
             reason = await connection.wait_closed()
+            self._guard.ended(connection.unsent_at_close)
             keeper.cancel()
         return reason
 
@@ -252,6 +259,8 @@ class BrokerHead:
         if up_at is not None and self._clock.monotonic() - up_at >= STABLE_S:
             self._backoff.reset()
         wait_s = PARKED_RETRY_S if parked else self._backoff.next_s()
+        if self._guard.blamed:
+            wait_s = min(wait_s, RETRY_S)
         if not self._draining:
             self._state = "parked" if parked else "down"
         self._reason = reason
@@ -297,11 +306,16 @@ class BrokerHead:
     # Subscriptions.
 
     async def _keep_subscriptions(self, connection: Connection) -> None:
+        outlet = self._outlet if self._guard.is_careful else None
         try:
             while True:
                 self._changed.clear()
                 await self._reconcile(connection)
-                await self._changed.wait()
+                if outlet is not None:
+                    # Messages in flight with a SUBSCRIBE would hide over what the broker closes.
+                    outlet.attach()
+                    outlet = None
+                await self._guard.wait(self._changed)
         except LinkError as error:
             connection.abort(error.reason)
 
@@ -312,14 +326,22 @@ class BrokerHead:
         )
         refused: list[str] = []
         changed = False
-        for wire in subscriptions.to_make(wanted):
+        guard = self._guard
+        guard.keep_only(wanted)
+        while wires := guard.next(
+            [wire for wire in subscriptions.to_make(wanted) if wire not in refused]
+        ):
+            wire = wires[0]
             if not changed:
                 # Before the broker hears of them: what it may have must be known after a crash.
                 changed = True
                 for each in subscriptions.to_make(wanted):
                     subscriptions.add(each)
                 await self._remember()
-            if await self._subscribe(connection, wire):
+            guard.asks((wire,))
+            granted = await self._subscribe(connection, wire)
+            guard.answered()
+            if granted:
                 subscriptions.add(wire).established = True
             else:
                 subscriptions.remove(wire)

@@ -87,6 +87,8 @@ class BrokerStatistics:
         holding: A limit refuses what comes, so nothing is acknowledged until there is room.
         subscriptions: Topic filters that the broker granted.
         refused_subscriptions: Those that it refused.
+        left_out_subscriptions: Those over which it closed the connection; it is asked for them now
+            and then.
         connects_total: Connections made.
         received_total: PUBLISHes read.
         redelivered_total: Of those, ones that the broker may have sent before.
@@ -108,6 +110,7 @@ class BrokerStatistics:
     holding: bool
     subscriptions: tuple[str, ...]
     refused_subscriptions: tuple[str, ...]
+    left_out_subscriptions: tuple[str, ...]
     connects_total: int
     received_total: int
     redelivered_total: int

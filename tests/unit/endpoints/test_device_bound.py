@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from edgehub.clock import ManualClock
 from edgehub.endpoints.device_bound import UNDELIVERED_MAX, DeviceBoundRelay
 from edgehub.endpoints.mqtt_inbound import Incoming
+from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, Message, SendResult
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Parts:
         self.offers: list[tuple[str, Message, Callable[[SendResult], None]]] = []
         self.relay = DeviceBoundRelay("upstream", self._deliver)
         self.connection = ScriptedConnection()
+        self.guard = SubscriptionGuard("upstream", self.clock)
 
     def _deliver(
         self, device_id: str, message: Message, settle: Callable[[SendResult], None]
@@ -67,7 +69,7 @@ async def parts() -> AsyncIterator[Parts]:
     parts = Parts()
     with contextlib.suppress(asyncio.CancelledError):
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(parts.relay.run(parts.connection))
+            task = group.create_task(parts.relay.run(parts.connection, parts.guard))
             await parts.clock.advance(0)
             yield parts
             task.cancel()
@@ -170,13 +172,13 @@ async def test_answers_after_the_connection_count_for_nothing() -> None:
     """The peer sends it again on its next connection; ids of the old one mean nothing there."""
     parts = Parts()
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(parts.relay.run(parts.connection))
+        first = group.create_task(parts.relay.run(parts.connection, parts.guard))
         await parts.clock.advance(0)
         parts.relay.take(incoming(1))
         first.cancel()
         await parts.clock.advance(0)
         second = ScriptedConnection()
-        task = group.create_task(parts.relay.run(second))
+        task = group.create_task(parts.relay.run(second, parts.guard))
         await parts.clock.advance(0)
         parts.offers[0][2](DELIVERED)
         assert parts.connection.acknowledged == []
