@@ -283,6 +283,8 @@ class DeviceSessions:
         self._busy.discard(self._sessions[device_id])
         if guard := self._guards.get(device_id):
             guard.ended(0 if end is End.DROPPED else None)
+            if guard.blamed:
+                end, reason = End.LOST, "closed by the peer over the device's subscription"
         self._twins.ended(device_id, reason)
         if end is not End.CLOSED:
             self.ended(device_id, end, reason)

@@ -97,3 +97,20 @@ async def test_a_silent_peer_is_given_up(tmp_path: Path) -> None:
             await joined(hub, peer)
             async with asyncio.timeout(5):
                 await hub.call("status")
+
+
+async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out(tmp_path: Path) -> None:
+    """After three closes the others are had; status names it, and a reload tries it again."""
+    routes = {"one": "FROM /mqtt/a/# INTO $upstream", "two": "FROM /mqtt/b/# INTO $upstream"}
+    async with mqtt_peer() as peer:
+        peer.forbidden.add("a/#")
+        async with broker_hub(tmp_path / "hub", peer.port, broker=VERSION, routes=routes) as hub:
+            await hub.until(lambda: hub.broker["left_out_subscriptions"] == ("a/#",))
+            await peer.until(lambda: peer.granted == {"b/#"})
+            assert peer.connects == 4
+            warnings = (await hub.call("status"))["warnings"]
+            assert any("'a/#'" in warning and "closes" in warning for warning in warnings)
+            peer.forbidden.clear()
+            await hub.call("config reload")
+            await peer.until(lambda: peer.granted == {"a/#", "b/#"})
+            await hub.until(lambda: hub.broker["left_out_subscriptions"] == ())

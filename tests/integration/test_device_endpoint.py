@@ -14,6 +14,7 @@ from edgehub.devices.affinity.flags import Cause, Flags, Ownership
 from edgehub.hub import Hub
 from edgehub.settings import Settings
 from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_peer import mqtt_peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -232,3 +233,20 @@ async def test_a_parent_hub_sees_the_devices_themselves(tmp_path):
                 assert hub.status()["affinity"]["lanes"]["parked"] == 1
         parent.stop()
     assert running_parent.result()
+
+
+async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out(tmp_path):
+    """The device's session stands without it after three closes, and its messages leave."""
+    topic_filter = "devices/t9-a/messages/devicebound/#"
+    async with mqtt_peer() as peer:
+        peer.forbidden.add(topic_filter)
+        async with (
+            running(tmp_path, peer.port, device_mqtt="3.1.1") as hub,
+            aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="t9-a") as device,
+        ):
+            await device.subscribe(topic_filter, qos=1)
+            for number in range(5):
+                await device.publish("devices/t9-a/messages/events/", f"{number}", qos=1)
+            await peer.until(lambda: len(set(peer.published)) == 5, 20)
+            (endpoint,) = hub.status()["endpoints"]
+            assert endpoint["left_out_filters"] == (topic_filter,)

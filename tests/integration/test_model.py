@@ -59,6 +59,7 @@ WORK = st.lists(
         st.tuples(st.just("append"), st.sampled_from(KINDS), DEVICES, st.just(2), st.just(12)),
         st.tuples(st.just("answer"), ENDPOINTS, st.sampled_from([1, 3, 30, 1 << 30])),
         st.tuples(st.just("refuse"), ENDPOINTS, PLACES, st.sampled_from(REFUSALS)),
+        st.tuples(st.just("deny"), ENDPOINTS, DEVICES, st.integers(1, 4)),
         st.tuples(st.just("insist"), ENDPOINTS, st.integers(2, 3)),
         st.tuples(st.just("change_link"), ENDPOINTS),
         st.tuples(st.just("wait_for_expiry")),

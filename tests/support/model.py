@@ -32,7 +32,9 @@ READ_PAUSE_S = 1.1
 """A queue that the disk did not let read rests so long at most."""
 
 FINAL = {FailureKind.REJECTED, FailureKind.TOO_LARGE}
-ATTEMPTED = {FailureKind.TRANSIENT, FailureKind.TIMEOUT}
+ATTEMPTED = {FailureKind.TRANSIENT, FailureKind.TIMEOUT, FailureKind.NOT_AUTHORIZED}
+DENIALS_MIN = 3
+"""So often a row was refused for its sender before it may be a dead letter."""
 
 
 class Ledger:
@@ -56,6 +58,8 @@ class Ledger:
         self._paused_from_s: dict[EndpointId, float] = defaultdict(float)
         self._offsets: dict[int, Copy] = {}
         self._names: dict[str, int] = {}
+        self._denied: set[tuple[EndpointId, str]] = set()
+        """Senders of whom an endpoint takes nothing, as far as it has said since the start."""
         self.events = 0
         """Grows with everything that happens."""
         self.is_leaving = False
@@ -198,17 +202,18 @@ class Ledger:
         copy = self._settle(key, row)
         assert copy.result, f"{copy} was not refused"
         assert copy.result.kind is kind
-        assert self._is_final(copy, kind), f"{copy} may be tried again"
+        was_denied = kind is FailureKind.NOT_AUTHORIZED and copy.denials >= DENIALS_MIN
+        assert was_denied or self._is_final(copy, kind), f"{copy} may be tried again"
         copy.left = "dead"
         if not copy.disowned:
             self.lines[key].dead += 1
             self.dead[key][copy.token] = kind
 
     def hold_sender(self, key: Key, sender: str, now_s: float) -> None:
-        """Judge that a sender is kept back: one of its rows was refused."""
+        """Judge that a sender is kept back: one of its rows was refused, here or for its sender."""
         line = self.lines[key]
         assert sender not in line.held_senders
-        assert any(
+        assert (key[0], sender) in self._denied or any(
             copy.attempts or (copy.result and copy.result.kind is FailureKind.TRANSIENT)
             for copy in line.live.values()
             if copy.sender == sender
@@ -263,6 +268,9 @@ class Ledger:
             return  # the pump had given it up
         copy.on_link = False
         copy.result = result
+        if result.kind is FailureKind.NOT_AUTHORIZED:
+            copy.denials += 1
+            self._denied.add((key[0], copy.sender))
         if result.kind is None or self._is_final(copy, result.kind) or not self._strict[key[0]]:
             return
         line = self.lines[key]
@@ -400,6 +408,7 @@ class Ledger:
         """Forget what a restart forgets; `found` is in the file."""
         self.paused_until_s.clear()
         self._paused_from_s.clear()
+        self._denied.clear()
         for key, line in self.lines.items():
             line.start(len(found.get(key, ())))
             for copy in line.live.values():
@@ -462,7 +471,7 @@ class Ledger:
             if asked_s or line.delayed_until_s <= now_s:
                 line.delayed_from_s = max(line.delayed_from_s, now_s + (asked_s or PAUSE_S_MIN))
             line.delayed_until_s = max(line.delayed_until_s, now_s + (asked_s or PAUSE_S_MAX))
-        elif kind is not FailureKind.TRANSIENT:
+        elif kind not in {FailureKind.TRANSIENT, FailureKind.NOT_AUTHORIZED}:
             if kind is not FailureKind.DISCONNECTED and self.paused_until_s[endpoint] <= now_s:
                 self._paused_from_s[endpoint] = now_s + PAUSE_S_MIN
             self.paused_until_s[endpoint] = now_s + PAUSE_S_MAX

@@ -31,6 +31,7 @@ class Copy:
         disowned: It was read before its commit and then refused to its sender.
         gone: It was seen missing in the file; nothing brings it back.
         attempts: Refused sends; the file knows `stored_attempts` of them or more.
+        denials: How often the endpoint said that it takes nothing of the sender.
         not_before_s: Its back-off lasts until then at least.
         back_s: When the pump last gave it back.
         condemned: It was passed by, so a limit must have taken it out: it may never be read.
@@ -58,6 +59,7 @@ class Copy:
         self.sends = 0
         self.attempts = 0
         self.stored_attempts = 0
+        self.denials = 0
         self.accepted = False
         self.left = ""
         self.early = False

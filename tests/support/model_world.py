@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.message import (
     DEFAULT_PRIORITY,
+    DELIVERED,
     NEVER_MS,
     UPSTREAM,
     EndpointId,
@@ -20,6 +21,7 @@ from edgehub.message import (
     Priority,
     SendResult,
 )
+from edgehub.pump.refused_senders import HOLD_S
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.store import Caps, Overflow, StoreOptions
@@ -64,11 +66,14 @@ REFUSALS = (
     SendResult(FailureKind.TRANSIENT, "later"),
     SendResult(FailureKind.THROTTLED, "slowly"),
     SendResult(FailureKind.THROTTLED, "slowly", 40.0),
+    SendResult(FailureKind.NOT_AUTHORIZED, "not yours"),
+    SendResult(FailureKind.NOT_AUTHORIZED, "not yours"),
     SendResult(FailureKind.TIMEOUT, "no answer"),
     SendResult(FailureKind.REJECTED, "never"),
     SendResult(FailureKind.TOO_LARGE, "too much"),
     SendResult(FailureKind.UNAUTHORIZED, "who?"),
 )
+DENIED = SendResult(FailureKind.NOT_AUTHORIZED, "not yours")
 FAULTS = (
     ("BEGIN IMMEDIATE", "SQLITE_BUSY"),
     ("COMMIT", "SQLITE_FULL"),
@@ -200,6 +205,15 @@ class World:
         for _ in range(times):
             await self.refuse(endpoint_id, 0, REFUSALS[0])
             await self.advance(2.5)
+
+    async def deny(self, endpoint_id: EndpointId, device: str, times: int) -> None:
+        """Let an endpoint refuse all of a sender, and take what is in flight of others."""
+        for _ in range(times):
+            endpoint = self._life.endpoints[endpoint_id]
+            for offset, (row, _) in list(endpoint.pending.items()):
+                is_its = row.message.device_id == device
+                endpoint.settle(offset, DENIED if is_its else DELIVERED)
+            await self.advance(HOLD_S * 2)
 
     async def wait_for_expiry(self) -> None:
         """Let time pass until the very millisecond at which the next copy expires."""
