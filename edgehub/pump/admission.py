@@ -60,13 +60,14 @@ class Admission:
         """
         admitted: list[Row] = []
         alone = idle and len(rows) == 1
+        keeps_any = self._poison.keeps_any
         kept_back: set[str] = set()
         any_held = self._holds.count > 0
         for row in rows:
             if row.expires_ms <= now_ms:
                 lane.expired.append(row)
                 continue
-            if (self._poison.keeps_any or kept_back) and (
+            if keeps_any and (
                 row.message.sender in kept_back
                 or self._poison.keeps_back(lane, row, self._holds, now, alone=alone)
             ):
