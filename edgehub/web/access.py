@@ -4,16 +4,16 @@ Owns the rules; asks the tokens in force. Invariants: whatever changes something
 the role `write`; without a tokens file only this machine reads, and no page of another origin reads
 through a browser on this machine, be it by a name that it lets point here.
 
-Source: RFC 6750 (bearer tokens); Fetch Metadata (`Sec-Fetch-Site`).
+Source: RFC 6750 (bearer tokens).
 """
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.devices.token_file import Role
 from edgehub.web.problem import ProblemError
 
@@ -31,7 +31,6 @@ OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz"})
 TENANT_PATHS: Final = ("/api/v1/routes",)
 """Where tokens of a tenant may go: these paths and what lies below them."""
 
-_SAME_SITE: Final = ("", "same-origin", "none")
 _CHALLENGE: Final = 'Bearer realm="edgehub"'
 
 
@@ -122,44 +121,26 @@ class Access:
         return Principal(token.name, token.role, token.tenant)
 
     def _local(self, headers: Mapping[str, str]) -> Principal:
-        # A page elsewhere may let its own name point to 127.0.0.1, or ask across origins; neither
-        # has a header that says otherwise.
-        host = _name_of(headers.get("host", ""))
-        if not self._is_ours(host):
+        why = foreign(
+            headers.get("host", ""),
+            headers.get("origin"),
+            headers.get("sec-fetch-site", ""),
+            self._host_names,
+        )
+        if why is Foreign.HOST:
             raise ProblemError(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "unknown_host",
-                "without a token, requests come by a name of this machine",
+                why.value,
                 hint="use localhost or 127.0.0.1, or name it in web.host_names",
             )
-        origin = headers.get("origin")
-        foreign = origin is not None and not self._is_ours(_name_of(origin.partition("://")[2]))
-        if foreign or headers.get("sec-fetch-site", "") not in _SAME_SITE:
-            raise ProblemError(
-                HTTPStatus.FORBIDDEN,
-                "foreign_origin",
-                "without a token, pages of other origins may not ask",
-            )
+        if why is Foreign.ORIGIN:
+            raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_origin", why.value)
         return ANYBODY
-
-    def _is_ours(self, host: str) -> bool:
-        if host == "localhost" or host.endswith(".localhost") or host in self._host_names:
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
 
 
 def _is_below(path: str, roots: Collection[str]) -> bool:
     return any(path == root or path.startswith(f"{root}/") for root in roots)
-
-
-def _name_of(authority: str) -> str:
-    """Give the host of `host:port`, without the brackets of an IPv6 address."""
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0]
-    return authority.partition(":")[0].rstrip(".").lower()
 
 
 def _unauthorized(detail: str, hint: str) -> ProblemError:

@@ -5,14 +5,18 @@ Owns the reading. What a body means is for the part that gets it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from edgehub.web.problem import Fault, ProblemError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+AT_ONCE_BYTES: Final = 16_384
+"""Longer bodies are read in a thread, so that messages go on."""
 
 
 async def json_body(request: Request) -> Any:
@@ -30,6 +34,12 @@ async def json_body(request: Request) -> Any:
             hint='send "Content-Type: application/json"',
         )
     body = await request.body()
+    if len(body) > AT_ONCE_BYTES:
+        return await asyncio.to_thread(_value, body)
+    return _value(body)
+
+
+def _value(body: bytes) -> Any:
     try:
         value = json.loads(body, object_pairs_hook=_members, parse_constant=_refuse_constant)
         _refuse_half_characters(body, value)
@@ -66,12 +76,12 @@ def _no_json(reason: str, fault: Fault) -> ProblemError:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        msg = f"{twice[:40]!r} is given twice"
-        raise ValueError(msg)
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            msg = f"{name[:40]!r} is given twice"
+            raise ValueError(msg)
+        members[name] = value
     return members
 
 

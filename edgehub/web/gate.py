@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.telemetry.log_limit import LogLimit
 from edgehub.web.access import READING
 from edgehub.web.problem import ProblemError
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_S: Final = 60.0
 """Longest time for a handler; those that wait for something have a shorter one of their own."""
+
+PARAMETERS_MAX: Final = 32
+"""Parameters of one request; no path has more than a few."""
 
 _REFUSED: Final = 400
 _HEADERS: Final = (
@@ -69,6 +73,7 @@ class Gate:
         self._clock = clock
         self._body_bytes_max = body_bytes_max
         self._ending = ending
+        self._log = LogLimit(clock)
         self.answers: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,9 +86,14 @@ class Gate:
             return
         except ProblemError as problem:
             await answer.give(problem)
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - see below
             # A supervision point: a fault of one handler is that request's alone.
-            log.exception("web.request_failed", method=scope["method"], path=scope["path"][:200])
+            self._log.error(
+                "web.request_failed",
+                method=scope["method"],
+                path=scope["path"][:200],
+                exc_info=error,
+            )
             await answer.give(_failed())
 
     async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
@@ -92,6 +102,10 @@ class Gate:
         }
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
             raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", "there are two Host headers")
+        if scope["query_string"].count(b"&") >= PARAMETERS_MAX:
+            # The framework compares each of them with all others.
+            detail = f"a request has at most {PARAMETERS_MAX} parameters"
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
         method, path = scope["method"], scope["path"]
         here = _over_loopback(scope.get("server"))
         principal = self._access.check(method, path, headers, from_here=here)
@@ -119,7 +133,7 @@ class Gate:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._app(inner, receive_whole, answer.send)
         except TimeoutError:
-            log.warning("web.request_timed_out", method=method, path=path[:200])
+            self._log.warning("web.request_timed_out", method=method, path=path[:200])
             raise _too_slow() from None
         if scope["method"] not in READING and answer.status < _REFUSED:
             log.info(

@@ -44,21 +44,21 @@ def parse_if_match(header: str | None) -> Wanted | None:
     if header.strip() == "*":
         return Wanted(anything=True, revisions=frozenset())
     revisions: set[int] = set()
-    rest = header
+    at = 0
     while True:
-        found = _TAG.match(rest)
+        found = _TAG.match(header, at)
         if found is None:
             raise _malformed("If-Match", 'a tag such as "17" with its quotes, or *')
         weak, tag = found.groups()
         # A weak tag is never the same as one that must match exactly.
         if weak is None and _REVISION.fullmatch(tag):
             revisions.add(int(tag))
-        rest = rest[found.end() :]
-        if not rest:
+        at = found.end()
+        if at == len(header):
             return Wanted(anything=False, revisions=frozenset(revisions))
-        if not rest.startswith(","):
+        if header[at] != ",":
             raise _malformed("If-Match", 'a tag such as "17" with its quotes, or *')
-        rest = rest[1:]
+        at += 1
 
 
 def parse_if_none_match(header: str | None) -> bool:

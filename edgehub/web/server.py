@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from edgehub.telemetry.log_limit import LogLimit
 from edgehub.web.problem import MEDIA_TYPE, ProblemError
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ IDLE_TIMEOUT_S: Final = 30
 LINGER_S: Final = 2.0
 """So long a refused client may go on sending, or it would lose the answer to a reset."""
 
+PIECE_BYTES: Final = 2_048
+"""Bytes that are parsed at once; they hold a hundred requests at most."""
+
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _BACKLOG: Final = 64
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,9 @@ class WebServer:
         self.options = options
         self.clock = clock
         self.accepted_total = 0
+        # One for each server, which has the clock.
+        self.logger = logging.Logger(__name__)  # noqa: LOG001 - see above
+        self.logger.addHandler(_Forward(LogLimit(clock)))
         self.state = ServerState()
         self.config = Config(
             app=app,
@@ -171,8 +176,15 @@ class Connection(HttpToolsProtocol):
     def __init__(self, server: WebServer) -> None:
         loop = cast("asyncio.AbstractEventLoop", _Loop(server))
         super().__init__(server.config, server.state, {}, _loop=loop)
-        self.logger = _logger
+        self.logger = server.logger
         self._web = server
+        # What came and was not parsed yet, from `_at` on.
+        self._held = b""
+        self._at = 0
+        self._unanswered = 0
+        # Of the request that is being read: it has a cycle, which its answer belongs to.
+        self._has_cycle = False
+        self._last = False
         self._head_bytes = 0
         self._refusal: ProblemError | None = None
         self._refused = False
@@ -182,6 +194,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """A client has connected."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self)
         web = self._web
         web.accepted_total += 1
         web.watch()
@@ -198,14 +211,39 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
-        if not self._refused:
-            super().data_received(data)
+        if not self._refused and self._refusal is None:
+            self._held = self._held[self._at :] + data
+            self._at = 0
+            self._read()
+
+    @property
+    def has_held(self) -> bool:
+        """Whether something came that is not parsed yet."""
+        return self._at < len(self._held)
+
+    def _read(self) -> None:
+        """Parse what has come, up to the first request that is whole and not answered."""
+        while self.has_held and not (self._whole and self._unanswered):
+            if self._refusal is not None or self._last or self.transport.is_closing():
+                self._at = len(self._held)
+                break
+            piece = self._held[self._at : self._at + PIECE_BYTES]
+            self._at += len(piece)
+            super().data_received(piece)
+        if self.has_held:
+            self.flow.pause_reading()
+            return
+        self._held, self._at = b"", 0
+        # While a handler has enough of a body to read, that goes on when it has read it.
+        busy = self._unanswered and len(self.cycle.body) > HIGH_WATER_LIMIT
+        if not (self.pipeline or busy):
+            self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
         self._head_bytes = 0
-        self._whole = False
+        self._whole = self._has_cycle = False
         self._wait(self._web.options.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -218,11 +256,32 @@ class Connection(HttpToolsProtocol):
         self._count(len(name) + len(value) + 4)
         super().on_header(name, value)
 
+    def on_headers_complete(self) -> None:
+        """Begin to serve the request, or let it wait for those before it."""
+        super().on_headers_complete()
+        self._has_cycle = True
+        self._unanswered += 1
+        if self.parser.should_upgrade():
+            # The parser reads no further; the request is answered as if it had not asked.
+            self._last = True
+            self.cycle.keep_alive = False
+
     def on_message_complete(self) -> None:
         """The request is whole; from here on the handler has its own time."""
         super().on_message_complete()
         self._whole = True
         self._due = None
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or with what is wrong behind the last one."""
+        self._unanswered -= 1
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._refusal is None:
+            self._read()
+        elif not self._unanswered and not self._refused:
+            self._refuse(self._refusal)
 
     def pause_writing(self) -> None:
         """The client does not read its answer fast enough."""
@@ -236,14 +295,10 @@ class Connection(HttpToolsProtocol):
             self._due = None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or has too long headers."""
+        """Refuse what is no HTTP, or has too long headers, once all before it is answered."""
         del msg
-        self._refuse(
-            self._refusal
-            or ProblemError(
-                HTTPStatus.BAD_REQUEST, "bad_request", "this is no valid HTTP/1.1 request"
-            )
-        )
+        detail = "this is no valid HTTP/1.1 request"
+        self._end(self._refusal or ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail))
 
     def check(self, now: float) -> None:
         """End what takes too long."""
@@ -256,7 +311,7 @@ class Connection(HttpToolsProtocol):
             # Nothing to be told: no request, or nobody who reads.
             self.transport.abort()
             return
-        self._refuse(
+        self._end(
             ProblemError(
                 HTTPStatus.REQUEST_TIMEOUT,
                 "too_slow",
@@ -278,6 +333,26 @@ class Connection(HttpToolsProtocol):
             # Ends the parser, whose error comes back as `send_400_response`.
             raise ValueError(self._refusal.detail)
 
+    def _end(self, problem: ProblemError) -> None:
+        """Refuse the request that is being read, behind the answers to those before it."""
+        self._refusal = problem
+        if not self._whole and self._has_cycle:
+            if self.cycle.response_complete:
+                self.transport.close()
+                return
+            if self.cycle.response_started:
+                self.cycle.keep_alive = False
+                return
+            # No handler answers it.
+            if self.pipeline and self.pipeline[0][0] is self.cycle:
+                self.pipeline.popleft()
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._has_cycle = False
+            self._unanswered -= 1
+        if not self._unanswered:
+            self._refuse(problem)
+
     def _refuse(self, problem: ProblemError) -> None:
         """Answer without a handler; what still comes is passed over until the client is done."""
         self._refused = True
@@ -296,16 +371,28 @@ class Connection(HttpToolsProtocol):
         self._wait(LINGER_S)
 
 
+class _Flow(FlowControl):
+    """Reads no more from a client while what it has sent is not parsed."""
+
+    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
+        super().__init__(transport)
+        self._connection = connection
+
+    def resume_reading(self) -> None:
+        """Read on, unless something is held."""
+        if not self._connection.has_held:
+            super().resume_reading()
+
+
 class _Forward(logging.Handler):
     """Passes on what uvicorn finds wrong with an answer; the rest is told as problems."""
+
+    def __init__(self, log: LogLimit) -> None:
+        super().__init__(logging.ERROR)
+        self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record."""
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, asyncio.CancelledError):
-            log.error("web.answer_failed", reason=record.getMessage(), error=repr(error))
-
-
-_logger: Final = logging.getLogger("edgehub.web.server")
-_logger.addHandler(_Forward(logging.ERROR))
-_logger.propagate = False
+            self._log.error("web.answer_failed", reason=record.getMessage(), error=repr(error))

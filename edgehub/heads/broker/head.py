@@ -27,7 +27,7 @@ from edgehub.heads.broker.outlet import Outlet
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
-from edgehub.heads.mqtt.log_limit import LogLimit
+from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     import random

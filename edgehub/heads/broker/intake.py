@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.heads.broker.exchange import Exchange
     from edgehub.heads.broker.statistics import BrokerCounters
-    from edgehub.heads.mqtt.log_limit import LogLimit
+    from edgehub.telemetry.log_limit import LogLimit
 
 MESSAGE_BYTES: Final = 256
 """What a message counts beside its packet."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from edgehub.heads.broker.statistics import BrokerCounters
     from edgehub.heads.mqtt.local.session import LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.log_limit import LogLimit
     from edgehub.local_message import LocalMessage
+    from edgehub.telemetry.log_limit import LogLimit
 
 UNSENT_BYTES_MAX: Final = 256 * 1024
 """Bytes for the broker that have not left; QoS 0 beyond them is dropped, QoS 1 waits."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.heads.http.forms import Limits
 from edgehub.heads.http.statistics import Counters
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.log_limit import LogLimit
+from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     import asyncio

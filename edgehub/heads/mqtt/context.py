@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.heads.mqtt.statistics import Counters, DropReason
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
 from edgehub.heads.mqtt.will import sender_of, will_bytes
 from edgehub.local_message import LocalMessage
+from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

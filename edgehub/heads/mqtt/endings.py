@@ -10,7 +10,7 @@ from edgehub.heads.mqtt.statistics import CloseReason
 if TYPE_CHECKING:
     from edgehub.errors import ProtocolError
     from edgehub.heads.mqtt.ingress import Ingress
-    from edgehub.heads.mqtt.log_limit import LogLimit
+    from edgehub.telemetry.log_limit import LogLimit
 
 _NORMAL_ENDS: Final = {CloseReason.DISCONNECT, CloseReason.LOST, CloseReason.HUB_CLOSED}
 

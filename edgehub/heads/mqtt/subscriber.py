@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from edgehub.errors import StoreError
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.local.client import LocalClient
-    from edgehub.heads.mqtt.log_limit import LogLimit
     from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
     from edgehub.heads.mqtt.topics import Subscription
+    from edgehub.telemetry.log_limit import LogLimit
 
 UNANSWERED_MAX: Final = 64
 """Changes of a stored session that may wait for the disk before the client is not read any more."""

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.retained import RetainedMessages
     from edgehub.heads.mqtt.local.session import LocalSession
-    from edgehub.heads.mqtt.log_limit import LogLimit
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.store.local_space import LocalContents
+    from edgehub.telemetry.log_limit import LogLimit
 
 
 class LocalStore(Protocol):

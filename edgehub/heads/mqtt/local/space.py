@@ -27,9 +27,9 @@ from edgehub.heads.mqtt.local.retained import RetainedMessages, RetainedSearch
 from edgehub.heads.mqtt.local.session import LocalSession
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
-from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.heads.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
 from edgehub.local_message import LocalMessage
+from edgehub.telemetry.log_limit import LogLimit
 from edgehub.topic_filter import bytes_in, filter_fault, is_topic, matches, overlaps
 
 if TYPE_CHECKING:

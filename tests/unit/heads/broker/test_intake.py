@@ -12,8 +12,8 @@ from edgehub.clock import ManualClock
 from edgehub.endpoints.mqtt_inbound import Incoming
 from edgehub.heads.broker.intake import PAUSE_S_MAX, RETRY_S_MAX, SLICE, Intake, Load
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerDrop
-from edgehub.heads.mqtt.log_limit import LogLimit
 from edgehub.message import Refusal
+from edgehub.telemetry.log_limit import LogLimit
 
 Settle = Callable[[int, Refusal | None], None]
 BYTES_MAX = 100_000

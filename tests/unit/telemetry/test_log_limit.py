@@ -3,7 +3,7 @@
 from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
-from edgehub.heads.mqtt.log_limit import LogLimit
+from edgehub.telemetry.log_limit import LogLimit
 
 
 async def test_lines_are_bounded_per_event_and_period():

@@ -52,6 +52,12 @@ class LogLimit:
         if extra is not None:
             log.warning(event, **fields, **extra)
 
+    def error(self, event: str, **fields: Any) -> None:
+        """Write a line of something that failed."""
+        extra = self._admit(event)
+        if extra is not None:
+            log.error(event, **fields, **extra)
+
     def _admit(self, name: str) -> dict[str, int] | None:
         now_s = self._clock.monotonic()
         event = self._events.get(name)

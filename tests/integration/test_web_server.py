@@ -1,0 +1,159 @@
+"""The server of the HTTP API on loopback: what is whole is answered, what is no HTTP refused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from edgehub.clock import SystemClock
+from edgehub.devices.tokens import Tokens
+from edgehub.web.access import Access
+from edgehub.web.gate import Gate
+from edgehub.web.server import ServerOptions, WebServer
+from tests.support.http_head import HttpClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+pytestmark = pytest.mark.integration
+
+HEAD = b"GET /a HTTP/1.1\r\nHost: localhost\r\n"
+GET = HEAD + b"\r\n"
+LINES_MAX = 20
+JUNK = [b"\x16\x03\x01\x02\x00\x01", b"\0" * 54, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+
+
+class Bench:
+    """A running server and what its handler was asked."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.asked: list[str] = []
+        self.clients: list[HttpClient] = []
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def handle(self, request: Request) -> PlainTextResponse:
+        """Answer with the target, once the test lets it."""
+        await request.body()
+        self.asked.append(str(request.url.path))
+        await self.go.wait()
+        return PlainTextResponse(str(request.url.path))
+
+    async def connect(self) -> HttpClient:
+        """Open a connection."""
+        client = HttpClient(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Bench]:
+    """Run a server with one handler for every path."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    bench = Bench(listening.getsockname()[1])
+    clock = SystemClock()
+    app = Starlette(routes=[Route("/{path:path}", bench.handle, methods=["GET"])])
+    gate = Gate(app, Access(Tokens()), clock, body_bytes_max=2**20)
+    server = WebServer(gate, ServerOptions(), clock)
+    running = asyncio.create_task(server.run([listening], None))
+    try:
+        yield bench
+    finally:
+        for client in bench.clients:
+            client.writer.transport.abort()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("junk", JUNK)
+async def test_junk_behind_requests_is_refused_after_their_answers(junk: bytes) -> None:
+    """What is whole is answered in its order, then comes a 400 and the end."""
+    async with serving() as bench:
+        bench.go.clear()
+        client = await bench.connect()
+        client.send(GET + GET.replace(b"/a", b"/b") + junk)
+        while not bench.asked:  # noqa: ASYNC110 - each turn of the loop paces it
+            await asyncio.sleep(0)
+        bench.go.set()
+        answers = [await client.answer() for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 400]
+        assert [answer.body for answer in answers[:2]] == [b"/a", b"/b"]
+        assert await client.ended() == b""
+
+
+@pytest.mark.parametrize("before", [b"", GET])
+async def test_junk_inside_a_body_is_refused(before: bytes) -> None:
+    """A request whose body is malformed is refused itself, and no handler answers it."""
+    async with serving() as bench:
+        client = await bench.connect()
+        client.send(before + HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\nzz\r\n")
+        if before:
+            assert (await client.answer()).status == 200
+        assert (await client.answer()).status == 400
+        assert await client.ended() == b""
+        assert len(bench.asked) == (1 if before else 0)
+
+
+async def test_junk_does_not_fill_the_log() -> None:
+    """A hundred clients that send it cause no line of the log each."""
+    with structlog.testing.capture_logs() as lines:
+        async with serving() as bench:
+            for _ in range(100):
+                client = await bench.connect()
+                client.send(GET + JUNK[1])
+                await client.ended()
+    assert len(lines) <= LINES_MAX
+    assert not any("exc_info" in line for line in lines)
+
+
+async def test_pipelined_requests_are_answered_in_their_order() -> None:
+    """A thousand of them in one write, with others served in between."""
+    async with serving() as bench:
+        client, other = await bench.connect(), await bench.connect()
+        client.send(b"".join(GET.replace(b"/a", b"/%d" % number) for number in range(1000)))
+        assert (await client.answer()).body == b"/0"
+        other.send(GET.replace(b"/a", b"/other"))
+        assert (await other.answer()).body == b"/other"
+        assert bench.asked.index("/other") < 500
+        for number in range(1, 1000):
+            assert (await client.answer()).body == b"/%d" % number
+
+
+async def test_a_large_body_waits_for_its_handler() -> None:
+    """A body beyond the high water mark is read to its end, and the next request served."""
+    async with serving() as bench:
+        client = await bench.connect()
+        head = HEAD + b"Content-Length: 900000\r\n\r\n"
+        client.send(head + bytes(900_000) + GET.replace(b"/a", b"/b"))
+        assert [(await client.answer()).body for _ in range(2)] == [b"/a", b"/b"]
+
+
+async def test_an_upgrade_is_answered_and_ends_the_connection() -> None:
+    """Nothing here can be upgraded; what follows is not read."""
+    async with serving() as bench:
+        client = await bench.connect()
+        client.send((HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n") * 500)
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        await client.ended()
+        assert bench.asked == ["/a"]
+
+
+async def test_parameters_are_bounded() -> None:
+    """Thousands of parameters, which would be compared with one another, are refused."""
+    async with serving() as bench:
+        client = await bench.connect()
+        client.send(GET.replace(b"/a", b"/a?" + b"a&" * 3000))
+        assert (await client.answer()).status == 400
+        assert bench.asked == []
