@@ -109,6 +109,7 @@ def build_http(settings: Settings, parts: IngressParts) -> HttpHead | None:
             host=http.host,
             port=http.port,
             anonymous=http.anonymous,
+            host_names=http.host_names,
             certificate_file=http.certificate_file,
             key_file=http.key_file,
             connections_max=http.connections_max,

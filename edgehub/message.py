@@ -31,6 +31,9 @@ DEFAULT_PRIORITY: Final = Priority(2_000_000_000)
 NEVER_MS: Final = 2**62
 """Hub time that is never reached: the expiry of a row without time to live."""
 
+PROPERTIES_MAX: Final = 1_000
+"""Application and system properties of one message; each costs time that other messages wait."""
+
 
 def module_input(module_id: str, input_name: str) -> EndpointId:
     """Name the endpoint of one input of one module."""

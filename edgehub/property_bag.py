@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from edgehub.batch import BATCH_TYPE
 from edgehub.errors import EdgeHubError
+from edgehub.message import PROPERTIES_MAX
 
 if TYPE_CHECKING:
     from edgehub.message import Message
@@ -84,13 +85,16 @@ def parse_bag(text: str) -> tuple[Properties, Properties]:
         Application properties, and system properties by the names that conditions use.
 
     Raises:
-        BagError: On an empty item or key, a second `=`, or bytes that are not UTF-8.
+        BagError: On an empty item or key, a second `=`, bytes that are not UTF-8, or more than
+            `PROPERTIES_MAX` items.
     """
     app: Properties = {}
     system: Properties = {}
     text = text.removeprefix("?")
     if not text:
         return app, system
+    if text.count("&") >= PROPERTIES_MAX:
+        raise BagError(f"more than {PROPERTIES_MAX} items")
     for item in text.split("&"):
         key, value = _item(item)
         add_item(key, value, app, system)

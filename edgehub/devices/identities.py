@@ -1,30 +1,26 @@
 """The identities in force, and the check of passwords off the event loop.
 
-Owns the list in force and the threads that hash. Invariants: a list is put in force whole; a wrong
-password costs the same time whether the id exists or not; a flood of sign-ins keeps the threads of
-one small pool busy and the loop not at all.
+Owns the list in force. Invariants: a list is put in force whole; a wrong password costs the same
+computation whether the id exists or not; a flood of sign-ins keeps the threads of one small pool
+busy and the loop not at all.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from edgehub.devices.entry_file import EntryList
 from edgehub.devices.identity_file import FORMAT, Identity
+from edgehub.devices.password_checks import PasswordChecks
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-
-_THREADS_MAX: Final = 2
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +45,7 @@ class Identities:
         self._by_id: Mapping[str, Identity] = {}
         self.version = 0
         """Changes with every list."""
-        # Half of the cores at most: hashing must not starve the thread of the event loop.
-        threads = min(_THREADS_MAX, max(1, (os.cpu_count() or 1) // 2))
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="password")
+        self._checks = PasswordChecks()
         self._decoy = PasswordHash.decoy()
         # Passwords that were right before, under a key of this process: thousands of devices that
         # come back after an outage need no hashing each. Forgotten with the entry's hash.
@@ -90,20 +84,42 @@ class Identities:
             )
         log.info("identities.loaded", path=str(path), identities=len(self._by_id))
 
-    async def verify(self, identity_id: str, password: bytes) -> Identity | None:
-        """Give the identity if it exists, is enabled and the password is right, else None."""
+    async def verify(
+        self,
+        identity_id: str,
+        password: bytes,
+        *,
+        address: str,
+        waits: Callable[[], None] = lambda: None,
+    ) -> Identity | None:
+        """Return the identity if it exists, is enabled and the password is right, else None.
+
+        Args:
+            identity_id: Who signs in.
+            password: What it has sent.
+            address: Where it is; addresses take turns.
+            waits: Called if the check cannot begin yet. A caller that is cancelled leaves the
+                queue.
+
+        Raises:
+            TooManyChecksError: Too many sign-ins of the address wait.
+        """
         password = password[: PASSWORD_BYTES_MAX + 1]
-        identity = self._by_id.get(identity_id)
         digest = hmac.digest(self._digest_key, password, "sha256")
-        if identity is not None and not identity.disabled:
-            known = self._known.get(identity_id)
-            if known is not None and hmac.compare_digest(known[1], digest):
-                return identity
+        identity = self._verified(identity_id, digest)
+        if identity is not None:
+            return identity
+        known_id = identity_id if identity_id in self._by_id else ""
+        await self._checks.turn(address, known_id, waits)
+        # Another connection of the same client may have been before it.
+        identity = self._verified(identity_id, digest)
+        if identity is not None:
+            self._checks.release()
+            return identity
+        identity = self._by_id.get(identity_id)
         expected = self._decoy if identity is None else identity.password
-        right = await asyncio.get_running_loop().run_in_executor(
-            self._pool, expected.matches, password
-        )
-        # The file may have changed meanwhile; what is in force now decides.
+        right = await self._checks.run(expected.matches, password)
+        # The file may have changed since; what is in force now decides.
         identity = self._by_id.get(identity_id)
         if not right or identity is None or identity.disabled or identity.password != expected:
             return None
@@ -112,4 +128,12 @@ class Identities:
 
     def close(self) -> None:
         """Let the threads go; checks that did not begin are cancelled."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._checks.close()
+
+    def _verified(self, identity_id: str, digest: bytes) -> Identity | None:
+        """Return an identity whose password was right before, and is the same again."""
+        identity = self._by_id.get(identity_id)
+        known = self._known.get(identity_id)
+        if identity is None or identity.disabled or known is None:
+            return None
+        return identity if hmac.compare_digest(known[1], digest) else None

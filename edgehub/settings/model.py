@@ -29,6 +29,7 @@ from edgehub.settings.values import (
     NUMBER,
     BytesOrShare,
     Host,
+    HostName,
     OptionalFile,
     OptionalPath,
     OptionalText,
@@ -237,6 +238,12 @@ class HttpSettings(Section):
         examples=[8080],
     )
     anonymous: Anonymous = True
+    host_names: tuple[HostName, ...] = Field(
+        default=(),
+        description="Names beside those of loopback under which requests without a password may "
+        "come in, as through a proxy that asks for a password itself.",
+        examples=[["gateway-7.example.org"]],
+    )
     certificate_file: ServerCertificateFile = None
     key_file: ServerKeyFile = None
     connections_max: Whole = Field(

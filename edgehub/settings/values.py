@@ -51,6 +51,7 @@ CREDENTIAL: Final = "credential:"
 """Begins the name of a file that the service manager hands over."""
 
 _CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+_HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.IGNORECASE)
 
 
 def _no_bool(value: Any) -> Any:
@@ -92,6 +93,13 @@ def _credential(value: Any) -> Any:
     return str(Path(folder) / name) if folder else value
 
 
+def _host_name(name: str) -> str:
+    if _HOST_NAME.fullmatch(name) is None:
+        msg = f"{name!r} is no host name; write it without scheme, port and path"
+        raise ValueError(msg)
+    return name.lower()
+
+
 NUMBER: Final = BeforeValidator(_no_bool)
 """For types of numbers that have bounds of their own: after these, else JSON Schema misses them."""
 Whole = Annotated[int, NUMBER]
@@ -110,6 +118,8 @@ PathName = Annotated[Path, BeforeValidator(_not_empty)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_not_empty)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_credential), BeforeValidator(_not_empty)]
 """A file to be read: a path, or `credential:<name>` for one of $CREDENTIALS_DIRECTORY."""
+
+HostName = Annotated[str, AfterValidator(_host_name)]
 
 
 class Section(BaseModel):

@@ -5,25 +5,10 @@ Owns that section of the model; calls nothing of the hub.
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Final
-
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
-from edgehub.settings.values import Host, OptionalFile, Real, Section, Whole
-
-_HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.IGNORECASE)
-
-
-def _host_name(name: str) -> str:
-    if _HOST_NAME.fullmatch(name) is None:
-        msg = f"{name!r} is no host name; write it without scheme, port and path"
-        raise ValueError(msg)
-    return name.lower()
-
-
-HostName = Annotated[str, AfterValidator(_host_name)]
+from edgehub.settings.values import Host, HostName, OptionalFile, Real, Section, Whole
 
 
 class WebSettings(Section):

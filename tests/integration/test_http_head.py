@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+HOST = b"Host: localhost\r\n"
+
 
 async def test_204_comes_after_the_commit() -> None:
     """Nothing is answered before the store has settled; then the connection goes on."""
@@ -231,8 +233,9 @@ async def test_an_oversize_body_is_refused_before_it_has_come() -> None:
     """Announced or chunked: the answer comes early, then the connection ends without a reset."""
     async with running(message_bytes_max=1000) as bench:
         for body in (
-            b"POST %s HTTP/1.1\r\nContent-Length: 9000000\r\n\r\n" % EVENTS.encode(),
-            b"POST %s HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" % EVENTS.encode()
+            b"POST %s HTTP/1.1\r\n%sContent-Length: 9000000\r\n\r\n" % (EVENTS.encode(), HOST),
+            b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n7d0\r\n"
+            % (EVENTS.encode(), HOST)
             + b"x" * 2000,
         ):
             client = await bench.connect()
@@ -255,7 +258,7 @@ async def test_chunked_bodies_and_expect() -> None:
     """A chunked message, and a client that waits for 100 before it sends its body."""
     async with running() as bench:
         client = await bench.connect()
-        head = f"POST {EVENTS} HTTP/1.1\r\n".encode()
+        head = f"POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\n".encode()
         client.send(head + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
         assert (await client.answer()).status == 204
         client.send(head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
@@ -263,7 +266,9 @@ async def test_chunked_bodies_and_expect() -> None:
         client.send(b"hi")
         assert (await client.answer()).status == 204
         assert [message.body for message in bench.router.messages] == [b"abcde", b"hi"]
-        client.send(b"POST /no HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        client.send(
+            b"POST /no HTTP/1.1\r\n%sExpect: 100-continue\r\nContent-Length: 2\r\n\r\n" % HOST
+        )
         assert (await client.answer()).status == 404
         assert await client.ended() == b""
 
@@ -343,7 +348,7 @@ async def test_slow_clients_are_ended() -> None:
     async with running(clock=clock) as bench:
         idle, drip, stuck, done = [await bench.connect() for _ in range(4)]
         drip.send(b"POST / HT")
-        stuck.send(f"POST {EVENTS} HTTP/1.1\r\nContent-Length: 100\r\n\r\nab".encode())
+        stuck.send(request(bytes(100))[:-98])
         assert (await done.post()).status == 204
         await bench.until(lambda: bench.head.statistics().waiting_bytes == 2)
         await clock.advance(9)
@@ -365,7 +370,7 @@ async def test_a_slow_body_is_not_a_stuck_one() -> None:
     clock = ManualClock()
     async with running(clock=clock) as bench:
         client = await bench.connect()
-        client.send(f"POST {EVENTS} HTTP/1.1\r\nContent-Length: 200000\r\n\r\n".encode())
+        client.send(request(bytes(200_000))[:-200_000])
         for turn in range(20):
             client.send(b"x" * 10_000)
             await bench.until(

@@ -352,3 +352,39 @@ async def test_marks_of_hubs_count_from_hubs_only(identities_file: Path) -> None
         await child.close()
         await plain.close()
         five.raw.cut()
+
+
+async def test_a_large_batch_leaves_others_their_turn(identities_file: Path) -> None:
+    """Its messages are handed in some at a time, and what is behind it comes behind them all."""
+    count = 4000
+    many = _payload(*(_record(number) for number in range(count)))
+    async with running(identities_file=identities_file) as bench:
+        child, other = await _child(bench.port), await RawClient.signed_in(bench.port, "other")
+        last = wire.publish("devices/child/messages/events/", b"last", qos=1, packet_id=2)
+        child.send(wire.publish(TOPIC, many, qos=1) + last)
+        await bench.router.received(1)
+        other.send(wire.publish("devices/other/messages/events/", b"x", qos=1))
+        assert await other.read_pubacks(1) == [1]
+        assert await child.read_pubacks(2) == [1, 2]
+        bodies = [message.body for message in bench.router.messages]
+        await child.close()
+        await other.close()
+    assert bodies.index(b"x") < count
+    bodies.remove(b"x")
+    assert bodies == [*(b"body %d" % number for number in range(count)), b"last"]
+
+
+async def test_a_child_that_goes_amid_a_batch_leaves_nothing_counted(
+    identities_file: Path,
+) -> None:
+    """What was not handed in comes again with the whole batch, which was not acknowledged."""
+    many = _payload(*(_record(number) for number in range(4000)))
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, many, qos=1) * 20)
+        await bench.router.received(1)
+        again = await _child(bench.port)
+        await again.pong()
+        assert bench.listener.statistics().unacknowledged_bytes == 0
+        child.cut()
+        await again.close()

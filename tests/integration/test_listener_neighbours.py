@@ -192,3 +192,26 @@ def test_what_was_read_counts_though_its_client_is_gone():
             await other.close()
 
     uvloop.run(scenario())
+
+
+async def test_what_comes_with_the_connect_is_served_in_turns():
+    """A hundred thousand packets right behind a CONNECT hold up no other client."""
+    flood = 100_000
+    async with running() as bench:
+        other = await RawClient.signed_in(bench.port, "other")
+        hasty = await RawClient.open(bench.port)
+        hasty.send(wire.connect("hasty") + wire.PINGREQ * flood)
+        answered = asyncio.create_task(_read_all(hasty, 1 + flood))
+        while bench.listener.statistics().clients < 2:  # noqa: ASYNC110 - each turn paces it
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await other.pong()
+        assert not answered.done()
+        await answered
+        hasty.cut()
+        await other.close()
+
+
+async def _read_all(client: RawClient, count: int) -> None:
+    for _ in range(count):
+        await client.read()

@@ -108,7 +108,7 @@ def request(
     body: bytes = b"x", *, path: str = EVENTS, method: str = "POST", **headers: str
 ) -> bytes:
     """Build a request; `_` in names of headers stands for `-`."""
-    fields = {"Host": "hub", "Content-Length": str(len(body))}
+    fields = {"Host": "localhost", "Content-Length": str(len(body))}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode() + body

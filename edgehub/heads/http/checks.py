@@ -6,6 +6,7 @@ counted first, so that the bound on memory holds whatever clients send.
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 PASSED_OVER_MAX: Final = 65_536
 """A refused body up to this size is read, so that the connection can go on."""
 
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
+_HOST: Final = re.compile(
+    r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~%!$&'()*+,;=-]{0,255})(?::[0-9]{0,5})?"
+)
 _ALLOW: Final = (("Allow", "POST"),)
 
 
@@ -56,7 +61,7 @@ def messages_of(services: Services, request: Request) -> list[Message]:
         RequestError: If anything in it is wrong.
     """
     assert request.target is not None
-    body = b"".join(request.chunks)
+    body = bytes(request.body)
     services.release(request)
     now_ms = services.clock.wall_ms()
     if request.is_batch:
@@ -65,6 +70,7 @@ def messages_of(services: Services, request: Request) -> list[Message]:
 
 
 def _read_head(services: Services, request: Request) -> None:
+    _check_protocol(request)
     request.target = parse_target(request.url)
     if request.method != b"POST":
         detail = "messages are sent by POST"
@@ -73,6 +79,19 @@ def _read_head(services: Services, request: Request) -> None:
     limit = _body_bytes_max(services, request)
     if request.length is not None and request.length > limit:
         raise _body_too_large(limit)
+
+
+def _check_protocol(request: Request) -> None:
+    if request.version not in _VERSIONS:
+        detail = f"HTTP/{request.version} is not spoken here; use HTTP/1.1"
+        raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, detail)
+    if request.encoding not in {b"", b"chunked"}:
+        detail = "of the transfer encodings only chunked is known"
+        raise RequestError(HTTPStatus.NOT_IMPLEMENTED, detail)
+    if len(request.hosts) > 1 or not (request.hosts or request.is_old):
+        raise RequestError(HTTPStatus.BAD_REQUEST, "a request has one header Host")
+    if request.hosts and _HOST.fullmatch(request.hosts[0]) is None:
+        raise RequestError(HTTPStatus.BAD_REQUEST, "the header Host is no <host>[:<port>]")
 
 
 def _body_bytes_max(services: Services, request: Request) -> int:

@@ -32,6 +32,12 @@ _REFUSED_AS: Final = {
 }
 """What the journal calls refusals of messages; others are no messages, or may come again."""
 
+TURN_S: Final = 0.002
+"""A client's pipelined requests are served for so long before others have their turn."""
+
+PIECE_BYTES: Final = 2_048
+"""Bytes that are parsed at once; they hold a hundred requests at most."""
+
 _TOLD_BYTES_MAX: Final = 1 << 32
 """Sums in the journal must not run over, whatever a client announces."""
 
@@ -52,20 +58,25 @@ class Connection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
+        "_at",
         "_client",
         "_continued",
         "_current",
         "_due",
         "_ends",
         "_held",
+        "_host",
         "_parser",
         "_paused",
         "_peer",
         "_phase",
         "_saw_end",
         "_services",
+        "_signing_in",
         "_submission",
         "_transport",
+        "_waits_for_check",
+        "_yields",
     )
 
     def __init__(self, services: Services) -> None:
@@ -80,7 +91,13 @@ class Connection(asyncio.Protocol):
         self._client: Client | None = None
         self._current: Request | None = None
         self._submission: Submission | None = None
-        self._held: list[bytes] = []
+        self._host = ""
+        self._signing_in: asyncio.Task[None] | None = None
+        self._waits_for_check = False
+        # What came and was not parsed yet, from `_at` on.
+        self._held = b""
+        self._at = 0
+        self._yields = False
         self._paused = False
         self._saw_end = False
         self._ends = False
@@ -95,7 +112,8 @@ class Connection(asyncio.Protocol):
         services = self._services
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        if isinstance(peer, tuple):
+            self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
         services.connections.add(self)
         services.counters.accepted_total += 1
         if len(services.connections) > services.options.connections_max:
@@ -104,6 +122,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone; what was handed in is still counted to its end."""
         del exc
+        if self._signing_in is not None:
+            self._signing_in.cancel()
         self._services.connections.discard(self)
         self._transport = None
         self._submission = None
@@ -116,17 +136,17 @@ class Connection(asyncio.Protocol):
         """Take what the client sends."""
         if self._ends:
             return
-        if self._phase in {Phase.COMMIT, Phase.WRITING}:
-            # Of TLS, where a pause takes effect a little later.
-            self._held.append(data)
-            return
-        self._feed(data)
+        self._held = self._held[self._at :] + data
+        self._at = 0
+        if not self._yields:
+            self._read()
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close; TLS closes by itself."""
         self._saw_end = True
         transport = self._transport
-        if self._ends or (self._current is None and not self._parser.ready):
+        if self._ends or self._waits_for_check or not self._has_work:
+            # One that waits for its turn among others is taken for one that has gone.
             return False
         return transport is not None and transport.can_write_eof()
 
@@ -171,8 +191,7 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Close if nothing is under way; what is read from now on is refused."""
-        waits = self._current is None and not self._parser.ready
-        if waits and self._parser.reading is None:
+        if not self._has_work and self._parser.reading is None:
             self._end(unread=False)
 
     def close(self) -> None:
@@ -181,6 +200,37 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     # Reading.
+
+    @property
+    def _has_held(self) -> bool:
+        return self._at < len(self._held)
+
+    @property
+    def _has_work(self) -> bool:
+        return self._current is not None or bool(self._parser.ready) or self._has_held
+
+    def _read(self) -> None:
+        """Parse what has come, as far as one request at a time allows; others have their turns."""
+        clock = self._services.clock
+        until = clock.monotonic() + TURN_S
+        while self._has_held and self._may_serve():
+            if self._yields:
+                self._pause()
+                asyncio.get_running_loop().call_soon(self._next_turn)
+                return
+            piece = self._held[self._at : self._at + PIECE_BYTES]
+            self._at += len(piece)
+            self._feed(piece)
+            self._yields = clock.monotonic() >= until
+        self._yields = False
+        if self._has_held:
+            self._pause()
+        else:
+            self._held, self._at = b"", 0
+
+    def _next_turn(self) -> None:
+        self._yields = False
+        self._go_on()
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -208,7 +258,7 @@ class Connection(asyncio.Protocol):
         options = self._services.options
         if reading is None:
             self._wait(Phase.IDLE, options.idle_timeout_s)
-            if self._saw_end:
+            if self._saw_end and not self._has_held:
                 self._end(unread=False)
         elif reading.problem is not None and (reading.refuse_now or reading.expects_continue):
             self._refuse(reading, reading.problem)
@@ -242,7 +292,11 @@ class Connection(asyncio.Protocol):
         try:
             if authorization is None:
                 check_anonymous(
-                    request.target.sender, services.identities, anonymous=services.anonymous
+                    request,
+                    request.target.sender,
+                    services.identities,
+                    anonymous=services.anonymous,
+                    host_names=services.options.host_names,
                 )
                 self._take(request, None)
                 return
@@ -255,20 +309,36 @@ class Connection(asyncio.Protocol):
             return
         self._begin(request)
         self._pause()
-        services.spawn(self._sign_in(request, authorization), f"http[{self._peer}]")
+        self._signing_in = services.spawn(
+            self._sign_in(request, authorization), f"http[{self._peer}]"
+        )
 
     async def _sign_in(self, request: Request, authorization: bytes) -> None:
         assert request.target is not None
         try:
-            client = await sign_in(authorization, request.target.sender, self._services.identities)
+            client = await sign_in(
+                authorization,
+                request.target.sender,
+                self._services.identities,
+                address=self._host,
+                waits=self._wait_for_check,
+            )
+            self._waits_for_check = False
             if self._current is request:
                 self._client = client
                 self._take(request, client)
         except RequestError as problem:
             if self._current is request:
                 self._refuse(request, problem)
+        self._signing_in = None
+        self._waits_for_check = False
         if self._current is None:
             self._go_on()
+
+    def _wait_for_check(self) -> None:
+        # Read on, to see whether the client is still there when its turn comes.
+        self._waits_for_check = True
+        self._resume()
 
     def _take(self, request: Request, client: Client | None) -> None:
         services = self._services
@@ -316,6 +386,13 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         self._submission = None
+        if self._signing_in is not None:
+            self._signing_in.cancel()
+            self._signing_in = None
+            self._waits_for_check = False
+            self._refuse(request, unavailable("too many sign-ins wait", BUSY_RETRY_S))
+            self._go_on()
+            return
         seconds = self._services.options.commit_timeout_s
         self._refuse(
             request,
@@ -379,13 +456,9 @@ class Connection(asyncio.Protocol):
         if self._phase is Phase.WRITING:
             self._wait(Phase.IDLE, self._services.options.idle_timeout_s)
         self._advance()
-        while self._held and self._may_serve():
-            held, self._held = self._held, []
-            self._feed(b"".join(held))
-        if self._paused and self._may_serve():
-            self._paused = False
-            assert self._transport is not None
-            self._transport.resume_reading()
+        self._read()
+        if self._may_serve() and not self._yields:
+            self._resume()
 
     # The transport.
 
@@ -402,11 +475,16 @@ class Connection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
 
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
     def _end(self, *, unread: bool) -> None:
         # A close with bytes unread resets the connection, and the client may never see why: let it
         # finish for a moment.
         self._ends = True
-        self._held.clear()
+        self._held, self._at = b"", 0
         transport = self._transport
         if transport is None:
             return
@@ -417,6 +495,4 @@ class Connection(asyncio.Protocol):
         self._wait(Phase.ENDING, self._services.options.linger_s)
         if transport.can_write_eof():
             transport.write_eof()
-        if self._paused:
-            self._paused = False
-            transport.resume_reading()
+        self._resume()

@@ -21,7 +21,7 @@ import orjson
 
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.heads.http.problem import RequestError, shown
-from edgehub.message import Message, message_source
+from edgehub.message import PROPERTIES_MAX, Message, message_source
 from edgehub.property_bag import is_reserved
 
 if TYPE_CHECKING:
@@ -208,15 +208,18 @@ def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> 
 def _entry(target: Target, entry: Any, limits: Limits, now_ms: int) -> Message:
     if not isinstance(entry, dict):
         raise RequestError(HTTPStatus.BAD_REQUEST, "not an object")
-    unknown = entry.keys() - _ENTRY_KEYS
-    if unknown:
-        raise RequestError(HTTPStatus.BAD_REQUEST, _unknown(min(unknown), _ENTRY_KEYS))
+    unknown = next((name for name in entry if name not in _ENTRY_KEYS), None)
+    if unknown is not None:
+        raise RequestError(HTTPStatus.BAD_REQUEST, _unknown(unknown, _ENTRY_KEYS))
     properties: Properties = {}
     system: Properties = {}
     given = entry.get("properties")
     if given is not None:
         if not isinstance(given, dict):
             raise RequestError(HTTPStatus.BAD_REQUEST, "properties: not an object")
+        if len(given) > PROPERTIES_MAX:
+            reason = f"properties: more than {PROPERTIES_MAX}"
+            raise RequestError(HTTPStatus.BAD_REQUEST, reason)
         for name, value in given.items():
             if not (value is None or isinstance(value, str)):
                 reason = f"properties: {shown(name)} is neither a text nor null"

@@ -17,6 +17,7 @@ class HttpOptions:
         host: Address or name to bind; all addresses of a name are bound.
         port: 0 = any free port.
         anonymous: Let clients in without a password; holds on loopback addresses only.
+        host_names: Names beside those of loopback under which requests without a password come.
         certificate_file: Certificate chain for HTTPS, None = plain HTTP.
         key_file: Its key.
         connections_max: Open connections.
@@ -38,6 +39,7 @@ class HttpOptions:
     host: str = "127.0.0.1"
     port: int = 8080
     anonymous: bool = True
+    host_names: tuple[str, ...] = ()
     certificate_file: Path | None = None
     key_file: Path | None = None
     connections_max: int = 1000

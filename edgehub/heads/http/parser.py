@@ -32,34 +32,44 @@ class Request:
 
     Attributes:
         authorization: Value of its header, None = none.
+        body: What is kept of the body.
         body_began: Monotonic seconds at which its headers were whole.
         body_bytes: Bytes of the body so far, kept or passed over.
+        encoding: Transfer encoding in small letters, empty = none.
+        fetch_site: Of its headers, empty = none.
+        hosts: Of its headers.
         length: Announced bytes of the body, None = chunked.
-        size: Bytes of the body that are kept.
+        size: Bytes of the body that are counted as kept.
         is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
+        origin: Of its headers, None = none.
         problem: Why it is refused; its body is passed over.
         refuse_now: Whether to answer before the body has come.
     """
 
     __slots__ = (
         "authorization",
+        "body",
         "body_began",
         "body_bytes",
-        "chunks",
+        "encoding",
         "expects_continue",
+        "fetch_site",
         "has_head",
         "head_bytes",
         "headers",
+        "hosts",
         "is_batch",
         "is_old",
         "keep_alive",
         "length",
         "method",
+        "origin",
         "problem",
         "refuse_now",
         "size",
         "target",
         "url",
+        "version",
     )
 
     def __init__(self) -> None:
@@ -72,12 +82,17 @@ class Request:
         self.body_began = 0.0
         self.body_bytes = 0
         self.length: int | None = 0
+        self.encoding = b""
+        self.hosts: list[str] = []
+        self.origin: str | None = None
+        self.fetch_site = ""
+        self.version = ""
         self.expects_continue = False
         self.keep_alive = False
         self.is_old = False
         self.is_batch = False
         self.target: Target | None = None
-        self.chunks: list[bytes] = []
+        self.body = bytearray()
         self.size = 0
         self.problem: RequestError | None = None
         self.refuse_now = False
@@ -86,7 +101,7 @@ class Request:
         """Note why it is refused; the first reason holds."""
         if self.problem is None:
             self.problem = problem
-            self.chunks.clear()
+            self.body.clear()
 
     def read_headers(self) -> None:
         """Take note of the headers that decide how the request is read."""
@@ -96,6 +111,13 @@ class Request:
                 self.length = int(value)
             elif name == b"transfer-encoding":
                 self.length = None
+                self.encoding = value.strip().lower()
+            elif name == b"host":
+                self.hosts.append(value.decode("latin-1").strip())
+            elif name == b"origin":
+                self.origin = value.decode("latin-1").strip()
+            elif name == b"sec-fetch-site":
+                self.fetch_site = value.decode("latin-1").strip()
             elif name == b"authorization":
                 self.authorization = value
             elif name == b"expect":
@@ -151,10 +173,22 @@ class RequestParser:
             RequestError: They are not HTTP/1, or headers do not end; the connection cannot go on.
         """
         self._moved = False
+        waiting = deque((data,))
+        while waiting:
+            rest = self._feed(waiting.popleft())
+            if rest is not None:
+                waiting.extendleft((rest, self._without_upgrade()))
+        # A header, trailer or chunk line that never ends is buffered where no callback tells.
+        self._quiet_bytes = 0 if self._moved else self._quiet_bytes + len(data)
+        if self._quiet_bytes > self._header_bytes_max:
+            raise self._headers_too_large()
+
+    def _feed(self, data: bytes) -> bytes | None:
+        """Parse; returns what is behind a request with an upgrade, None = there was none."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._go_on_without_upgrade(data[upgrade.args[0] :])
+            return data[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             # Only the bound on headers raises inside a callback.
             if not isinstance(error.__context__, RequestError):
@@ -163,10 +197,7 @@ class RequestParser:
         except httptools.HttpParserError as error:
             detail = f"not a request of HTTP/1.1: {error}"
             raise RequestError(HTTPStatus.BAD_REQUEST, detail) from None
-        # A header, trailer or chunk line that never ends is buffered where no callback tells.
-        self._quiet_bytes = 0 if self._moved else self._quiet_bytes + len(data)
-        if self._quiet_bytes > self._header_bytes_max:
-            raise self._headers_too_large()
+        return None
 
     # Called by httptools.
 
@@ -198,7 +229,8 @@ class RequestParser:
             self._upgrading = True
             return
         request.keep_alive = parser.should_keep_alive()
-        request.is_old = parser.get_http_version() == "1.0"
+        request.version = parser.get_http_version()
+        request.is_old = request.version == "1.0"
         request.has_head = True
         request.read_headers()
         self._on_head(request)
@@ -211,7 +243,7 @@ class RequestParser:
         if request.problem is None:
             self._on_piece(request, len(piece))
         if request.problem is None:
-            request.chunks.append(piece)
+            request.body += piece
             request.size += len(piece)
 
     def on_message_complete(self) -> None:
@@ -236,7 +268,8 @@ class RequestParser:
             f"request line and headers have at most {self._header_bytes_max} bytes",
         )
 
-    def _go_on_without_upgrade(self, rest: bytes) -> None:
+    def _without_upgrade(self) -> bytes:
+        """Write the head of the request in hand again, as if it had asked for no upgrade."""
         # llhttp stops at an upgrade and reads no body. Clients that offer HTTP/2 with each POST
         # (Java's, for one) expect a server without it to answer as if they had not asked.
         request = self._request()
@@ -247,6 +280,4 @@ class RequestParser:
         kept = [header for header in request.headers if header[0].lower() not in _UPGRADE_HEADERS]
         lines = [request.method + b" " + request.url + b" HTTP/1.1"]
         lines += [name + b": " + value for name, value in kept]
-        self.feed(b"\r\n".join(lines) + b"\r\n\r\n")
-        if rest:
-            self.feed(rest)
+        return b"\r\n".join(lines) + b"\r\n\r\n"

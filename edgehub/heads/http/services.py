@@ -93,7 +93,7 @@ class Services:
         """Let go of what is held of a body; harmless when that was done."""
         self.reading_bytes -= request.size
         request.size = 0
-        request.chunks.clear()
+        request.body.clear()
 
     def no_content(self, connection: bytes) -> bytes:
         """Give a 204; `connection` is one of the constants above."""

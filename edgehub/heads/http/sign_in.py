@@ -14,16 +14,21 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.http.problem import RequestError, shown
+from edgehub.devices.local_origin import Foreign, foreign
+from edgehub.devices.password_checks import TooManyChecksError
+from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, shown
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable, Collection
 
     from edgehub.devices.identities import Identities
     from edgehub.devices.identity_file import Identity
+    from edgehub.heads.http.parser import Request
 
 # Two ids of 128 characters and the slash between them.
 _SENDER_BYTES_MAX: Final = 257
+_RETRY_AFTER: Final = (("Retry-After", str(BUSY_RETRY_S)),)
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8"'),)
 
 
@@ -69,24 +74,57 @@ class Client:
             )
 
 
-def check_anonymous(sender: str, identities: Identities, *, anonymous: bool) -> None:
+def check_anonymous(
+    request: Request,
+    sender: str,
+    identities: Identities,
+    *,
+    anonymous: bool,
+    host_names: Collection[str],
+) -> None:
     """Check that a sender may send without a password.
 
     Raises:
-        RequestError: 401 if it may not.
+        RequestError: 401 if it may not, 403 or 421 if the request is one of another site's page.
     """
     if not anonymous or identities.get(sender) is not None:
         raise unauthorized("a password is needed")
+    if not request.hosts:
+        # Clients of HTTP/1.0 need not name the host, and no browser is one of them.
+        return
+    why = foreign(request.hosts[0], request.origin, request.fetch_site, host_names)
+    if why is Foreign.HOST:
+        hint = "use localhost or 127.0.0.1, or name it in http.host_names"
+        raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, f"{why}; {hint}")
+    if why is Foreign.ORIGIN:
+        raise RequestError(HTTPStatus.FORBIDDEN, why.value)
 
 
-async def sign_in(authorization: bytes, sender: str, identities: Identities) -> Client:
+async def sign_in(
+    authorization: bytes,
+    sender: str,
+    identities: Identities,
+    *,
+    address: str,
+    waits: Callable[[], None],
+) -> Client:
     """Check the password of a request.
 
+    Args:
+        authorization: Value of the header.
+        sender: Whom the path of the request names.
+        identities: Who may sign in.
+        address: Where the client is.
+        waits: Called if the password cannot be checked at once.
+
     Raises:
-        RequestError: 401 if it is wrong.
+        RequestError: 401 if it is wrong, 429 if too many of the address wait.
     """
     identity_id, password = parse_basic(authorization, sender, identities)
-    identity = await identities.verify(identity_id, password)
+    try:
+        identity = await identities.verify(identity_id, password, address=address, waits=waits)
+    except TooManyChecksError as error:
+        raise RequestError(HTTPStatus.TOO_MANY_REQUESTS, str(error), headers=_RETRY_AFTER) from None
     if identity is None:
         raise unauthorized("unknown identity or wrong password")
     return Client(authorization, identity, identity.scope())

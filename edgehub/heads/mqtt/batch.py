@@ -16,7 +16,7 @@ from edgehub.batch import UNPACKED_BYTES_MAX, read_batch
 from edgehub.devices.ids import is_device_id
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.topics import bytes_of
-from edgehub.message import Message, Refusal, message_source
+from edgehub.message import PROPERTIES_MAX, Message, Refusal, message_source
 from edgehub.property_bag import WIRE_NAMES, add_item
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # JSON escapes, and base64 takes a third more.
 _RECORD_PER_MESSAGE: Final = 6
+SUBMITTED_AT_ONCE: Final = 128
+"""Messages of a batch that are handed in before others have their turn."""
+
 _SETTLED_LAST: Final = (
     Refusal.CLOSED,
     Refusal.LIMIT,
@@ -51,27 +54,50 @@ class Batch:
         refusals: Why those were not taken that were not; complete once it is settled.
     """
 
-    __slots__ = ("_left", "_messages", "_settle", "_token", "refusals", "size")
+    __slots__ = ("_left", "_messages", "_next", "_settle", "_submit", "_token", "refusals", "size")
 
     def __init__(self, messages: Sequence[Message]) -> None:
         assert messages
         self._messages = messages
         self._left = len(messages)
+        self._next = 0
         self._token = 0
+        self._submit: Submit | None = None
         self._settle: Settle | None = None
         self.size = sum([len(message.body) + MESSAGE_OVERHEAD_BYTES for message in messages])
         self.refusals: list[Refusal] = []
 
     def submit(self, submit: Submit, settle: Settle, token: int) -> None:
-        """Hand the messages in, in their order; `settle` hears of the whole, as of a message."""
+        """Begin to hand the messages in; `settle` is called for the whole, as for a message."""
         self._token = token
-        self._settle = settle
-        for place, message in enumerate(self._messages):
-            submit(message, self._one, place)
+        self._submit, self._settle = submit, settle
+        self.go_on()
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether all messages are handed in."""
+        return self._next == len(self._messages)
+
+    def go_on(self) -> None:
+        """Hand in the next messages, in their order; the caller gives others their turn between."""
+        assert self._submit is not None
+        begin = self._next
+        self._next = min(begin + SUBMITTED_AT_ONCE, len(self._messages))
+        for place in range(begin, self._next):
+            self._submit(self._messages[place], self._one, place)
+
+    def abandon(self) -> None:
+        """Hand in no more: the connection is gone, and the batch is not acknowledged."""
+        rest = len(self._messages) - self._next
+        self._next = len(self._messages)
+        self._count(rest, Refusal.CLOSED)
 
     def _one(self, token: int, refusal: Refusal | None) -> None:
         del token
-        self._left -= 1
+        self._count(1, refusal)
+
+    def _count(self, settled: int, refusal: Refusal | None) -> None:
+        self._left -= settled
         if refusal is not None:
             self.refusals.append(refusal)
         if not self._left:
@@ -133,6 +159,8 @@ def _properties(record: dict[str, Any], key: str) -> Properties:
         value is None or isinstance(value, str) for value in found.values()
     ):
         raise RecordError(f"{key} is no object of texts")
+    if len(found) > PROPERTIES_MAX:
+        raise RecordError(f"{key}: more than {PROPERTIES_MAX}")
     return found
 
 

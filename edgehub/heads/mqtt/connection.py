@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         "_held",
         "_held_error",
         "_ingress",
+        "_is_lost",
         "_keep_alive",
         "_limit_timer",
         "_services",
@@ -102,6 +103,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive: KeepAlive | None = None
         self._ingress: Ingress | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_lost = False
         self._timer: TimerHandle | None = None
         self._limit_timer: TimerHandle | None = None
         self._held: list[Packet] = []
@@ -142,10 +144,13 @@ class Connection(asyncio.Protocol):
         if self._keep_alive is not None:
             self._keep_alive.heard_s = self._context.clock.monotonic()
         is_open = self._state is State.OPEN
-        if is_open and (len(data) > READ_BYTES_MIN or self._turn.has_rest):
+        if is_open and (len(data) > READ_BYTES_MIN or self._turn.has_rest or self._has_held):
             self._turn.add(data)
             if not self._turn.is_waiting:
                 self._take_slice()
+            return
+        if not is_open:
+            self._take_early(data)
             return
         packets: list[Packet] = []
         error = None
@@ -153,10 +158,7 @@ class Connection(asyncio.Protocol):
             self._decoder.feed(data, packets)
         except ProtocolError as broken:
             error = broken
-        if is_open:
-            self._take(packets, error)
-        elif self._state is not State.CLOSED:
-            self._take_early(packets, error)
+        self._take(packets, error)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take nothing more from it that wants an answer."""
@@ -168,14 +170,13 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is gone; what came in before counts, in its turns."""
         del exc
-        while self._turn.has_rest and self._state is State.OPEN:
-            # What came in before the end counts.
-            self._take_slice()
-        self._leave(CloseReason.LOST)
+        self._is_lost = True
         self._wire.lost()
-        self._services.connections.discard(self)
+        if not (self._state is State.OPEN and self._turn.is_waiting):
+            self._leave(CloseReason.LOST)
+            self._services.connections.discard(self)
 
     # What the listener and the other parts of the connection call.
 
@@ -301,9 +302,12 @@ class Connection(asyncio.Protocol):
             assert self._keep_alive is not None
             # Its pings may be among what waits.
             self._keep_alive.heard_s = self._context.clock.monotonic()
-            self._take_slice()
-            if not self._turn.is_waiting:
-                self._resume(TURN)
+            self._take_next()
+            if self._turn.is_waiting:
+                return
+            self._resume(TURN)
+            if self._is_lost:
+                self._leave(CloseReason.LOST)
 
     def drain(self) -> None:
         """Take no more messages; PUBACKs of deliveries in flight are still read."""
@@ -330,18 +334,29 @@ class Connection(asyncio.Protocol):
 
     # Signing in.
 
-    def _take_early(self, packets: list[Packet], error: ProtocolError | None) -> None:
+    def _take_early(self, data: bytes) -> None:
         # A client may send on before its CONNACK; that waits until it is signed in.
-        if self._state is State.NEW and packets:
+        if self._state is State.CLOSED:
+            return
+        self._turn.add(data)
+        if self._state is State.SIGNING_IN:
+            self._wire.pause(SIGNING_IN)
+            return
+        packets: list[Packet] = []
+        error = None
+        try:
+            self._turn.decode(self._decoder, packets)
+        except ProtocolError as broken:
+            error = broken
+        if packets:
             connect = packets.pop(0)
             assert isinstance(connect, Connect)
             self._state = State.SIGNING_IN
             self._services.silent.pop(self, None)
             self._wire.pause(SIGNING_IN)
+            self._held, self._held_error = packets, error
             self._task = self._services.spawn(self._sign_in(connect), "mqtt[sign-in]")
-        self._held += packets
-        self._held_error = self._held_error or error
-        if error is not None and self._state is State.NEW:
+        elif error is not None:
             if isinstance(error, UnsupportedLevelError):
                 self._context.counters.count_refused_connect(ConnectCode.PROTOCOL_LEVEL)
             self.write(answer_to_error(error))
@@ -356,7 +371,10 @@ class Connection(asyncio.Protocol):
                 services.identities,
                 anonymous=services.anonymous,
                 hub_id=services.space.hub_id,
+                address=self._wire.host,
                 certified=self._wire.certified,
+                # Read on, to see whether the client is still there when its turn comes.
+                waits=lambda: self._resume(SIGNING_IN),
             )
             if self._state is State.SIGNING_IN:
                 self._admit(connect, client)
@@ -387,24 +405,30 @@ class Connection(asyncio.Protocol):
         self.write(answer)
         admission.begin()
         self._resume(SIGNING_IN)
-        held, self._held = self._held, []
-        self._take(held, self._held_error)
+        self._take_held()
 
     # Signed in.
 
-    def _take(self, packets: list[Packet], error: ProtocolError | None) -> None:
+    def _take(self, packets: list[Packet], error: ProtocolError | None) -> None:  # noqa: C901 - see below
+        # One loop without calls for a PUBLISH: it runs once per message.
         ingress = self._ingress
         assert ingress is not None
         flush_due = self._flush_due
         # Nothing that is settled at once asks for a flush of its own.
         self._flush_due = True
-        for packet in packets:
+        for at, packet in enumerate(packets, 1):
             if isinstance(packet, Publish):
                 if packet.qos > 1:
                     ingress.refuse(packet, CloseReason.QOS_2)
                     self.close(CloseReason.QOS_2, "PUBLISH with quality of service 2")
                 else:
                     ingress.publish(packet)
+                    if ingress.unfinished is not None:
+                        # The rest of a batch, and what is behind it, wait for the next turn.
+                        self._held, self._held_error = packets[at:], error
+                        error = None
+                        self._turn.charge(self.heard_s)
+                        break
             elif isinstance(packet, Puback):
                 assert self._admission is not None
                 self._admission.deliveries.acknowledge(packet.packet_id, packet.code)
@@ -426,6 +450,28 @@ class Connection(asyncio.Protocol):
         assert self._admission is not None
         if self._admission.subscriber.must_pause:
             self._wire.pause(STORING)
+
+    @property
+    def _has_held(self) -> bool:
+        return bool(self._held) or (
+            self._ingress is not None and self._ingress.unfinished is not None
+        )
+
+    def _take_next(self) -> None:
+        ingress = self._ingress
+        assert ingress is not None
+        ingress.go_on()
+        if ingress.unfinished is not None:
+            self._turn.charge(self.heard_s)
+            self._end_turn(ingress)
+        elif self._held or self._held_error is not None:
+            self._take_held()
+        else:
+            self._take_slice()
+
+    def _take_held(self) -> None:
+        (held, error), self._held, self._held_error = (self._held, self._held_error), [], None
+        self._take(held, error)
 
     def _take_slice(self) -> None:
         packets: list[Packet] = []
@@ -491,6 +537,8 @@ class Connection(asyncio.Protocol):
             return
         self._state = State.CLOSED
         self._services.silent.pop(self, None)
+        if self._is_lost:
+            self._services.connections.discard(self)
         context = self._context
         context.counters.closed[reason] += 1
         for timer in (self._timer, self._limit_timer):

@@ -118,6 +118,7 @@ class Ingress:
         "dropped",
         "held",
         "received_total",
+        "unfinished",
         "wake_bytes",
     )
 
@@ -129,6 +130,8 @@ class Ingress:
         self.received_total = 0
         # A client that waits for its turn goes on at so many unsettled bytes; -1 = does not wait.
         self.wake_bytes = -1
+        # A batch of which only some messages are handed in yet; what follows it waits.
+        self.unfinished: Batch | None = None
         self.dropped: dict[DropReason, int] = {}
         # PUBACKs to write with the next flush.
         self.acks: list[bytes] = []
@@ -251,6 +254,9 @@ class Ingress:
             else:
                 self._unsettled_sizes[token] = size
         self._first = _LEFT
+        unfinished, self.unfinished = self.unfinished, None
+        if unfinished is not None:
+            unfinished.abandon()
         self._unacked.clear()
         self._early.clear()
 
@@ -326,7 +332,7 @@ class Ingress:
             elif isinstance(message, Batch):
                 self.bytes += size
                 self.held.used += size
-                message.submit(self._submit, self._on_settled_qos0, size)
+                self._submit_batch(message, self._on_settled_qos0, size)
             elif not context.takes_qos0():
                 self._drop(DropReason.QOS0_OFFLINE, packet)
             else:
@@ -346,6 +352,14 @@ class Ingress:
 
     def _submit_batch(self, batch: Batch, settle: Settle, token: int) -> None:
         batch.submit(self._submit, settle, token)
+        self.unfinished = None if batch.is_submitted else batch
+
+    def go_on(self) -> None:
+        """Hand in more of the batch that is not finished."""
+        if self.unfinished is not None:
+            self.unfinished.go_on()
+            if self.unfinished.is_submitted:
+                self.unfinished = None
 
     def _unpacked(self, packet: Publish, body: bytes) -> Batch | None:
         """Take a batch apart; None = nothing of it is left, or the connection was closed."""

@@ -39,6 +39,8 @@ _WILL_BITS: Final = 0x38
 PASSWORD: Final = 0x40
 USER_NAME: Final = 0x80
 QOS_2: Final = 2
+FILTERS_MAX: Final = 1_000
+"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE; a session has far fewer."""
 
 RETAIN: Final = 0x01
 HAS_PROPERTIES: Final = 0x02
@@ -305,9 +307,16 @@ def parse_subscribe(data: bytes) -> Subscribe:
         if qos > QOS_2:
             raise ProtocolError(HEAD, f"subscription with quality of service {qos}")
         filters.append((topic_filter, qos))
+        check_filter_count(len(filters))
     if not filters:
         raise ProtocolError(HEAD, "SUBSCRIBE without a filter")
     return Subscribe(packet_id=packet_id, filters=tuple(filters))
+
+
+def check_filter_count(count: int) -> None:
+    """Refuse a packet with more filters than one may have."""
+    if count > FILTERS_MAX:
+        raise ProtocolError(HEAD, f"more than {FILTERS_MAX} topic filters in one packet")
 
 
 def parse_unsubscribe(data: bytes) -> Unsubscribe:
@@ -317,6 +326,7 @@ def parse_unsubscribe(data: bytes) -> Unsubscribe:
     filters = []
     while not reader.at_end:
         filters.append(reader.text("topic filter"))
+        check_filter_count(len(filters))
     if not filters:
         raise ProtocolError(HEAD, "UNSUBSCRIBE without a filter")
     return Unsubscribe(packet_id=packet_id, filters=tuple(filters))

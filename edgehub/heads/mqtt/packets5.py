@@ -28,6 +28,7 @@ from edgehub.heads.mqtt.packets import (
     Unsubscribe,
     Will,
     check_connect_flags,
+    check_filter_count,
 )
 from edgehub.heads.mqtt.properties import (
     IN_CONNECT,
@@ -157,6 +158,7 @@ def parse_subscribe(data: bytes) -> Subscribe:
         options = reader.byte()
         _check_options(topic_filter, options)
         filters.append((topic_filter, options))
+        check_filter_count(len(filters))
     if not filters:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE without a filter")
     return Subscribe(packet_id=packet_id, filters=tuple(filters))
@@ -185,6 +187,7 @@ def parse_unsubscribe(data: bytes) -> Unsubscribe:
     filters = []
     while not reader.at_end:
         filters.append(reader.text("topic filter"))
+        check_filter_count(len(filters))
     if not filters:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "UNSUBSCRIBE without a filter")
     return Unsubscribe(packet_id=packet_id, filters=tuple(filters))

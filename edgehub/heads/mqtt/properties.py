@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.fields import HEAD, Reader, binary, decoded, variable
 from edgehub.heads.mqtt.reasons import ReasonCode, ReasonedError
+from edgehub.message import PROPERTIES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -182,6 +183,9 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
                 raise ProtocolError(HEAD, "packet ends inside a field")
             name = decoded(block[at + 3 : value_at - 2], "user property")
             pairs.append((name, decoded(block[value_at:stop], "user property")))
+            if len(pairs) > PROPERTIES_MAX:
+                reason = f"more than {PROPERTIES_MAX} user properties"
+                raise ReasonedError(ReasonCode.QUOTA_EXCEEDED, reason)
             at = stop
             continue
         if identifier in values:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from edgehub.devices.ids import split_sender
+from edgehub.devices.password_checks import TooManyChecksError
 from edgehub.errors import EdgeHubError
 from edgehub.heads.mqtt.packets import LEVEL_5, ConnectCode
 from edgehub.heads.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable
 
     from edgehub.devices.identities import Identities
     from edgehub.devices.identity_file import Identity
@@ -113,7 +115,9 @@ async def sign_in(
     *,
     anonymous: bool,
     hub_id: str,
+    address: str,
     certified: str | None = None,
+    waits: Callable[[], None] = lambda: None,
 ) -> Client:
     """Decide on a CONNECT.
 
@@ -122,7 +126,9 @@ async def sign_in(
         identities: Who may sign in with a password or a certificate.
         anonymous: Whether clients without a password are let in.
         hub_id: The hub's own id, under which no anonymous client counts as the hub.
+        address: Where the client is.
         certified: Common name of the client's certificate, None = it has none.
+        waits: Called if its password cannot be checked at once.
 
     Raises:
         SignInError: If it is refused.
@@ -134,7 +140,13 @@ async def sign_in(
     client_id = _client_id(connect, user, certified)
     identity = identities.get(client_id)
     if connect.password is not None:
-        identity = await identities.verify(client_id, connect.password)
+        try:
+            identity = await identities.verify(
+                client_id, connect.password, address=address, waits=waits
+            )
+        except TooManyChecksError as error:
+            code = ReasonCode.SERVER_BUSY
+            raise SignInError(ConnectCode.UNAVAILABLE, str(error), code) from None
         if identity is None:
             raise SignInError(ConnectCode.CREDENTIALS, "unknown identity or wrong password")
     elif identity is not None:

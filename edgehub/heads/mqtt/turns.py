@@ -33,7 +33,7 @@ SHARE_BYTES_MIN: Final = 24 * 1024
 WAIT_MAX_S: Final = 0.05
 
 _SLICE_PACKETS: Final = 64
-_PIECE_BYTES: Final = 4096
+_PIECE_BYTES: Final = 1024
 _PAUSES_MAX: Final = 8
 _SHARE: Final = 1.25
 _ACTIVE_S: Final = 0.1

@@ -38,7 +38,8 @@ class Wire:
 
     Attributes:
         pauses: Reasons not to read at present, as bits.
-        address: The peer, for logs and lists.
+        address: Host and port of the peer, for logs and lists.
+        host: Its host alone.
         certified: Common name of the peer's certificate, None = it has shown none.
     """
 
@@ -50,6 +51,7 @@ class Wire:
         "_transport",
         "address",
         "certified",
+        "host",
         "pauses",
     )
 
@@ -60,14 +62,15 @@ class Wire:
         self._out: list[bytes] = []
         self._out_bytes = 0
         self.pauses = 0
-        self.address = ""
+        self.address = self.host = ""
         self.certified: str | None = None
 
     def attach(self, transport: asyncio.BaseTransport, *, write_buffer_bytes_max: int) -> None:
         """Take a fresh transport over."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.host, port = peer[:2] if isinstance(peer, tuple) else (str(peer), "")
+        self.address = f"{self.host}:{port}"
         self.certified = common_name(transport.get_extra_info("peercert"))
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

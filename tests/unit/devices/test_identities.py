@@ -197,22 +197,24 @@ async def identities(path):
 
 async def test_verify(identities):
     """Only the right password of an enabled identity is accepted, also the second time."""
-    assert await identities.verify("dev1", b"secret") is identities.get("dev1")
-    assert await identities.verify("dev1", b"secret") is identities.get("dev1")
-    assert await identities.verify("dev1", b"wrong") is None
-    assert await identities.verify("dev2", b"secret") is None
-    assert await identities.verify("dev3", b"secret") is None
-    assert await identities.verify("dev1", b"secret" + bytes(PASSWORD_BYTES_MAX)) is None
+    assert await identities.verify("dev1", b"secret", address="") is identities.get("dev1")
+    assert await identities.verify("dev1", b"secret", address="") is identities.get("dev1")
+    assert await identities.verify("dev1", b"wrong", address="") is None
+    assert await identities.verify("dev2", b"secret", address="") is None
+    assert await identities.verify("dev3", b"secret", address="") is None
+    assert (
+        await identities.verify("dev1", b"secret" + bytes(PASSWORD_BYTES_MAX), address="") is None
+    )
 
 
 async def test_reload(identities, path):
     """A reload takes changes over; a password that was right before its change is not any more."""
-    assert await identities.verify("dev1", b"secret")
+    assert await identities.verify("dev1", b"secret", address="")
     write(path, an_identity(password=PasswordHash.of(b"other")), an_identity("dev9"))
     identities.apply(read_identity_list(path))
-    assert await identities.verify("dev1", b"secret") is None
-    assert await identities.verify("dev1", b"other")
-    assert await identities.verify("dev9", b"secret")
+    assert await identities.verify("dev1", b"secret", address="") is None
+    assert await identities.verify("dev1", b"other", address="")
+    assert await identities.verify("dev9", b"secret", address="")
 
 
 async def test_a_reload_that_fails_changes_nothing(identities, path):
@@ -220,7 +222,7 @@ async def test_a_reload_that_fails_changes_nothing(identities, path):
     path.write_text("no json\n")
     with pytest.raises(IdentityFileError):
         identities.apply(read_identity_list(path))
-    assert await identities.verify("dev1", b"secret")
+    assert await identities.verify("dev1", b"secret", address="")
 
 
 async def test_loose_rights_are_warned_of(identities, path):
@@ -235,14 +237,14 @@ async def test_loose_rights_are_warned_of(identities, path):
 
 async def test_no_file(identities):
     """Without a file there is nobody, not even who has just signed in."""
-    assert await identities.verify("dev1", b"secret")
+    assert await identities.verify("dev1", b"secret", address="")
     version = identities.version
     with capture_logs() as lines:
         identities.apply(read_identity_list(None))
     assert (len(identities), list(identities.entries()), lines) == (0, [], [])
     assert identities.version != version
     assert identities.get("dev1") is None
-    assert await identities.verify("dev1", b"secret") is None
+    assert await identities.verify("dev1", b"secret", address="") is None
 
 
 @pytest.mark.parametrize("depth", [5_000, 100_000])

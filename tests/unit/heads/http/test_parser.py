@@ -26,7 +26,7 @@ def parser() -> RequestParser:
 
 def shown(whole: Request) -> tuple[bytes, bytes, bytes]:
     """What matters of a request."""
-    return whole.method, whole.url, b"".join(whole.chunks)
+    return whole.method, whole.url, bytes(whole.body)
 
 
 STREAM = (
@@ -123,7 +123,7 @@ def test_an_offer_of_http_2_is_passed_over() -> None:
         reader = parser()
         reader.feed(data[:cut])
         reader.feed(data[cut:] + request(b"next"))
-        assert [b"".join(whole.chunks) for whole in reader.ready] == [b"abc", b"next"]
+        assert [bytes(whole.body) for whole in reader.ready] == [b"abc", b"next"]
         assert (b"X", b"1") in reader.ready[0].headers
         assert reader.ready[0].keep_alive
     with pytest.raises(RequestError, match="no proxy"):

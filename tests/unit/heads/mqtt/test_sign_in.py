@@ -71,14 +71,14 @@ def nobody():
 )
 async def test_anonymous(nobody, connect, client_id):
     """Without a password the client id says who it is."""
-    client = await sign_in(connect, nobody, anonymous=True, hub_id="hub")
+    client = await sign_in(connect, nobody, anonymous=True, hub_id="hub", address="")
     assert (client.id, client.identity, client.scope) == (client_id, None, None)
 
 
 async def test_generated_id(nobody):
     """An empty client id with a clean session gets an id of its own each time."""
-    first = await sign_in(a_connect(""), nobody, anonymous=True, hub_id="hub")
-    second = await sign_in(a_connect(""), nobody, anonymous=True, hub_id="hub")
+    first = await sign_in(a_connect(""), nobody, anonymous=True, hub_id="hub", address="")
+    second = await sign_in(a_connect(""), nobody, anonymous=True, hub_id="hub", address="")
     assert first.id.startswith("auto-")
     assert first.id != second.id
 
@@ -103,7 +103,7 @@ async def test_generated_id(nobody):
 async def test_refused(nobody, connect, anonymous, code):
     """Bad ids, bad user names and unknown passwords are refused with their own code."""
     with pytest.raises(SignInError) as refused:
-        await sign_in(connect, nobody, anonymous=anonymous, hub_id="hub")
+        await sign_in(connect, nobody, anonymous=anonymous, hub_id="hub", address="")
     assert refused.value.code is code
 
 
