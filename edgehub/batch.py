@@ -78,7 +78,10 @@ def read_batch(payload: bytes, *, bytes_max: int) -> list[dict[str, Any]]:
         BatchError: If it is no whole batch of a version that is known here, or takes more.
         BatchLibraryError: If the library that unpacks it is not installed.
     """
-    lines = _unpacked(payload, bytes_max).split(b"\n")
+    text = _unpacked(payload, bytes_max)
+    if text.count(b"\n") > RECORDS_MAX + 1:
+        raise BatchError(f"more than {RECORDS_MAX} records")
+    lines = text.split(b"\n")
     if lines[-1]:
         raise BatchError("the last line has no end")
     try:
@@ -90,7 +93,7 @@ def read_batch(payload: bytes, *, bytes_max: int) -> list[dict[str, Any]]:
     head, *records = documents
     if head.get(_VERSION_KEY) != BATCH_VERSION:
         raise BatchError(f"version {ascii(head.get(_VERSION_KEY))[:20]}, known is {BATCH_VERSION}")
-    if head.get(_COUNT_KEY) != len(records) or len(records) > RECORDS_MAX:
+    if head.get(_COUNT_KEY) != len(records):
         raise BatchError(f"{len(records)} records, where its first line says otherwise")
     return records
 

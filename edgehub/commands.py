@@ -95,7 +95,8 @@ class Commands:
         try:
             names = endpoint_names(settings)
             after = await asyncio.to_thread(parse_manifest, text, file=file, endpoints=names)
-            after = compile_table(after, settings, hub_id=parts.hub_id).manifest
+            table = await asyncio.to_thread(compile_table, after, settings, hub_id=parts.hub_id)
+            after = table.manifest
         except ManifestError as error:
             return {"faults": fault_documents(error)}
         usage = await asyncio.to_thread(shutil.disk_usage, settings.data_dir)
@@ -116,4 +117,4 @@ class Commands:
                 store_caps(settings.store), total_bytes=usage.total, free_bytes=usage.free
             ),
         )
-        return {"faults": [], **difference_document(present, after)}
+        return {"faults": [], **await asyncio.to_thread(difference_document, present, after)}

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 DEFAULT_TYPE: Final = "default"
 FILES: Final = "/te/v1/files"
+OPERATIONS_MAX: Final = 500
+"""Operations of one notification; the cloud's packets hold fewer."""
+
 _UNSAFE_ID: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 
 
@@ -67,7 +70,10 @@ class CloudOperations:
 
     def handle(self, topic: str, payload: bytes, now: Instant) -> None:
         """Take a notification: one operation, or several, one a line."""
-        for text in _split(payload):
+        for count, text in enumerate(_split(payload)):
+            if count == OPERATIONS_MAX:
+                self._outlet.error(topic, f"more than {OPERATIONS_MAX} operations in one message")
+                return
             try:
                 self._begin(read_json(text), now)
             except MappingError as error:

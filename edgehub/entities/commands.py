@@ -272,9 +272,7 @@ class Commands:
         self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def _send_software_list(self, entity: Entity, command: dict[str, Any]) -> None:
-        for line in software_list_lines(
-            command, lambda line: self._outlet.fits(entity.topic, line)
-        ):
+        for line in software_list_lines(command, self._outlet.room(entity.topic)):
             self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def _note(self, command_id: str, command: Command | None) -> None:

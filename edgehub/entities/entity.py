@@ -17,6 +17,9 @@ from edgehub.entities.faults import MappingError
 from edgehub.entities.topics import default_name, read_topic_id
 
 CHILD_TYPE: Final = "thin-edge.io-child"
+MEMBERS_MAX: Final = 200
+"""Members of a registration; each initial twin value is a message of its own."""
+
 _NOT_IN_IDS: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 _TYPES: Final = "device, child-device or service"
 
@@ -152,6 +155,8 @@ def read_registration(topic_id: str, payload: bytes) -> Registration:
         value = document.get(key)
         if value is not None and (not isinstance(value, str) or not value):
             raise MappingError(f"`{key}` must be a text that is not empty")
+    if len(document) > MEMBERS_MAX:
+        raise MappingError(f"a registration has at most {MEMBERS_MAX} members; use twin topics")
     parent, health = (_topic_id(document, key) for key in ("@parent", "@health"))
     if parent == topic_id:
         raise MappingError("`@parent` names the entity itself")

@@ -62,12 +62,16 @@ GET_OPERATIONS: Final = "500"
 SYNC: Final = "sync"
 CLEARED_MAX: Final = 1000
 """Topics that the hub has cleared itself, remembered until a broker hands that back."""
+PAYLOAD_PACKETS_MAX: Final = 4
+"""Packets of the cloud whose size a message may have; blanks and escapes take three in four."""
 DEBTS_MAX: Final = 1000
 """Entities of the registration debt that are listed at once."""
 
 _ALWAYS_TAKEN: Final = frozenset({Channel.CAPABILITY, Channel.COMMAND, Channel.SIGNAL})
 _HELD: Final = TELEMETRY | STATE
 _NO_IDENTITIES: Final[Mapping[str, object]] = MappingProxyType({})
+_ANY_SIZE: Final = frozenset({Channel.EVENT, Channel.COMMAND})
+"""Large events go another way, and what a command reports may take several packets."""
 
 
 class Mapper:
@@ -333,6 +337,7 @@ class Mapper:
     def _handle_entity(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
         channel = topic.channel
         if channel is Channel.REGISTRATION:
+            self._check_payload(channel, payload)
             self._handle_registration(topic, payload, client, now)
             return
         if channel is Channel.SIGNAL:
@@ -341,6 +346,7 @@ class Mapper:
         if channel is Channel.HEALTH:
             is_up = read_status(topic.topic_id, payload) == UP
             self._heartbeats.note_health(topic.topic_id, is_up=is_up)
+        self._check_payload(channel, payload)
         entity = self._registry.get(topic.topic_id)
         is_first_sign = entity is None and payload and channel in AUTO_REGISTERING
         if is_first_sign and self._options.auto_register:
@@ -351,6 +357,14 @@ class Mapper:
             self._hold(topic, payload, client, now)
         else:
             self._ignored_total += 1
+
+    def _check_payload(self, channel: Channel, payload: bytes) -> None:
+        bytes_max = PAYLOAD_PACKETS_MAX * self._options.packet_bytes_max
+        if channel not in _ANY_SIZE and len(payload) > bytes_max:
+            raise MappingError(
+                f"a message of {len(payload)} bytes; one that the cloud takes has at most"
+                f" {bytes_max}"
+            )
 
     def _hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
         is_own = self._cleared.pop(topic.text, "") is None and not payload  # a broker hands it back

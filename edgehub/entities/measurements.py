@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from edgehub.entities.entity import Entity
 
 DEFAULT_TYPE: Final = "ThinEdgeMeasurement"
+VALUES_MAX: Final = 2_000
+"""Values of one message; the cloud takes no packet with more than half as many."""
+
 _RESERVED: Final = frozenset({"type", "externalSource"})
 _SMALLEST: Final = sys.float_info.min
 
@@ -52,6 +55,7 @@ def convert_measurement(
     }
     if not document and own_type is None:
         raise MappingError("there is no measurement in it")
+    _check_count(document)
     for key, value in document.items():
         if key in _RESERVED:
             raise MappingError(f"`{key}` is a reserved name")
@@ -65,6 +69,12 @@ def convert_measurement(
     if entity.source is not None:
         measured["externalSource"] = entity.source
     return write_json(measured)
+
+
+def _check_count(document: dict[str, Any]) -> None:
+    count = sum(len(value) if isinstance(value, dict) else 1 for value in document.values())
+    if count > VALUES_MAX:
+        raise MappingError(f"{count} values in one message; at most {VALUES_MAX}")
 
 
 def _pop_time(document: dict[str, Any]) -> Any:

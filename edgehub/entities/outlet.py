@@ -85,8 +85,12 @@ class Outlet:
 
     def fits(self, topic: str, payload: bytes) -> bool:
         """Say whether the cloud's broker takes such a packet."""
-        size = PACKET_OVERHEAD_BYTES + len(topic.encode("utf-8", "replace")) + len(payload)
-        return size <= self._packet_bytes_max
+        return len(payload) <= self.room(topic)
+
+    def room(self, topic: str) -> int:
+        """Return the bytes of the largest payload that the cloud's broker takes on a topic."""
+        used = PACKET_OVERHEAD_BYTES + len(topic.encode("utf-8", "replace"))
+        return self._packet_bytes_max - used
 
     def check_size(self, topic: str, payload: bytes, entity: Entity) -> None:
         """Make sure that the cloud's broker takes a row.

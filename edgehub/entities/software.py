@@ -5,6 +5,7 @@ Pure. Rules: docs/entities.md.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.entities import smartrest
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MODULES_PER_LINE: Final = 100
+MODULES_MAX: Final = 5_000
+"""Modules of a software list."""
+
 _SET: Final = "140"
 _APPEND: Final = "141"
 _ACTIONS: Final = {"install": "install", "delete": "remove"}
@@ -53,27 +57,31 @@ def read_update(modules: Any, rewrite: Callable[[str], str]) -> list[dict[str, A
     return [{"type": type_, "modules": entries} for type_, entries in by_type.items()]
 
 
-def software_list_lines(command: dict[str, Any], fits: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Write a software list, 100 modules a line, fewer where `fits` says that a line is too long.
+def software_list_lines(command: dict[str, Any], bytes_max: int) -> Iterator[bytes]:
+    """Write a software list, 100 modules a line, fewer where a line would be too long.
+
+    Args:
+        command: The command with the list.
+        bytes_max: Longest line; a module that needs more is in a line of its own.
 
     Raises:
-        MappingError: The list cannot be read.
+        MappingError: The list cannot be read, or has too many modules.
     """
-    code = _SET
-    fields: list[str] = []
-    modules = list(_modules(command))
-    if not modules:
-        yield smartrest.line(_SET, "", "", "", "")
-    for module in modules:
-        longer = [*fields, *module]
-        too_many = len(longer) > len(module) * MODULES_PER_LINE
-        if fields and (too_many or not fits(smartrest.line(code, *longer))):
-            yield smartrest.line(code, *fields)
-            code = _APPEND
-            longer = list(module)
-        fields = longer
-    if fields:
-        yield smartrest.line(code, *fields)
+    modules = list(islice(_modules(command), MODULES_MAX + 1))
+    if len(modules) > MODULES_MAX:
+        raise MappingError(f"a software list has at most {MODULES_MAX} modules")
+    line = [_SET.encode()]
+    size = len(line[0])
+    for module in modules or [("", "", "", "")]:
+        fields = smartrest.line(*module)
+        too_long = size + 1 + len(fields) > bytes_max
+        if len(line) > 1 and (too_long or len(line) > MODULES_PER_LINE):
+            yield b",".join(line)
+            line = [_APPEND.encode()]
+            size = len(line[0])
+        line.append(fields)
+        size += 1 + len(fields)
+    yield b",".join(line)
 
 
 def _version_and_type(module: dict[str, Any]) -> tuple[str, str]:

@@ -7,13 +7,14 @@ all. Immutable: a change gives another object that shares the functions of the o
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from edgehub.routes.catch_all import is_always_true
 from edgehub.routes.query.codegen import compile_predicates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from edgehub.routes.query.codegen import Predicates
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 CONDITIONS_MAX: Final = 100
 """In one function. Compiling so many takes some 10 ms; a hundred routes are one function still."""
+
+CHARACTERS_MAX: Final = 4_096
+"""Of the conditions in one function; a longer condition has a function of its own."""
 
 Condition = tuple[int, "Expression | None"]
 """Slot, and the condition, None = always."""
@@ -80,20 +84,16 @@ class Chunks:
     def changed(self, gone: AbstractSet[int], come: Iterable[Condition]) -> Chunks:
         """Give these conditions without some slots and with others."""
         kept: list[Chunk] = []
-        waiting = list(come)
+        waiting = deque(come)
         for chunk in self._chunks:
-            staying = tuple(entry for entry in chunk.conditions if entry[0] not in gone)
-            room = CONDITIONS_MAX - len(staying)
-            if len(staying) == len(chunk.conditions) and not (waiting and room):
+            staying = [entry for entry in chunk.conditions if entry[0] not in gone]
+            taken = _take(waiting, staying)
+            if not taken and len(staying) == len(chunk.conditions):
                 kept.append(chunk)
-                continue
-            taken, waiting = tuple(waiting[:room]), waiting[room:]
-            if staying or taken:
+            elif staying or taken:
                 kept.append(Chunk((*staying, *taken), self._hub_id))
-        kept += [
-            Chunk(tuple(waiting[start : start + CONDITIONS_MAX]), self._hub_id)
-            for start in range(0, len(waiting), CONDITIONS_MAX)
-        ]
+        while waiting:
+            kept.append(Chunk(tuple(_take(waiting, ())), self._hub_id))
         return Chunks(tuple(kept), self._hub_id)
 
     def compile(self) -> Iterator[Any]:
@@ -105,3 +105,20 @@ class Chunks:
     def functions(self) -> list[Predicates]:
         """Give all functions."""
         return [chunk.function() for chunk in self._chunks]
+
+
+def _take(waiting: deque[Condition], staying: Sequence[Condition]) -> list[Condition]:
+    """Take from `waiting` what fits into one function with those that are in it."""
+    taken: list[Condition] = []
+    characters = sum(map(_characters, staying))
+    while waiting and len(staying) + len(taken) < CONDITIONS_MAX:
+        characters += _characters(waiting[0])
+        if characters > CHARACTERS_MAX and (staying or taken):
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+def _characters(condition: Condition) -> int:
+    tree = condition[1]
+    return 0 if tree is None else tree.span.end - tree.span.start

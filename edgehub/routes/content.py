@@ -47,6 +47,9 @@ SERVER_KEPT: Final = frozenset(
 _BESIDE: Final = frozenset({"id", "enabled", "name", "description"})
 CONTENT_BYTES_MAX: Final = 65_536
 DESCRIPTION_CHARS_MAX: Final = 1_024
+AT_ONCE_CHARS: Final = 1_000
+"""Longer route texts are read in a thread, six milliseconds for each thousand characters."""
+
 DISPLAY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,127}")
 _NAME: Final = "route"
 _MINOR: Final = 3

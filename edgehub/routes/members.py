@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from edgehub.errors import RouteFault
 
 _SHOWN_CHARS_MAX: Final = 60
+UNKNOWN_MAX: Final = 20
+"""Members of one object that are reported, each with the known name that comes nearest."""
 
 
 class Reader:
@@ -66,10 +68,12 @@ class Reader:
         route: str | None = None,
     ) -> None:
         """Refuse members of an object that nobody would read."""
-        for name in members:
-            if name in known:
-                continue
-            folded = {each.lower(): each for each in known}
+        folded = {each.lower(): each for each in known}
+        unknown = [name for name in members if name not in known]
+        if len(unknown) > UNKNOWN_MAX:
+            more = f"{len(unknown) - UNKNOWN_MAX} more members are not known here"
+            self.fault(path, more, route=route)
+        for name in unknown[:UNKNOWN_MAX]:
             close = near_miss(name.lower(), folded)
             hint = f"did you mean `{folded[close]}`?" if close else f"known are {', '.join(known)}"
             self.fault(_join(path, name), "is not known here", hint, route=route)

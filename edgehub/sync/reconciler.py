@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.errors import EdgeHubError, ManifestFault
-from edgehub.routes.content import InvalidRouteError, content_hash, read_stored
+from edgehub.routes.content import (
+    AT_ONCE_CHARS,
+    InvalidRouteError,
+    content_hash,
+    read_stored,
+)
 from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.sync.faults import StorageUnavailableError, TableLostError
 from edgehub.sync.index import KeyIndex
@@ -252,7 +257,7 @@ class Reconciler:
                 if row is None or (isinstance(row, StoredRow) and not row.enabled):
                     wanted[key] = self.file_routes.get(key) if row is None else None
                 try:
-                    content = self._read(row)
+                    content = await self._read(row)
                 except InvalidRouteError as error:
                     faults[key] = str(error)
                 else:
@@ -305,7 +310,7 @@ class Reconciler:
         elif key not in self.file_routes:
             self.index.discard(key)
 
-    def _read(self, row: Row | None) -> RouteContent | None:
+    async def _read(self, row: Row | None) -> RouteContent | None:
         """Give the content of a row that was read."""
         if row is None:
             return None
@@ -319,7 +324,10 @@ class Reconciler:
             raise InvalidRouteError([_fault("its content is not in the storage")])
         if content_hash(row.text, tenant) != row.hash:
             raise InvalidRouteError([_fault("its content does not fit its hash")])
-        content = read_stored(row.text, tenant)
+        if len(row.text) > AT_ONCE_CHARS:
+            content = await asyncio.to_thread(read_stored, row.text, tenant)
+        else:
+            content = read_stored(row.text, tenant)
         if content.hash != row.hash:
             raise InvalidRouteError([_fault("its content is not in canonical form")])
         self._contents[row.hash] = content

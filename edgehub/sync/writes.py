@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ManifestFault
 from edgehub.routes.catch_all import LOST_OF_TABLE
-from edgehub.routes.content import InvalidRouteError, read_body
+from edgehub.routes.content import AT_ONCE_CHARS, InvalidRouteError, read_body
 from edgehub.routes.live import BuildError
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.faults import (
@@ -106,7 +106,7 @@ class Writes:
             InvalidRouteError: With all faults.
             QuotaError: The tenant has too many routes.
         """
-        read = read_body(body, tenant)
+        read = await _read(body, tenant)
         key = RouteKey(tenant, read.route_id or read.content.hash)
         return await self._put(key, read, None, wait, timeout_s)
 
@@ -137,7 +137,7 @@ class Writes:
             PreconditionError: It has another revision, or exists.
             QuotaError: The tenant has too many routes.
         """
-        read = read_body(body, tenant)
+        read = await _read(body, tenant)
         if read.route_id not in {None, route_id}:
             reason = f"is {read.route_id!r}, but the request is for {route_id!r}"
             raise InvalidRouteError([ManifestFault(path="id", message=reason)])
@@ -306,3 +306,10 @@ class Writes:
         except BuildError as error:
             fault = error.fault or ManifestFault(path="route", message=str(error))
             raise InvalidRouteError([replace(fault, path="route", route=None)]) from error
+
+
+async def _read(body: object, tenant: Tenant) -> ReadBody:
+    text = body.get("route") if isinstance(body, dict) else body
+    if isinstance(text, str) and len(text) > AT_ONCE_CHARS:
+        return await asyncio.to_thread(read_body, body, tenant)
+    return read_body(body, tenant)

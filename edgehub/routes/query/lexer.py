@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lark.common import LexerConf
 
 TEXT_CHARS_MAX: Final = 32_768
+FAULTS_MAX: Final = 100
+"""Faults of one text that are reported."""
 
 _NAME: Final = r"""[^()<>@,;:\\"/\[\]?={} \t\r\n]"""
 
@@ -120,7 +122,7 @@ def tokenize(text: str, positions: Positions) -> list[Token]:
 
 
 class _Scanner:
-    __slots__ = ("_at", "_faults", "_path", "_positions", "_text", "_tokens")
+    __slots__ = ("_at", "_faults", "_no_comment", "_path", "_positions", "_text", "_tokens")
 
     def __init__(self, text: str, positions: Positions) -> None:
         self._text = text
@@ -129,12 +131,13 @@ class _Scanner:
         self._tokens: list[Token] = []
         self._faults: list[RouteFault] = []
         self._path = False
+        self._no_comment = False
 
     def scan(self) -> list[Token]:
         if len(self._text) > TEXT_CHARS_MAX:
             self._fault(0, f"the text has more than {TEXT_CHARS_MAX} characters")
             raise RouteCompileError(self._faults)
-        while self._at < len(self._text):
+        while self._at < len(self._text) and len(self._faults) < FAULTS_MAX:
             blank = _BLANK.match(self._text, self._at)
             if blank is not None:
                 self._at = blank.end()
@@ -176,7 +179,7 @@ class _Scanner:
     def _skip_comment(self) -> bool:
         if not self._text.startswith("/*", self._at):
             return False
-        end = self._text.find("*/", self._at + 2)
+        end = self._comment_end()
         # Without an end it is no comment; what slash and star then mean is up to the parser.
         if end < 0 or (self._path and self._is_star(end)):
             return False
@@ -188,6 +191,13 @@ class _Scanner:
             )
         self._at = end + 2
         return True
+
+    def _comment_end(self) -> int:
+        """Return where the comment that begins here ends; -1 = nowhere."""
+        # Where none ended before, none ends behind it: thousands of openings are searched once.
+        end = -1 if self._no_comment else self._text.find("*/", self._at + 2)
+        self._no_comment = end < 0
+        return end
 
     def _is_star(self, end: int) -> bool:
         """Tell a star from a comment, which would go up to `end`."""

@@ -21,7 +21,7 @@ from edgehub.routes.query.bare_words import bare_words
 from edgehub.routes.query.builder import Builder
 from edgehub.routes.query.complaints import END, unexpected
 from edgehub.routes.query.functions import ValueType
-from edgehub.routes.query.lexer import Positions, TokenStream, tokenize
+from edgehub.routes.query.lexer import FAULTS_MAX, Positions, TokenStream, tokenize
 from edgehub.routes.query.syntax import Condition, Expression, Route
 from edgehub.routes.query.work import WORK_MAX, heavy_leaves
 from edgehub.routes.sink import Sink
@@ -173,7 +173,7 @@ class _Parse:
     def _raise_faults(self) -> None:
         if self._faults:
             self._faults.sort(key=lambda fault: fault[0])
-            raise RouteCompileError([fault for _, fault in self._faults])
+            raise RouteCompileError([fault for _, fault in self._faults[:FAULTS_MAX]])
 
 
 @cache

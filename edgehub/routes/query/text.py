@@ -85,11 +85,7 @@ def find(text: str, part: str) -> int:
     if not _cuts_characters(part):
         at = text.find(part)
         return at if at == -1 else length(text[:at])
-    haystack, needle = units(text), units(part)
-    at = haystack.find(needle)
-    while at % 2 == 1 and at != -1:
-        at = haystack.find(needle, at + 1)
-    return at if at == -1 else at // 2
+    return _split(text).find(_split(part))
 
 
 def contains(text: str, part: str) -> bool:
@@ -140,6 +136,16 @@ def _cuts_characters(part: str) -> bool:
     return not part.isascii() and (
         _FIRST_LOW <= part[0] <= _LAST_SURROGATE or _FIRST_SURROGATE <= part[-1] < _FIRST_LOW
     )
+
+
+def _split(text: str) -> str:
+    """Return the text with a character for each code unit."""
+    return _TWO_UNITS.sub(lambda found: _halves(found[0]), text)
+
+
+def _halves(character: str) -> str:
+    high, low = divmod(ord(character) - 0x1_0000, 0x400)
+    return chr(0xD800 + high) + chr(0xDC00 + low)
 
 
 @cache

@@ -238,7 +238,7 @@ def test_number_of_alarms_is_bounded():
 
 def test_bytes_of_alarms_are_bounded():
     """A client that sends large ones takes no more memory and disk than that."""
-    bench = MapperBench(alarm_sync_ms=WINDOW_MS)
+    bench = MapperBench(alarm_sync_ms=WINDOW_MS, packet_bytes_max=2**18)
     body = b'{"text":"%b"}' % (b"x" * 2**18)
     for number in range(63):
         bench.mapper.handle(f"te/device/main///a/{number}", body, bench.now)
