@@ -21,6 +21,7 @@ import structlog
 from edgehub.durable_files import make_private_file, sync_folder
 from edgehub.errors import StartupError, StoreError
 from edgehub.file_presence import FilePresence
+from edgehub.sqlite_log import damaged_logs, find_log_damage, replace_log
 from edgehub.sqlite_transaction import in_transaction
 
 if TYPE_CHECKING:
@@ -50,13 +51,15 @@ class StateFile:
     Attributes:
         path: The file.
         damaged: Names of damaged files that were set aside and are still there, the newest last.
+        damaged_logs: Names of damaged logs of it, likewise.
     """
 
-    __slots__ = ("_connection", "_presence", "damaged", "path")
+    __slots__ = ("_connection", "_presence", "damaged", "damaged_logs", "path")
 
     def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
         self.path = path
         self.damaged: list[str] = []
+        self.damaged_logs: list[str] = []
         self._connection = connection
         self._presence = FilePresence([])
 
@@ -77,6 +80,7 @@ class StateFile:
             await asyncio.to_thread(make_private_file, path)
         file = await cls._open(path, scripts)
         file.damaged = await asyncio.to_thread(_set_aside, path)
+        file.damaged_logs = await asyncio.to_thread(damaged_logs, path)
         return file
 
     @classmethod
@@ -105,15 +109,21 @@ class StateFile:
 
     def warnings(self) -> list[str]:
         """List what a person should look at."""
-        if not self.damaged:
-            return []
-        text = (
-            f"{self.path.name} was damaged, and what could not be read of it is lost: devices are"
-            " learnt again, routes that came by API or command line may be missing (edgehub route"
-            f" list); {', '.join(self.damaged)} has what was there, delete or move it and restart"
-            " to end this warning"
-        )
-        return [text]
+        found = []
+        if self.damaged:
+            found.append(
+                f"{self.path.name} was damaged, and what could not be read of it is lost: devices"
+                " are learnt again, routes that came by API or command line may be missing (edgehub"
+                f" route list); {', '.join(self.damaged)} has what was there, delete or move it and"
+                " restart to end this warning"
+            )
+        if self.damaged_logs:
+            found.append(
+                f"the write-ahead log of {self.path.name} was damaged, what could be restored of it"
+                f" is in use; {', '.join(self.damaged_logs)} holds the old log: look at the disk,"
+                " delete or move it and restart to end this warning"
+            )
+        return found
 
     async def add(self, script: str) -> None:
         """Make further tables where they are missing: statements parted by blank lines."""
@@ -178,7 +188,7 @@ def _mend(path: Path) -> None:
     """Replace the file where it is damaged, or go on where a start was cut off doing so."""
     salvaged = _beside(path, ".salvaged")
     if not salvaged.exists():
-        reason = _damage(path)
+        reason = _restored_log(path) or _damage(path)
         if not reason:
             return
         partial = _beside(path, ".salvage")
@@ -203,6 +213,22 @@ def _mend(path: Path) -> None:
     sync_folder(path.parent)
     for old in _set_aside(path)[:-KEPT_MAX]:
         _remove(path.with_name(old))
+
+
+def _restored_log(path: Path) -> str:
+    """Put a whole log in the place of a damaged one; return what is wrong where that lost pages."""
+    try:
+        damage = find_log_damage(path) if path.exists() else None
+        if damage is None:
+            return ""
+        aside = replace_log(path, damage, datetime.now(UTC))
+    except OSError as exc:
+        raise StartupError(
+            f"the write-ahead log of {path} cannot be checked for damage, or not be replaced"
+            f" ({exc}); check disk space and rights of its folder"
+        ) from exc
+    log.error("state.log_damaged", reason=damage.reason, file=aside, lost_pages=len(damage.lost))
+    return "" if damage.is_restored else damage.reason
 
 
 def _damage(path: Path) -> str:

@@ -149,6 +149,12 @@ def store_warnings(figures: StoreStatistics) -> list[str]:
         )
     if figures.damage is not None:
         found.append(damage_text(figures.damage))
+    if figures.damaged_logs:
+        found.append(
+            "the write-ahead log of the database was damaged, what could be restored of it is in "
+            f"use; {', '.join(figures.damaged_logs)} holds the old log: look at the disk, delete "
+            "or move it and restart to end this warning"
+        )
     if figures.missing is not None:
         found.append(MISSING_TEXTS[figures.missing])
     if not figures.durable:
@@ -256,11 +262,16 @@ def limit_text(reached: LimitStatistics) -> str:
     )
 
 
+def _offsets_text(ranges: Sequence[tuple[int, int]]) -> str:
+    return f" between offsets {ranges[0][0]} and {ranges[-1][1]}" if ranges else ""
+
+
 def damage_text(damage: Damage) -> str:
     """Say what damage of the database file has cost."""
     rows = sum(rows for _, _, rows, _ in damage.lost)
     lost = [
         f"{rows} of {queue_id(EndpointId(endpoint), Priority(priority))}"
+        + _offsets_text([each[2:] for each in damage.offsets if each[:2] == (endpoint, priority)])
         for endpoint, priority, rows, _ in damage.lost
     ]
     more = "" if damage.is_exact else " and perhaps more"

@@ -9,7 +9,7 @@ on with by the next one; nothing is deleted but older damaged files.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.store.event_log import Depth
+    from edgehub.store.salvage import OffsetRange
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +44,7 @@ class Damage:
         found: UTC, as the machine believed, in the form of RFC 3339.
         salvaged_rows: Rows that were saved.
         lost: Endpoint, priority, rows and bytes that are missing, by queue.
+        offsets: Endpoint, priority, first and last offset: what is missing is among these.
         is_exact: False = more may be missing than `lost` says.
         tables: Other tables of which something is missing.
         is_new: It was found at this start.
@@ -53,6 +55,7 @@ class Damage:
     found: str
     salvaged_rows: int
     lost: list[Depth]
+    offsets: list[OffsetRange] = field(default_factory=list)
     is_exact: bool
     tables: list[str]
     is_new: bool = False
@@ -64,7 +67,8 @@ def stored_damage(connection: sqlite3.Connection) -> Damage | None:
     if row is None:
         return None
     document = orjson.loads(row[0])
-    document["lost"] = [tuple(entry) for entry in document["lost"]]
+    for name in ("lost", "offsets"):
+        document[name] = [tuple(entry) for entry in document.get(name, ())]
     return Damage(**document)
 
 
@@ -75,8 +79,14 @@ def finish_replacement(path: Path) -> None:
         _put_in_place(path, salvaged, _name_aside(path, datetime.now(UTC)))
 
 
-def replace_damaged(path: Path, reason: str, wall_ms: int) -> bool:
+def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = True) -> bool:
     """Save what can be read of `path`, set it aside and put a new file in its place.
+
+    Args:
+        path: The file.
+        reason: What was found wrong.
+        wall_ms: UTC, as the machine believes.
+        is_exact: False = it has old pages in the place of new ones that nothing in it tells.
 
     Returns:
         False when nothing is wrong with the file after all; it stays.
@@ -91,7 +101,7 @@ def replace_damaged(path: Path, reason: str, wall_ms: int) -> bool:
     aside = _name_aside(path, found)
     try:
         result = salvage(path, partial)
-        if result.is_whole:
+        if result.is_whole and is_exact:
             _remove(partial)
             log.warning("store.file_found_whole", path=str(path), rows=result.rows)
             return False
@@ -101,7 +111,8 @@ def replace_damaged(path: Path, reason: str, wall_ms: int) -> bool:
             found=found.isoformat(timespec="seconds"),
             salvaged_rows=result.rows,
             lost=result.lost,
-            is_exact=result.is_exact,
+            offsets=result.offsets,
+            is_exact=result.is_exact and is_exact,
             tables=result.tables,
         )
         _note(partial, damage)
@@ -118,7 +129,7 @@ def replace_damaged(path: Path, reason: str, wall_ms: int) -> bool:
         file=aside.name,
         salvaged_rows=result.rows,
         lost_rows=sum([rows for _, _, rows, _ in result.lost]),
-        is_exact=result.is_exact,
+        is_exact=damage.is_exact,
         tables=result.tables,
     )
     return True

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
+from edgehub.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log
 from edgehub.store.damage import finish_replacement, replace_damaged
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
 from edgehub.store.file_header import header_fault
@@ -44,7 +46,8 @@ async def open_file(
     """
     await asyncio.to_thread(finish_replacement, hold.path)
     # Read now: what is met on the way changes it.
-    reason, was_closed, log_missing = hold.damage, hold.was_closed, hold.log_missing
+    was_closed, log_missing = hold.was_closed, hold.log_missing
+    is_exact = await asyncio.to_thread(_restore_log, hold, clock)
     missing = None
     if hold.file_missing:
         missing = Missing.FILE
@@ -52,7 +55,9 @@ async def open_file(
     elif log_missing and not hold.is_new:
         missing = Missing.LOG
         log.error("store.log_missing", path=f"{hold.path}-wal")
-    database, recovered, is_replaced = await _open_or_replace(hold, database_type, clock, reason)
+    database, recovered, is_replaced = await _open_or_replace(
+        hold, database_type, clock, is_exact=is_exact
+    )
     try:
         high_water = max(recovered.high_water, hold.high_water)
         began = hold.is_new and not hold.file_missing
@@ -65,7 +70,42 @@ async def open_file(
         # Its thread would keep the process alive.
         await database.close()
         raise
-    return database, replace(recovered, high_water=high_water, damage=damage, missing=missing)
+    return database, replace(
+        recovered,
+        high_water=high_water,
+        damage=damage,
+        missing=missing,
+        damaged_logs=await asyncio.to_thread(damaged_logs, hold.path),
+    )
+
+
+def _restore_log(hold: Hold, clock: Clock) -> bool:
+    """Put a whole log in the place of a damaged one; the file is marked where that lost pages.
+
+    Returns:
+        False when pages are lost of which it is not known what was on them.
+    """
+    try:
+        damage = find_log_damage(hold.path)
+        if damage is None:
+            return True
+        if not damage.is_restored:
+            hold.damaged(damage.reason)
+        found = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        aside = replace_log(hold.path, damage, found)
+    except OSError as exc:
+        raise StartupError(
+            f"{log_path(hold.path)} cannot be checked for damage, or not be replaced ({exc}); free"
+            " as much disk space as it takes, and let the hub read and write its folder"
+        ) from exc
+    log.error(
+        "store.log_damaged",
+        reason=damage.reason,
+        file=aside,
+        lost_pages=len(damage.lost),
+        is_exact=damage.is_exact,
+    )
+    return damage.is_exact
 
 
 async def _damage_shown(
@@ -98,8 +138,9 @@ async def open_in_memory(hold: Hold, database_type: type[Database]) -> tuple[Dat
 
 
 async def _open_or_replace(
-    hold: Hold, database_type: type[Database], clock: Clock, reason: str
+    hold: Hold, database_type: type[Database], clock: Clock, *, is_exact: bool
 ) -> tuple[Database, Recovered, bool]:
+    reason = hold.damage
     if not reason and hold.is_known and not hold.is_new:
         reason = await asyncio.to_thread(header_fault, hold.path)
     if not reason:
@@ -107,7 +148,9 @@ async def _open_or_replace(
             return *await _open(hold, database_type), False
         except StoreCorruptError as exc:
             reason = str(exc)
-    is_replaced = await asyncio.to_thread(replace_damaged, hold.path, reason, clock.wall_ms())
+    is_replaced = await asyncio.to_thread(
+        replace_damaged, hold.path, reason, clock.wall_ms(), is_exact=is_exact
+    )
     await asyncio.to_thread(hold.mended)
     try:
         return *await _open(hold, database_type), is_replaced

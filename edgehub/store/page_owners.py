@@ -15,7 +15,8 @@ from array import array
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.store.pages import INNER, MAGIC, PAGE_BYTES, PageError, children
+from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.store.pages import INNER, MAGIC, PageError, children
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

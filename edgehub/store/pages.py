@@ -15,11 +15,19 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from edgehub.sqlite_log import (
+    FRAME_BYTES,
+    FRAME_HEADER,
+    LOG_HEADER,
+    PAGE_BYTES,
+    LogHeader,
+    checksum,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PAGE_BYTES: Final = 4096
 HEADER_BYTES: Final = 100
 MAGIC: Final = b"SQLite format 3\0"
 
@@ -37,12 +45,6 @@ TABLE_LOCAL_MAX: Final = PAGE_BYTES - 35
 """Bytes of a record that stand on its own page."""
 CHAINED_BYTES: Final = PAGE_BYTES - 4
 RECORD_BYTES_MAX: Final = 1 << 28
-
-LOG_HEADER: Final = struct.Struct(">8I")
-FRAME_HEADER: Final = struct.Struct(">6I")
-LOG_MAGIC: Final = 0x377F0682
-LOG_VERSION: Final = 3007000
-WORD: Final = 0xFFFFFFFF
 
 MORE: Final = 0x80
 """Set in all bytes of a number but its last."""
@@ -111,40 +113,24 @@ def _committed_frames(log: int) -> tuple[dict[int, int], int]:
     The log ends at the first frame that is not of this round or whose sums do not fit.
     """
     frames: dict[int, int] = {}
-    header = os.pread(log, LOG_HEADER.size, 0)
-    if len(header) != LOG_HEADER.size:
-        return frames, 0
-    magic, version, page_bytes, _, *salts, first, second = LOG_HEADER.unpack(header)
-    words = struct.Struct(f"{'>' if magic & 1 else '<'}{2 + PAGE_BYTES // 4}I")
-    sums = _sums((0, 0), struct.unpack(f"{words.format[0]}6I", header[:24]))
-    known = (magic & ~1, version, page_bytes) == (LOG_MAGIC, LOG_VERSION, PAGE_BYTES)
-    if not known or sums != (first, second):
+    header = LogHeader.read(os.pread(log, LOG_HEADER.size, 0))
+    if header is None:
         return frames, 0
     open_frames: dict[int, int] = {}
-    pages = 0
+    sums, pages = header.sums, 0
     place = LOG_HEADER.size
-    while len(frame := os.pread(log, FRAME_HEADER.size + PAGE_BYTES, place)) == (
-        FRAME_HEADER.size + PAGE_BYTES
-    ):
-        number, pages_then, *frame_salts, first, second = FRAME_HEADER.unpack_from(frame)
-        sums = _sums(sums, words.unpack(frame[:8] + frame[FRAME_HEADER.size :]))
-        if frame_salts != salts or sums != (first, second):
+    while len(frame := os.pread(log, FRAME_BYTES, place)) == FRAME_BYTES:
+        number, pages_then, *salts, first, second = FRAME_HEADER.unpack_from(frame)
+        sums = checksum(sums, frame[:8] + frame[FRAME_HEADER.size :], big=header.big)
+        if tuple(salts) != header.salts or sums != (first, second):
             break
         open_frames[number] = place + FRAME_HEADER.size
         if pages_then:
             frames |= open_frames
             open_frames.clear()
             pages = pages_then
-        place += len(frame)
+        place += FRAME_BYTES
     return frames, pages
-
-
-def _sums(before: tuple[int, int], words: tuple[int, ...]) -> tuple[int, int]:
-    first, second = before
-    for place in range(0, len(words), 2):
-        first = (first + words[place] + second) & WORD
-        second = (second + words[place + 1] + first) & WORD
-    return first, second
 
 
 def children(page: bytes) -> list[int]:

@@ -49,6 +49,10 @@ class ZoneDepths:
             number: (sum(rows.values()), self._bytes[number]) for number, rows in self._rows.items()
         }
 
+    def of(self, number: int) -> Counts:
+        """Return the rows by zone of one queue; nothing where zone rows are lost."""
+        return self._rows.get(number, {}) if self.is_whole else {}
+
     def queue_of(self, found: Counts, numbers: Iterable[int]) -> int:
         """Say of which of some queues a table is, by the rows it holds; 0 = that is not certain."""
         if not self.is_whole:

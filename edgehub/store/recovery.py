@@ -28,6 +28,7 @@ from edgehub.store.zones import ZONE_OFFSETS, Zones
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
     from edgehub.store.event_log import Depth
 
@@ -53,6 +54,7 @@ class Recovered:
         high_water: Highest offset that was ever handed out.
         untold_losses: What damage has cost and no commit has told of yet, None = nothing.
         missing: See there; None = nothing.
+        damaged_logs: Names of damaged logs that were set aside and are still there.
     """
 
     store_id: str
@@ -69,6 +71,7 @@ class Recovered:
     damage: Damage | None
     suspects: list[tuple[int, int, int, int]]
     missing: Missing | None = None
+    damaged_logs: Sequence[str] = ()
 
 
 def recover(connection: sqlite3.Connection) -> Recovered:

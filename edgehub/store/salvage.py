@@ -32,6 +32,7 @@ from edgehub.store.transaction import (
     offset_ranges,
     rebuild_zones,
 )
+from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -39,8 +40,12 @@ if TYPE_CHECKING:
 
     from edgehub.store.damaged_file import DamagedFile
     from edgehub.store.event_log import Depth
+    from edgehub.store.placement import Counts
     from edgehub.store.row_check import Check, Record
 
+OffsetRange = tuple[str, int, int, int]
+RANGES_MAX: Final = 100
+"""Ranges of missing offsets that are told of one queue."""
 MADE_ANEW: Final = frozenset({"queue", "zone"})
 REGISTRY_INDEX: Final = "sqlite_autoindex_queue_1"
 PRIORITIES: Final = frozenset(
@@ -55,6 +60,7 @@ class Salvaged:
     Attributes:
         rows: Rows of queues that were saved.
         lost: Endpoint, priority, rows and bytes that are known to be missing, by queue.
+        offsets: Endpoint, priority, first and last offset: what is missing is among these.
         is_exact: False = more may be missing than `lost` says.
         tables: Names of other tables of which something is missing.
         is_whole: Nothing is missing, and the file's structure is sound.
@@ -62,6 +68,7 @@ class Salvaged:
 
     rows: int
     lost: list[Depth]
+    offsets: list[OffsetRange]
     is_exact: bool
     tables: list[str]
     is_whole: bool
@@ -98,6 +105,7 @@ class _Salvage:
         self._into = into
         self._rows = 0
         self._lost: list[Depth] = []
+        self._offsets: list[OffsetRange] = []
         self._is_exact = True
         self._incomplete: set[str] = set()
         self._check = RowCheck()
@@ -128,6 +136,7 @@ class _Salvage:
         return Salvaged(
             rows=self._rows,
             lost=self._lost,
+            offsets=self._offsets,
             is_exact=self._is_exact,
             tables=sorted(self._incomplete),
             is_whole=sound and not self._lost and self._is_exact and not self._incomplete,
@@ -178,8 +187,9 @@ class _Salvage:
                 self._is_exact = False
         self._bodies()
         for number in sorted(self._numbers):
-            rebuild_zones(self._into, number)
+            found = {zone: rows for zone, _, _, _, rows, *_ in rebuild_zones(self._into, number)}
             self._settle(number, expected.get(number, (0, 0)))
+            self._note_offsets(number, found, zones.of(number))
 
     def _make_queue(self, number: int) -> Table:
         """Enter a queue and make its table, once."""
@@ -275,6 +285,27 @@ class _Salvage:
             )
         elif incomplete and expected[0] != rows:
             self._is_exact = False
+
+    def _note_offsets(self, number: int, found: Counts, expected: Counts) -> None:
+        """Note between which offsets rows are missing; neighbouring ranges are one."""
+        queue = self._numbers[number]
+        highest: int | None = None
+        if "boot" not in self._incomplete:
+            (highest,) = self._into.execute("SELECT max(high_water) FROM boot").fetchone()
+        ranges: list[tuple[int, int]] = []
+        for zone in sorted(zone for zone, rows in expected.items() if found.get(zone, 0) < rows):
+            low, high = zone * ZONE_OFFSETS, zone * ZONE_OFFSETS + ZONE_OFFSETS - 1
+            sql = f"SELECT offset FROM q_{number} WHERE offset BETWEEN ? AND ?"  # noqa: S608 - our number
+            present = {offset for (offset,) in self._into.execute(sql, (low, high))}
+            handed_out = range(max(low, 1), min(high, highest or high) + 1)
+            absent = sorted({*handed_out} - present)
+            if not absent:
+                continue  # a zone row that is wrong
+            if ranges and (absent[0] == ranges[-1][1] + 1 or len(ranges) == RANGES_MAX):
+                ranges[-1] = (ranges[-1][0], absent[-1])
+            else:
+                ranges.append((absent[0], absent[-1]))
+        self._offsets += [(*queue, *each) for each in ranges]
 
 
 def _is_queue(values: Sequence[Any]) -> bool:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.sqlite_log import PAGE_BYTES
 from edgehub.store.database import StoreBusyError
 from edgehub.store.limits import Space
-from edgehub.store.pages import PAGE_BYTES
 from edgehub.store.vacuum import PAGES_KEPT
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edgehub.message import EndpointId, Priority, QueueId
     from edgehub.store.boots import ClockStatistics
@@ -124,6 +124,8 @@ class StoreStatistics:
         row_bytes_total: Sum of the sizes of committed rows.
         damage: What damage of the file has cost, None = nothing, or it was looked at.
         missing: `file` or `log`: that was not there at the start, though a hub had left it.
+        damaged_logs: Names of damaged logs of the file that were set aside and, at the start, were
+            still there.
         expiry_lag_seconds: So long at most has something that has expired waited for clean-up.
         clock: What is known of the time of day.
         limits: The caps that are reached.
@@ -152,6 +154,7 @@ class StoreStatistics:
     row_bytes_total: int
     damage: Damage | None
     missing: Missing | None
+    damaged_logs: Sequence[str]
     expiry_lag_seconds: float
     clock: ClockStatistics
     limits: list[LimitStatistics]

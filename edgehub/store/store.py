@@ -390,6 +390,7 @@ class Store:
             row_bytes_total=writer.row_bytes_total,
             damage=self._recovered.damage,
             missing=self._recovered.missing,
+            damaged_logs=self._recovered.damaged_logs,
             expiry_lag_seconds=self._upkeep.retention.lag_ms / 1000,
             clock=self._shared.boot.statistics(ageing=self._upkeep.timekeeper.pending is not None),
             limits=writer.limits.statistics(),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.errors import StoreError
+from edgehub.sqlite_log import PAGE_BYTES
 from edgehub.store.database import StoreBusyError
-from edgehub.store.pages import PAGE_BYTES
 from edgehub.store.table_list import TableListKeeper
 
 if TYPE_CHECKING:

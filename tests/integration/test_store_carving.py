@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.message import EndpointId, FailureKind
+from edgehub.sqlite_log import PAGE_BYTES
 from edgehub.status import store_warnings
 from edgehub.store import SessionTable, Store
 from edgehub.store.file_header import header_fault
 from edgehub.store.opening import OFFSETS_SKIPPED
 from edgehub.store.page_owners import PageOwners
-from edgehub.store.pages import PAGE_BYTES, PageFile
+from edgehub.store.pages import PageFile
 from edgehub.store.salvage import Salvaged, salvage
 from edgehub.store.table_list import list_path, read_table_list
 from tests.support.backlog import PLAIN, STALE, make_backlog

@@ -155,7 +155,8 @@ async def test_status_says_what_is_lost_until_the_old_file_is_gone(tmp_path: Pat
     for is_new in (True, False):
         async with running(path) as hub:
             (warning,) = store_warnings(hub.store.statistics())
-            assert f"of upstream_Pri2); {set_aside(path)[0]} holds the old file" in warning
+            assert "of upstream_Pri2 between offsets " in warning
+            assert f"; {set_aside(path)[0]} holds the old file" in warning
             assert hub.store.damage is not None
             assert hub.store.damage.is_new is is_new
     (path.parent / set_aside(path)[0]).unlink()

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgehub.sqlite_log import PAGE_BYTES
 from edgehub.store.damaged_file import Table, row_of
 from edgehub.store.page_owners import PageOwners
 from edgehub.store.pages import (
     INNER,
-    PAGE_BYTES,
     TABLE_INNER,
     PageError,
     PageFile,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from edgehub.sqlite_log import PAGE_BYTES
 from edgehub.store.page_owners import ENTRIES, FIRST_MAP
-from edgehub.store.pages import INNER, PAGE_BYTES, TABLE_LEAF, PageFile, RecordReader, children
+from edgehub.store.pages import INNER, TABLE_LEAF, PageFile, RecordReader, children
 
 if TYPE_CHECKING:
     import random
