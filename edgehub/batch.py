@@ -1,21 +1,25 @@
 """The batch format: several messages as one payload, for links on which every byte counts.
 
-Pure functions on bytes, apart from the compression, whose library is loaded by the first batch that
-needs it. A payload is JSON Lines, as it is or as one zstd frame; the first line says what it is,
-and each further line is the record of one message. Invariants: what `build_batch` builds,
-`read_batch` reads; what a payload may take in memory is bounded before it is unpacked.
+Pure functions on bytes. A payload is JSON Lines, as it is or as one zstd frame; the first line says
+what it is, and each further line is the record of one message. Invariants: what `build_batch`
+builds, `read_batch` reads; what a payload may take in memory is bounded before it is unpacked.
 
 Source: RFC 8878 (zstd), and docs/endpoints.md, *Batches*.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from edgehub.errors import EdgeHubError
+
+try:
+    # At the start: while the hub runs its files may be replaced, or no descriptor be free.
+    import zstandard
+except ImportError:
+    zstandard = None  # type: ignore[assignment]  # an extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +51,7 @@ class BatchLibraryError(EdgeHubError):
 
 def has_zstd() -> bool:
     """Tell whether compressed batches can be written and read."""
-    return find_spec("zstandard") is not None
+    return zstandard is not None
 
 
 def build_batch(records: Sequence[bytes], *, compress: bool) -> bytes:
@@ -62,8 +66,6 @@ def build_batch(records: Sequence[bytes], *, compress: bool) -> bytes:
     lines = b"\n".join((head, *records, b""))
     if not compress:
         return lines
-    import zstandard  # noqa: PLC0415 - an extra, loaded by hubs that compress only
-
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(lines)
 
 
@@ -105,8 +107,6 @@ def _unpacked(payload: bytes, bytes_max: int) -> bytes:
         return payload
     if not has_zstd():
         raise BatchLibraryError("a zstd batch, and zstandard is not installed")
-    import zstandard  # noqa: PLC0415 - an extra, loaded by hubs that are sent compressed batches
-
     try:
         size = zstandard.frame_content_size(payload)
         if not 0 <= size <= bytes_max:

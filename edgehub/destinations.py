@@ -15,6 +15,8 @@ from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
 from edgehub.endpoints.device_session import SessionOptions
 from edgehub.endpoints.device_sessions import DeviceSessions
 from edgehub.endpoints.file import FileEndpoint, FileOptions
+from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
+from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
 from edgehub.endpoints.mqtt_link import LinkOptions
@@ -183,9 +185,6 @@ class Destinations:
         )
 
     def _build_http(self, endpoint_id: EndpointId, options: HttpEndpointSettings) -> Endpoint:
-        from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions  # noqa: PLC0415 - the library and its parser are loaded by hubs that use HTTP only
-        from edgehub.endpoints.http_link import HttpLinkOptions  # noqa: PLC0415 - likewise
-
         around = self._around
         link = HttpLinkOptions(
             url=options.url,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from enum import StrEnum
+from errno import errorcode
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 import aiosqlite
@@ -71,7 +72,7 @@ class StoreBusyError(StoreError):
     """The disk or a lock stands in the way; the same may succeed later.
 
     Attributes:
-        code: SQLite's name of the error, for example `SQLITE_FULL`.
+        code: SQLite's or the system's name of the error, for example `SQLITE_FULL` or `EMFILE`.
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -84,9 +85,11 @@ class StoreValueError(StoreError):
 
 
 def classify(error: BaseException) -> Fault:
-    """Tell what an exception of the sqlite3 module asks for."""
-    if isinstance(error, MemoryError):
-        return Fault.RETRY  # how the module reports SQLITE_NOMEM
+    """Return what an exception of a job asks for."""
+    if isinstance(error, (MemoryError, OSError)):
+        # How the module reports SQLITE_NOMEM; and what the system refuses besides, such as another
+        # descriptor, it may grant later.
+        return Fault.RETRY
     if isinstance(error, UnicodeDecodeError):
         return Fault.DAMAGE  # a text of the file, or of SQLite about the file
     if isinstance(error, (OverflowError, UnicodeError)):
@@ -111,6 +114,8 @@ def translate(error: Exception) -> Exception:
     """Give the store's own error for an exception of the sqlite3 module, else the exception."""
     match classify(error):
         case Fault.RETRY:
+            if isinstance(error, OSError):
+                return StoreBusyError(errorcode.get(error.errno or 0, "OSError"), str(error))
             return StoreBusyError(getattr(error, "sqlite_errorname", "SQLITE_NOMEM"), str(error))
         case Fault.DAMAGE:
             return StoreCorruptError(str(error))

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
 APPLICATION_ID: Final = 0x65644875  # "edHu"
 
-SCRIPTS: Final = ("schema.sql",)
+
+def read_sql(name: str) -> str:
+    """Return the text of one of the package's SQL files; for the import of a module only.
+
+    While the hub runs its files may be replaced by those of another version, or no descriptor be
+    free to read them.
+    """
+    return resources.files("edgehub.store").joinpath(name).read_text("utf-8")
+
+
+SCRIPTS: Final = (read_sql("schema.sql"),)
 """Script n brings a file from version n to version n + 1."""
 
 
@@ -34,15 +44,10 @@ def migrate(connection: sqlite3.Connection, scripts: tuple[str, ...] = SCRIPTS) 
         )
     for number, script in enumerate(scripts[version:], start=version + 1):
         # executescript would commit first; the version must change together with the schema.
-        sql = f"BEGIN IMMEDIATE;\n{read_sql(script)}\nPRAGMA user_version = {number};\nCOMMIT;"
+        sql = f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;"
         try:
             connection.executescript(sql)
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-
-
-def read_sql(name: str) -> str:
-    """Give the text of one of the package's SQL files."""
-    return resources.files("edgehub.store").joinpath(name).read_text("utf-8")

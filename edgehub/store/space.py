@@ -63,7 +63,7 @@ class SpaceWatch:
         try:
             job = partial(_look, self._database)
             space = await self._database.run(job)
-        except (StoreBusyError, OSError) as exc:
+        except StoreBusyError as exc:
             # What was seen before still holds; commits fail by themselves where it does not.
             log.warning("store.read_failed", queue=None, error=str(exc))
         else:

@@ -32,6 +32,7 @@ ROWS_PER_STATEMENT: Final = 32
 loop each taking may wait for a switch interval; 32 rows also cost a sixth less than one by one."""
 
 ZONES_PER_RANGE: Final = 100
+QUEUE_TABLE: Final = read_sql("queue_table.sql")
 
 
 class QueueWrite:
@@ -180,7 +181,7 @@ def register_queue(connection: sqlite3.Connection, registration: Params) -> None
 def create_queue_table(connection: sqlite3.Connection, number: int) -> None:
     """Make the table of one queue, inside the running transaction."""
     # executescript would commit; the file's statements are told apart by blank lines.
-    for statement in read_sql("queue_table.sql").format(number=number).split("\n\n"):
+    for statement in QUEUE_TABLE.format(number=number).split("\n\n"):
         connection.execute(statement)
 
 

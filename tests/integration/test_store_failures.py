@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -87,8 +88,11 @@ async def test_failed_commit_is_tried_again_and_nobody_told_before(
         assert bodies(await read_all(hub.queue())) == [f"body-{n}".encode() for n in range(7)]
 
 
-async def test_memory_error_is_the_module_s_word_for_nomem(tmp_path: Path) -> None:
-    """NOMEM arrives as MemoryError and is retried like the others."""
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "no descriptor")])
+async def test_what_python_or_the_system_refuses_is_tried_again(
+    tmp_path: Path, error: Exception
+) -> None:
+    """NOMEM arrives as MemoryError, the system's refusals as OSError; neither ends the store."""
 
     class Exhausted(sqlite3.Connection):
         left: ClassVar[int] = 0
@@ -96,7 +100,7 @@ async def test_memory_error_is_the_module_s_word_for_nomem(tmp_path: Path) -> No
         def executemany(self, sql: str, *args: Any) -> sqlite3.Cursor:
             if sql.startswith("INSERT INTO q_") and Exhausted.left:
                 Exhausted.left -= 1
-                raise MemoryError
+                raise error
             return super().executemany(sql, *args)
 
     class ExhaustedDatabase(Database):

@@ -69,6 +69,12 @@ class Daemon:
         return self
 
     @property
+    def pid(self) -> int:
+        """Number of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Tell whether the process runs."""
         return self._process is not None and self._process.poll() is None

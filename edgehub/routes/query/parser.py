@@ -176,11 +176,14 @@ class _Parse:
             raise RouteCompileError([fault for _, fault in self._faults[:FAULTS_MAX]])
 
 
+# At the import: when the first route comes, the files may be another version's.
+_GRAMMAR: Final = files("edgehub.routes.query").joinpath("route.lark").read_text("utf-8")
+
+
 @cache
 def _grammar() -> Lark:
-    grammar = files("edgehub.routes.query").joinpath("route.lark").read_text("utf-8")
     return Lark(
-        grammar,
+        _GRAMMAR,
         parser="lalr",
         lexer=TokenStream,
         start=["route", "condition"],

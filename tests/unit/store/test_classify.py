@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 
 import pytest
@@ -65,6 +66,14 @@ def test_misuse_of_a_closed_connection_is_a_bug() -> None:
     assert classify(caught.value) is Fault.BUG
     assert translate(caught.value) is caught.value
     assert classify(ValueError()) is Fault.BUG
+
+
+def test_what_the_system_refuses_is_tried_again() -> None:
+    """A job that finds no descriptor, or no file, stands behind the disk's errors, not ours."""
+    busy = translate(OSError(errno.EMFILE, "Too many open files"))
+    assert isinstance(busy, StoreBusyError)
+    assert str(busy) == "EMFILE: [Errno 24] Too many open files"
+    assert classify(FileNotFoundError()) is Fault.RETRY
 
 
 def test_translation_keeps_code_and_words() -> None:

@@ -40,7 +40,7 @@ def test_failed_script_leaves_the_version_before(connection: sqlite3.Connection)
     """A script and its version number are one transaction."""
     migrate(connection)
     with pytest.raises(sqlite3.OperationalError):
-        migrate(connection, (*SCRIPTS, "schema.sql"))
+        migrate(connection, (*SCRIPTS, *SCRIPTS))
     assert version(connection) == len(SCRIPTS)
     assert not connection.in_transaction
 
