@@ -149,6 +149,12 @@ def store_warnings(figures: StoreStatistics) -> list[str]:
         )
     if figures.damage is not None:
         found.append(damage_text(figures.damage))
+    if figures.wal_held_for_s is not None:
+        found.append(
+            f"another process reads queue.db, for {figures.wal_held_for_s:.0f} s now: its "
+            f"write-ahead log cannot be emptied and takes {figures.wal_bytes / 2**20:.0f} MiB; end "
+            "that process, only the hub opens the file"
+        )
     if figures.damaged_logs:
         found.append(
             "the write-ahead log of the database was damaged, what could be restored of it is in "

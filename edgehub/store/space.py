@@ -51,6 +51,7 @@ class SpaceWatch:
             await self.look()
             self._limits.look()
             self._writer.trim()
+            await self._writer.wal.retry()
 
     async def look(self) -> None:
         """Look once.

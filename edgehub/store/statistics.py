@@ -121,6 +121,9 @@ class StoreStatistics:
         dead_letter_bytes: Sum of their sizes.
         dead_letters: How many are kept of each queue that has any.
         wal_bytes_total: Bytes written to the WAL, up to its last checkpoint.
+        wal_bytes: Size of the WAL after its last checkpoint.
+        wal_held_for_s: For how long another process that reads the file has kept the WAL from being
+            emptied, None = none does.
         row_bytes_total: Sum of the sizes of committed rows.
         damage: What damage of the file has cost, None = nothing, or it was looked at.
         missing: `file` or `log`: that was not there at the start, though a hub had left it.
@@ -151,6 +154,8 @@ class StoreStatistics:
     dead_letter_bytes: int
     dead_letters: Mapping[QueueId, int]
     wal_bytes_total: int
+    wal_bytes: int
+    wal_held_for_s: float | None
     row_bytes_total: int
     damage: Damage | None
     missing: Missing | None

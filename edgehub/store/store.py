@@ -387,6 +387,8 @@ class Store:
             dead_letter_bytes=self._dead_letters.bytes,
             dead_letters=self._dead_letters.by_queue(),
             wal_bytes_total=writer.wal.bytes_total,
+            wal_bytes=writer.wal.size,
+            wal_held_for_s=writer.wal.held_for_s,
             row_bytes_total=writer.row_bytes_total,
             damage=self._recovered.damage,
             missing=self._recovered.missing,

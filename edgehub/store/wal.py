@@ -3,6 +3,8 @@
 Runs between groups only. A checkpoint inside a commit would make somebody wait for it; a longer
 log lets pages that are rewritten meanwhile go to the file once. On a small disk the log is kept
 short: one that has taken all space leaves none for the file, and then nothing can move any more.
+Another process that reads the file keeps the log from being emptied; that is looked for, reported,
+and tried again until the log is short.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from shutil import disk_usage
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -22,6 +24,7 @@ from edgehub.store.table_list import TableListKeeper
 if TYPE_CHECKING:
     import sqlite3
 
+    from edgehub.clock import Clock
     from edgehub.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -35,6 +38,24 @@ FIRST_BYTES: Final = 2**20
 """Before the first checkpoint has looked how much space there is."""
 SPACE_SHARE: Final = 4
 """The log may take this part of the space that is free or its own."""
+RETRY_S: Final = 30.0
+"""So long after a checkpoint that another process kept from its end it is tried again."""
+
+
+class _Checkpoint(NamedTuple):
+    """What a checkpoint has found.
+
+    Attributes:
+        frames: In the log.
+        threshold: Its length at which the next one is due.
+        size: Its size now.
+        is_held: Another process reads it, so it was not emptied.
+    """
+
+    frames: int
+    threshold: int
+    size: int
+    is_held: bool
 
 
 class Wal:
@@ -42,22 +63,39 @@ class Wal:
 
     __slots__ = (
         "_bytes_max",
+        "_clock",
+        "_counted_frames",
         "_database",
         "_estimate",
         "_failing",
+        "_held_since_s",
+        "_retry_s",
         "_tables",
         "_threshold",
         "bytes_total",
+        "size",
     )
 
-    def __init__(self, database: Database, bytes_max: int) -> None:
+    def __init__(self, database: Database, clock: Clock, bytes_max: int) -> None:
         self._database = database
+        self._clock = clock
         self._bytes_max = bytes_max
         self._threshold = min(bytes_max, FIRST_BYTES)
         self._estimate = 0
         self._failing = False
         self._tables = TableListKeeper(database.path)
+        self._held_since_s: float | None = None
+        self._retry_s = 0.0
+        self._counted_frames = 0
         self.bytes_total = 0
+        self.size = 0
+        """Of the log, after the last checkpoint."""
+
+    @property
+    def held_for_s(self) -> float | None:
+        """For how long another process has kept the log from being emptied, None = none does."""
+        since_s = self._held_since_s
+        return None if since_s is None else self._clock.monotonic() - since_s
 
     def written(self, row_bytes: int) -> None:
         """Count one commit."""
@@ -85,7 +123,7 @@ class Wal:
         kept = BYTES_MIN if cut else None
         job = partial(_checkpoint, log_path, self._bytes_max, kept, self._tables)
         try:
-            frames, self._threshold = await self._database.run(job)
+            found = await self._database.run(job)
         except StoreBusyError as exc:
             if not self._failing:
                 self._failing = True
@@ -93,8 +131,27 @@ class Wal:
             self._threshold = self._estimate + BYTES_MIN
             return
         self._failing = False
-        self.bytes_total += frames * FRAME_BYTES
+        self.bytes_total += (found.frames - self._counted_frames) * FRAME_BYTES
+        self._counted_frames = found.frames if found.is_held else 0
+        self._threshold, self.size = found.threshold, found.size
         self._estimate = 0
+        self._note_reader(is_held=found.is_held)
+
+    async def retry(self) -> None:
+        """Empty the log once the process that has kept it from that reads no more."""
+        if self._held_since_s is not None and self._clock.monotonic() >= self._retry_s:
+            await self.checkpoint(cut=True)
+
+    def _note_reader(self, *, is_held: bool) -> None:
+        now_s = self._clock.monotonic()
+        self._retry_s = now_s + RETRY_S
+        if is_held and self._held_since_s is None:
+            self._held_since_s = now_s
+            log.warning("store.log_held", path=str(self._database.path), bytes=self.size)
+        elif not is_held and self._held_since_s is not None:
+            held_for_s = round(now_s - self._held_since_s, 1)
+            self._held_since_s = None
+            log.info("store.log_emptied", held_for_s=held_for_s, bytes=self.size)
 
     async def truncate(self) -> None:
         """Move all of the log into the file and cut it, at the end."""
@@ -118,18 +175,21 @@ def _checkpoint(
     kept: int | None,
     tables: TableListKeeper,
     connection: sqlite3.Connection,
-) -> tuple[int, int]:
+) -> _Checkpoint:
     # Before pages of a changed list of tables leave the log.
     tables.keep(connection)
-    # PASSIVE waits for nobody, and with one connection it moves everything; the next commit then
-    # starts the log from its beginning. One that a huge transaction has blown up is cut.
-    row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    frames: int = max(row[1], 0)
+    # PASSIVE never waits, and with one connection it moves everything; the next commit then starts
+    # the log from its beginning. One that a huge transaction has blown up is cut. Both leave what
+    # another process has begun to read.
+    busy, frames, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    is_held = bool(busy) or moved < frames
     size = path.stat().st_size
     threshold = threshold_bytes(size + disk_usage(path.parent).free, bytes_max)
     if size > (threshold * TRUNCATE_FACTOR if kept is None else kept):
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return frames, threshold
+        (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        is_held |= bool(busy)
+        size = path.stat().st_size
+    return _Checkpoint(max(frames, 0), threshold, size, is_held)
 
 
 def threshold_bytes(space: int, bytes_max: int) -> int:

@@ -83,7 +83,7 @@ class Writer:
         self.look_at_space: Callable[[], Awaitable[None]] | None = None
         """Tells the limits how full the volume is; set once they know the queues."""
         self._space_is_due = False
-        self.wal = Wal(database, options.wal_bytes_max)
+        self.wal = Wal(database, clock, options.wal_bytes_max)
         self._linger = Linger(options.commit_linger_ms)
         self._results_delay_s = max(RESULTS_DELAY_S, self._linger.fixed_s)
         self._early_delay_s = max(RESULTS_DELAY_S, EARLY_LINGERS * self._linger.fixed_s)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
+from edgehub.status import store_warnings
 from edgehub.store import Caps, StoreOptions
+from edgehub.store.wal import BYTES_MIN
 from tests.support.stores import P0, P2, a_message, a_result, read_all, running
 
 if TYPE_CHECKING:
@@ -85,3 +90,52 @@ async def test_free_pages_go_back_to_the_disk(
         await hub.stored(5)
         assert len(await read_all(hub.queue())) == 5
         assert await hub.scalar("PRAGMA integrity_check") == "ok"
+
+
+READER = """import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM boot").fetchone()
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_log_that_another_process_keeps_long_is_reported_and_emptied(
+    tmp_path: Path,
+) -> None:
+    """While that process reads, the status says why the log grows; then it is short in a minute."""
+    path = tmp_path / "q.db"
+    log = tmp_path / "q.db-wal"
+    async with running(path, options=StoreOptions(wal_bytes_max=BYTES_MIN)) as hub:
+        await hub.stored(1)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", READER, path),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"reading\n"
+        with capture_logs() as logs:
+            for _ in range(40):
+                hub.send(a_message(body=bytes(100_000)))
+                await hub.store.flush()
+            assert log.stat().st_size > 3_000_000
+            (warning,) = store_warnings(hub.store.statistics())
+            assert "another process reads queue.db" in warning
+            written = hub.store.statistics().wal_bytes_total
+            assert written < log.stat().st_size * 1.1
+            for _ in range(20):
+                await hub.clock.advance(5)
+                await hub.store.flush()
+            assert [line["event"] for line in logs if "log" in line["event"]] == ["store.log_held"]
+            assert hub.store.statistics().wal_held_for_s is not None
+            process.stdin.close()
+            assert await process.wait() == 0
+            await hub.until(
+                lambda: not store_warnings(hub.store.statistics()), tick_s=5, within_s=60
+            )
+            assert log.stat().st_size == 0
+        assert "store.log_emptied" in [line["event"] for line in logs]
+        await hub.stored(1)
