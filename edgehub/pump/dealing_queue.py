@@ -111,7 +111,8 @@ class DealingQueue:
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
         """See `PumpQueue`."""
         while self._count < STAGED_MAX and self._queue.has_ready():
-            rows = await self._queue.read_batch(READ_ROWS, READ_BYTES)
+            rows_left = STAGED_MAX - self._count
+            rows = await self._queue.read_batch(min(READ_ROWS, rows_left), READ_BYTES)
             self._stage(rows)
             if not rows or len(self._open) >= rows_max:
                 break

@@ -93,6 +93,7 @@ def test_a_second_daemon_on_the_same_folder_is_refused(make_daemon: Callable[...
     config.write_text('data_dir = "data"\n[mqtt]\nport = 0\n', "utf-8")
     done = _edgehub("run", "--config", str(config), cwd=daemon.folder)
     assert done.returncode == 3
+    assert "queue.db is in use by another process; stop the other hub" in done.stderr
     assert "Traceback" not in done.stderr
     assert daemon.call("status")["phase"] == "running"
 

@@ -138,6 +138,27 @@ async def test_reject_new_says_so(tmp_path: Path) -> None:
         assert hub.clock.monotonic() > 55
 
 
+async def test_what_has_expired_makes_room_within_a_second(tmp_path: Path) -> None:
+    """A full cap brings the next clean-up near, though with long times to live it is rare."""
+    options = limited(Overflow.REJECT_NEW, queue_rows=10)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        # The shortest time to live has a round follow each 1500 s, so one at 19 600 s.
+        await hub.stored(1, a_result(ttl_s=15_000, endpoint_id=LAB))
+        await hub.stored(10, a_result(ttl_s=20_000))
+        await hub.clock.advance(15_100)
+        await hub.until(lambda: hub.queue(endpoint_id=LAB).statistics().depth == 0)
+        await hub.clock.advance(5_000)
+        for _ in range(10):
+            await hub.store.flush()
+        assert hub.queue().statistics().depth == 10
+        hub.send()
+        await hub.until_settled(12)
+        assert hub.settled[-1] == (11, Refusal.LIMIT)
+        await hub.until(lambda: hub.queue().statistics().depth == 0, tick_s=0.25, within_s=1)
+        await hub.stored(1)
+        assert hub.settled[-1] == (12, None)
+
+
 async def test_the_cap_that_is_hit_first_is_named(tmp_path: Path) -> None:
     """S-20: 3 000 rows and 1 MB: with 700 bytes a message the bytes come first."""
     options = limited(Overflow.REJECT_NEW, queue_rows=3000, queue_bytes=1_000_000)

@@ -58,10 +58,30 @@ async def test_group_waits_for_the_linger(tmp_path: Path) -> None:
 
 
 async def test_full_group_does_not_wait(tmp_path: Path) -> None:
-    """A group of 1024 rows begins its commit at once."""
+    """A group of 1024 rows begins its commit at once, a smaller one after its linger."""
     async with running(tmp_path / "q.db", options=LINGER) as hub:
-        hub.send_many(1024)
-        await hub.until_settled(1024)
+        await started(hub)
+        hub.send_many(1023)
+        for _ in range(20):
+            await hub.store.read(lambda _: None)
+        assert hub.settled == []
+        hub.send()
+        for _ in range(20):
+            await hub.store.read(lambda _: None)
+        assert hub.accepted == list(range(1024))
+        assert hub.store.statistics().commits_total == 2
+
+
+async def test_a_group_has_1024_rows_at_most(tmp_path: Path) -> None:
+    """What comes at once is committed in parts, so that the first do not wait for the last."""
+    async with running(tmp_path / "q.db") as hub:
+        await hub.stored(1)
+        before = hub.store.statistics().commits_total
+        hub.send_many(3 * 1024 + 1)
+        await hub.until_settled(2)
+        assert len(hub.settled) == 1 + 1024
+        await hub.until_settled(2 + 3 * 1024)
+        assert hub.store.statistics().commits_total == before + 4
 
 
 async def test_events_of_rows_that_were_never_written_share_a_commit(tmp_path: Path) -> None:

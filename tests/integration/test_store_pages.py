@@ -25,7 +25,7 @@ from edgehub.store.pages import (
     RecordReader,
     children,
 )
-from tests.support.spoiling import roots_of
+from tests.support.spoiling import roots_of, spoil
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,6 +99,30 @@ def test_what_sqlite_writes_is_read(
     # SQLite keeps a whole float as an integer, which is equal.
     assert sorted(record[0] for _, record in in_log[1]) == sorted(rows)
     assert {record[0]: record[1:] for _, record in in_log[1]} == rows
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_free_pages_at_the_end_are_known_by_the_list_of_free_pages(
+    tmp_path: Path, pages: int
+) -> None:
+    """Its first page may be the last of the file; without the map nothing else tells of it."""
+    path = tmp_path / "free.db"
+    with closing(a_database(path)) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
+        connection.execute("INSERT INTO t VALUES (1, 'kept')")
+        connection.execute("INSERT INTO t VALUES (2, zeroblob(?))", (pages * (PAGE_BYTES - 4),))
+        connection.execute("DELETE FROM t WHERE id = 2")
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema").fetchone()
+    last = path.stat().st_size // PAGE_BYTES
+    with path.open("rb") as file:
+        first_free = int.from_bytes(file.read(36)[32:])
+    assert first_free == last or pages > 1
+    spoil(path, 2)
+    with PageFile(path) as file:
+        assert file.count == last == root + pages
+        owners = PageOwners(file, [root])
+        assert list(owners.of(root)) == [root]
+        assert list(owners.unowned) == []
 
 
 @pytest.mark.scaled

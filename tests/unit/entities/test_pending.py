@@ -130,6 +130,14 @@ def test_children_follow_depth_first():
     assert [debt.topic_id for debt in bench.mapper.debts()] == ["device/e//"]
 
 
+def test_grandchildren_are_created_in_the_order_of_their_registrations():
+    """Whichever way they come to wait: two below one parent, and two below its sibling."""
+    bench = MapperBench()
+    for child, parent in ["ba", "ca", "fc", "eb", "gc", "db"]:
+        bench.child(child, **{"@parent": f"device/{parent}//"})
+    assert [payload.split(",")[1] for _, payload in bench.child("a")] == list("ABEDCFG")
+
+
 def test_chain_of_any_depth_is_released():
     """Two thousand levels are no more than two thousand entities."""
     bench = MapperBench()

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from edgehub.devices.upstream_lanes import Way
 from edgehub.message import DEFAULT_PRIORITY, FailureKind
-from edgehub.pump.dealing_queue import STAGED_OF_ONE_MAX, DealingQueue, DealtQueues
+from edgehub.pump.dealing_queue import (
+    READ_ROWS,
+    STAGED_MAX,
+    STAGED_OF_ONE_MAX,
+    DealingQueue,
+    DealtQueues,
+)
 from tests.support.memory_queue import MemoryQueue, a_row
 
 
@@ -102,6 +108,22 @@ async def test_a_backlog_leaves_places_to_others():
     while batch := await bench.read(10):
         seen += batch
     assert seen == list(range(2, last))
+
+
+async def test_no_more_is_read_ahead_than_has_its_place():
+    """However many devices wait for their sessions; the others of the queue wait for a place."""
+    count = STAGED_MAX + 3 * READ_ROWS
+    bench = Bench(" ".join(["shut", *(f"d{number}" for number in range(count))]))
+    bench.ways.of = {f"d{number}": Way.OPENING for number in range(count)} | {"shut": Way.SHUT}
+    for _ in range(3):
+        assert await bench.read() == []
+        assert bench.queue.staged == STAGED_MAX == sum(bench.ways.rows.values())
+        assert not bench.queue.has_ready()
+    bench.ways.change("d7", Way.OPEN)
+    # Its row, the second of the queue behind that of a device without a way, frees one place.
+    assert await bench.read() == [9]
+    await bench.read()
+    assert bench.queue.staged == STAGED_MAX
 
 
 async def test_a_device_without_a_way_keeps_no_place():

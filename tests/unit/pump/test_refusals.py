@@ -225,6 +225,22 @@ async def test_attempts_and_age_end_in_dead_letters(start: Start) -> None:
     assert "max_age_s = 15" in queue.dead[1][2]
 
 
+async def test_a_row_is_too_old_at_its_age_and_not_before(start: Start) -> None:
+    """A refusal in the millisecond in which max_age_s is reached ends it; one before does not."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    bench.rules = DeliveryRules(max_age_s=15)
+    queue = bench.queue(2)
+    now = bench.clock.boottime_ms()
+    queue.put(a_row(1, device="a", enqueued_ms=now + 1), a_row(2, device="b", enqueued_ms=now))
+    await bench.clock.advance(15)
+    assert bench.clock.boottime_ms() == now + 15_000
+    endpoint.settle(1, LATER)
+    endpoint.settle(2, LATER)
+    await bench.settle()
+    assert [entry[0] for entry in queue.dead] == [2]
+
+
 async def test_throttling_delays_one_queue_only(start: Start) -> None:
     """A pause that the peer asks for holds for that queue; the better one goes on."""
     throttled = SendResult(FailureKind.THROTTLED, "slow down", retry_after_s=30)
