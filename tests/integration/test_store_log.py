@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-STEP = 1 if SOAK else 997
+STEP = 3 if SOAK else 996
+"""In full size the three masks together take every byte."""
 FOUND = datetime(2026, 11, 28, tzinfo=UTC)
 
 
@@ -147,7 +148,7 @@ def test_any_byte_of_the_log_may_be_flipped(three: Log, mask: int) -> None:
 
     The last transaction alone may be left out whole: nothing tells it from one that was not synced.
     """
-    places = {*range(LOG_HEADER.size), *range(LOG_HEADER.size, three.ends[-1], STEP)}
+    places = {*range(LOG_HEADER.size), *range(LOG_HEADER.size + mask % 3, three.ends[-1], STEP)}
     for start in range(LOG_HEADER.size, three.ends[-1], FRAME_BYTES):
         places |= {*range(start, start + FRAME_HEADER.size, 1 if SOAK else 5)}
     for place in sorted(places):
