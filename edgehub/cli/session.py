@@ -8,6 +8,7 @@ import click
 
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
+from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
 
@@ -16,7 +17,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 _FIGURES = ("subscriptions", "waiting", "bytes")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def session() -> None:
     """See and end sessions of MQTT clients."""
 

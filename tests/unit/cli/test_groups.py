@@ -34,11 +34,12 @@ def test_a_slip_of_the_pen_is_answered_with_the_command(path):
     assert result.output.endswith(f"No such command {slip!r}. Did you mean {meant!r}?\n")
 
 
-def test_a_word_that_is_like_no_command_is_answered_with_all():
-    """Nothing is near, so the commands of the group are listed."""
-    result = CliRunner().invoke(cli, ["queue", "xyz"])
+@pytest.mark.parametrize("path", groups(cli), ids=" ".join)
+def test_a_word_that_is_like_no_command_is_answered_with_all(path):
+    """In every group: nothing is near, so its commands are listed."""
+    result = CliRunner().invoke(cli, [*path, "xyz"])
     assert result.exit_code == 2
-    assert "There are dead, list, move, peek, purge." in result.output
+    assert f"There are {', '.join(commands(path))}." in result.output
 
 
 def test_options_are_no_commands():
