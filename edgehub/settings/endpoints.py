@@ -24,7 +24,7 @@ from edgehub.settings.values import (
     Real,
     Text,
     Whole,
-    host_fault,
+    address_fault,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ RESERVED_HEADERS: Final = frozenset(
         "user-agent",
     }
 )
+_HTTP: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~]*$")]
 EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -352,20 +353,16 @@ class CumulocityEndpointSettings(EndpointSettings):
 
 
 def _url_fault(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        return str(error)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if _HTTP.match(url) is None:
         return "not http://<host>/... or https://<host>/..."
-    fault = host_fault(parts.hostname)
+    fault = address_fault(url)
     if fault:
-        return f"the host {fault}"
+        return fault
+    parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         return "holds a user name; use username and password_file"
-    if parts.fragment or port == 0 or not url.isascii() or not url.isprintable() or " " in url:
-        return "holds a fragment, a blank, a port of 0 or a character that must be written as %XX"
+    if parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
+        return "holds a fragment, a blank or a character that must be written as %XX"
     return ""
 
 

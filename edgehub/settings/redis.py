@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.settings.tls import certificate_fault
-from edgehub.settings.values import OptionalFile, OptionalText, Real, Section, Whole, host_fault
+from edgehub.settings.values import OptionalFile, OptionalText, Real, Section, Whole, address_fault
 
 _URL: Final = re.compile(r"(rediss?://[^/\s?#]+(/[0-9]+)?|unix:///[^\s?#]+(\?db=[0-9]+)?)")
 
@@ -24,24 +23,10 @@ def _url(url: str) -> str:
     if _URL.fullmatch(url) is None:
         msg = "want redis://host:port/database, rediss://... for TLS, or unix:///path"
         raise ValueError(msg)
-    fault = _address_fault(url)
+    fault = "" if url.startswith("unix:") else address_fault(url)
     if fault:
         raise ValueError(fault)
     return url
-
-
-def _address_fault(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        return str(error)
-    if parts.scheme == "unix":
-        return ""
-    fault = host_fault(parts.hostname or "")
-    if fault:
-        return f"the host {fault}"
-    return "the port is 0" if port == 0 else ""
 
 
 RedisUrl = Annotated[str, AfterValidator(_url)]

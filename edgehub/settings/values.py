@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -26,32 +27,10 @@ if TYPE_CHECKING:
     from pydantic import ValidatorFunctionWrapHandler
 
 
-def host_fault(value: str) -> str:
-    """Return why no resolver takes `value` for a host name or address; empty = one does."""
-    with suppress(ValueError):
-        ipaddress.ip_address(value)
-        return ""
-    if re.search(r"[/:\[\]\s]", value):
-        return "must be a name or an address alone, without scheme, port, brackets and blanks"
-    try:
-        value.encode("idna")
-    except UnicodeError as error:
-        return f"is no host name: {error.__cause__ or error}"
-    return ""
-
-
-def _host(value: str) -> str:
-    fault = host_fault(value)
-    if fault:
-        raise ValueError(fault)
-    return value
-
-
 CREDENTIAL: Final = "credential:"
 """Begins the name of a file that the service manager hands over."""
 
 _CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
-_HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.IGNORECASE)
 
 
 def _no_bool(value: Any) -> Any:
@@ -93,11 +72,43 @@ def _credential(value: Any) -> Any:
     return str(Path(folder) / name) if folder else value
 
 
-def _host_name(name: str) -> str:
-    if _HOST_NAME.fullmatch(name) is None:
-        msg = f"{name!r} is no host name; write it without scheme, port and path"
+def host_fault(value: str) -> str:
+    """Return why no resolver takes `value` for a host name or address; empty = one does."""
+    with suppress(ValueError):
+        ipaddress.ip_address(value)
+        return ""
+    if not value or value.startswith("-") or re.search(r"[/:*\[\]\s]", value):
+        return "is no host name; write it without scheme, port, brackets and blanks"
+    try:
+        value.encode("idna")
+    except UnicodeError as error:
+        return f"is no host name: {error.__cause__ or error}"
+    return ""
+
+
+def address_fault(url: str) -> str:
+    """Return what is wrong with host and port of a URL; empty = nothing."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return str(error)
+    fault = host_fault(parts.hostname or "")
+    if fault:
+        return f"the host {fault}"
+    return "the port is 0" if port == 0 else ""
+
+
+def _host(value: str) -> str:
+    fault = host_fault(value)
+    if fault:
+        msg = f"{value!r} {fault}"
         raise ValueError(msg)
-    return name.lower()
+    return value
+
+
+def _host_name(value: str) -> str:
+    return _host(value).encode("idna").decode().rstrip(".").lower()
 
 
 NUMBER: Final = BeforeValidator(_no_bool)
@@ -107,6 +118,8 @@ Real = Annotated[float, NUMBER]
 Text = Annotated[str, BeforeValidator(_not_empty)]
 Host = Annotated[Text, AfterValidator(_host)]
 """A name or an address; of IPv6 without brackets."""
+HostName = Annotated[str, AfterValidator(_host_name)]
+"""The same in the form in which browsers send it in the header Host."""
 BytesOrShare = Annotated[
     Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
     | Annotated[str, Field(pattern=r"^([1-9][0-9]?|100)%$")],
@@ -118,8 +131,6 @@ PathName = Annotated[Path, BeforeValidator(_not_empty)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_not_empty)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_credential), BeforeValidator(_not_empty)]
 """A file to be read: a path, or `credential:<name>` for one of $CREDENTIALS_DIRECTORY."""
-
-HostName = Annotated[str, AfterValidator(_host_name)]
 
 
 class Section(BaseModel):

@@ -24,6 +24,12 @@ def test_names_of_hosts_are_names():
             WebSettings(host_names=(wrong,))
 
 
+def test_names_of_hosts_are_kept_as_browsers_send_them():
+    """The same rule as for every host, in the form of the header `Host`."""
+    names = WebSettings(host_names=("münchen.example", "gateway-7.", "::1")).host_names
+    assert names == ("xn--mnchen-3ya.example", "gateway-7", "::1")
+
+
 @pytest.mark.parametrize("given", ["certificate_file", "key_file"])
 def test_a_certificate_needs_its_key(given):
     """One without the other is a fault."""
