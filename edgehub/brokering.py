@@ -135,13 +135,6 @@ class Brokering:
 
 def broker_options(settings: Settings, broker: BrokerSettings, *, hub_id: str) -> BrokerOptions:
     """Give the head's options."""
-    tls = None
-    if broker.tls:
-        tls = TlsOptions(
-            ca_file=broker.ca_file,
-            certificate_file=broker.certificate_file,
-            key_file=broker.key_file,
-        )
     return BrokerOptions(
         link=LinkOptions(
             host=broker.host,
@@ -149,7 +142,7 @@ def broker_options(settings: Settings, broker: BrokerSettings, *, hub_id: str) -
             client_id=broker.client_id or f"{hub_id}-broker",
             username=broker.username,
             password_file=broker.password_file,
-            tls=tls,
+            tls=TlsOptions.of(broker) if broker.tls else None,
             clean_session=broker.session_expiry_s == 0,
             keep_alive_s=broker.keep_alive_s,
             level=_LEVELS[broker.version],

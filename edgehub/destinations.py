@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from edgehub.pump.succession import Succession
     from edgehub.routes.table import RouteTable
     from edgehub.settings import BrokerSettings
-    from edgehub.settings.tls import TlsKeys
     from edgehub.store.store import Store
 
     Relay = MqttEndpoint | DeviceSessions
@@ -192,7 +191,7 @@ class Destinations:
             token_file=options.token_file,
             username=options.username,
             password_file=options.password_file,
-            tls=_tls_files(options),
+            tls=TlsOptions.of(options),
             user_agent=f"edgehub/{edgehub.__version__}",
         )
         return HttpEndpoint(
@@ -362,12 +361,4 @@ class Destinations:
 
 
 def _tls_of(options: MqttEndpointSettings | CumulocityEndpointSettings) -> TlsOptions | None:
-    return _tls_files(options) if options.tls else None
-
-
-def _tls_files(options: TlsKeys) -> TlsOptions:
-    return TlsOptions(
-        ca_file=options.ca_file,
-        certificate_file=options.certificate_file,
-        key_file=options.key_file,
-    )
+    return TlsOptions.of(options) if options.tls else None

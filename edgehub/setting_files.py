@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from edgehub.errors import ConfigError
 from edgehub.settings.values import CREDENTIAL
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from edgehub.settings.tls import TlsKeys
 
 SECRET_BYTES_MAX: Final = 65_535
 """As long as a password of MQTT may be."""
@@ -35,6 +37,15 @@ class TlsOptions:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+
+    @classmethod
+    def of(cls, keys: TlsKeys) -> Self:
+        """Take them from a section of the settings."""
+        return cls(
+            ca_file=keys.ca_file,
+            certificate_file=keys.certificate_file,
+            key_file=keys.key_file,
+        )
 
 
 def read_secret(key: str, file: Path) -> str:

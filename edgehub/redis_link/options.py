@@ -45,11 +45,7 @@ class RedisOptions:
             url=settings.url,
             username=settings.username,
             password_file=settings.password_file,
-            tls=TlsOptions(
-                ca_file=settings.ca_file,
-                certificate_file=settings.certificate_file,
-                key_file=settings.key_file,
-            ),
+            tls=TlsOptions.of(settings),
             connect_timeout_s=settings.connect_timeout_s,
             timeout_s=settings.timeout_s,
             connections_max=settings.connections_max,
