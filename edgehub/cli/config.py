@@ -15,7 +15,6 @@ import click
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import counted
 from edgehub.config.configuration import (
     fault_documents,
     read_configuration,
@@ -28,6 +27,7 @@ from edgehub.config.origin import SettingsSource
 from edgehub.config.schema import settings_schema
 from edgehub.errors import ConfigError
 from edgehub.hub_id import stored_hub_id
+from edgehub.plural import counted
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:

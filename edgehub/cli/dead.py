@@ -11,7 +11,8 @@ from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
+from edgehub.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,9 @@ from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.source import Deduplication
+from edgehub.plural import counted
 
 _NOT_NOTED: Final = (
     "devices are not noted, since nobody elects: this hub speaks for all that send to it (set"

@@ -14,9 +14,10 @@ from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_json_line, print_line
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
+from edgehub.plural import counted
 
 _TYPES: Final = ("device", "child-device", "service")
 _DEBT_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")

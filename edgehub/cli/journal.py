@@ -12,8 +12,9 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.duration import Duration
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
+from edgehub.plural import counted
 
 EXIT_FAILED: Final = 1
 EXIT_NOT_YET: Final = 75

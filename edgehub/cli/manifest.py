@@ -15,9 +15,10 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, wait_option
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
+from edgehub.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

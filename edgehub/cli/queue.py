@@ -12,8 +12,9 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.dead import dead
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
 from edgehub.message import DEFAULT_PRIORITY
+from edgehub.plural import counted
 
 _FIGURES: Final = (
     "waiting",

@@ -19,10 +19,11 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
 from edgehub.config.configuration import compile_table, endpoint_names, read_table
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
+from edgehub.plural import counted
 from edgehub.routes import Manifest, RouteTable, load_manifest
 from edgehub.routes.explain import Outcome
 from edgehub.routes.message_form import MessageFormError, read_message

@@ -21,7 +21,8 @@ from edgehub.cli.table_answer import (
     tenant_option,
     wait_option,
 )
-from edgehub.cli.tables import counted, new_table, print_table
+from edgehub.cli.tables import new_table, print_table
+from edgehub.plural import counted
 
 _MEMBERS: Final = (
     ("priority", "priority"),

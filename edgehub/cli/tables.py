@@ -12,14 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from edgehub.cli.output import printable
-from edgehub.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from rich.console import RenderableType
-
-__all__ = ["counted", "new_table", "print_table", "printable", "span"]
 
 _WIDTH_MAX: Final = 1_000_000
 MINUTE_S: Final = 60
