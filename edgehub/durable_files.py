@@ -52,7 +52,7 @@ def make_private_file(path: Path) -> None:
 
 
 def restrict(path: Path) -> None:
-    """Take the rights of group and others from a file or folder.
+    """Remove the rights of group and others from a file or folder.
 
     A symbolic link, a file of another user and a folder such as /tmp stay as they are.
     """
@@ -66,7 +66,7 @@ def restrict(path: Path) -> None:
 
 def restrict_all(path: Path) -> None:
     """Restrict a file, or a folder and all in it."""
-    # What goes in this moment exposes nothing; what cannot be read is another user's.
+    # A file that disappears during this exposes nothing; what cannot be read is another user's.
     with suppress(FileNotFoundError, PermissionError):
         restrict(path)
         if path.is_dir() and not path.is_symlink():

@@ -110,7 +110,7 @@ class Journaling:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
 
     async def search(self, question: Question) -> Answer:
-        """Look for the newest lines that fit, within some seconds; see `edgehub.journal.search`.
+        """Return the newest lines that fit, within some seconds; see `edgehub.journal.search`.
 
         Raises:
             JournalError: There is no journal, or the folder cannot be read.

@@ -35,11 +35,11 @@ class Loss:
     """One way in which messages are lost, as its part counts them.
 
     Attributes:
-        key: Tells it from all others.
+        key: Identifies it among all others.
         total: Messages since the start.
         what: What became of them, to stand behind `3 messages`; `{was}` becomes `was` or `were`.
         why: Why, or empty.
-        example: The newest one as far as it is known, or empty.
+        example: The newest message as far as it is known, or empty.
         hint: What to do or where to look, or empty.
         event: Log event of its own, empty = the part writes log lines itself.
         fields: Of the log line.
@@ -94,7 +94,7 @@ class RecentLosses:
         self._totals: dict[tuple[str, ...], _Total] = {}
 
     async def run(self) -> None:
-        """Look now and then until cancelled."""
+        """Call `look` every `LOOK_S` seconds until cancelled."""
         while True:
             self.look()
             await self._clock.sleep(LOOK_S)
@@ -110,7 +110,7 @@ class RecentLosses:
         ]
 
     def look(self) -> list[Loss]:
-        """Take in how the totals grew, log it at a bounded rate, and return them."""
+        """Record how the totals grew, log it at a bounded rate, and return them."""
         found = [loss for source in self._sources for loss in source()]
         minute, now_s = self._minute(), self._clock.monotonic()
         before, self._totals = self._totals, {}

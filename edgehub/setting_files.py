@@ -79,7 +79,7 @@ def read_secret(key: str, file: Path) -> str:
 def load_certificate(
     context: ssl.SSLContext, section: str, certificate_file: Path, key_file: Path
 ) -> str:
-    """Have a context show a certificate; returns what the files hold.
+    """Load a certificate into a context; returns what the files hold.
 
     Args:
         context: Shows it from the next connection on.
@@ -110,7 +110,7 @@ def load_certificate(
 
 
 def load_authorities(context: ssl.SSLContext, key: str, file: Path) -> str:
-    """Have a context trust the certificates of a file; returns what it holds.
+    """Load authorities into a context, which trusts them; returns what the file holds.
 
     Raises:
         ConfigError: If it cannot be read, or holds none.

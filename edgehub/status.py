@@ -205,31 +205,33 @@ def left_out_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _first_of(texts: Iterable[str]) -> str:
+    named = list(texts)
+    more = len(named) - _NAMED_MAX
+    return ", ".join(named[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
 def left_out_text(peer: str, filters: Sequence[str]) -> str:
-    """Say which subscriptions a peer answers by closing the connection, and what to do."""
-    named = ", ".join(f"{each!r}" for each in filters[:_NAMED_MAX])
-    more = len(filters) - _NAMED_MAX
-    named += f" and {more} more" if more > 0 else ""
+    """Return which subscriptions a peer answers by closing the connection, and what to do."""
     return (
-        f"{peer} closes the connection over subscriptions, so it is not asked for {named}: correct"
-        " its access rules and reload; one of them is tried every 15 minutes"
+        f"{peer} closes the connection over subscriptions, so it is not asked for"
+        f" {_first_of(map(repr, filters))}: correct its access rules and reload; one of them is"
+        " tried every 15 minutes"
     )
 
 
 def _refused_text(endpoint_id: str, refused: Sequence[Mapping[str, Any]]) -> str:
-    named = [
+    named = (
         f"{each['sender']!r} (it closed the connection {each['closes']} times)"
         if each["closes"]
         else f"{each['sender']!r} ({each['reason']})"
-        for each in refused[:_NAMED_MAX]
-    ]
-    more = len(refused) - _NAMED_MAX
-    whose = ", ".join(named) + (f" and {more} more" if more > 0 else "")
+        for each in refused
+    )
     retry_s = min(each["retry_in_s"] for each in refused)
     return (
-        f"the peer of endpoint {endpoint_id!r} refuses messages of {whose}: let this hub speak for"
-        " such a device there (on_behalf of its identity at a parent hub), or see whether its"
-        f" messages are too large; they wait, the next try is in {retry_s:.0f} s"
+        f"the peer of endpoint {endpoint_id!r} refuses messages of {_first_of(named)}: let this"
+        " hub speak for such a device there (on_behalf of its identity at a parent hub), or check"
+        f" whether its messages are too large; they wait, the next try is in {retry_s:.0f} s"
     )
 
 

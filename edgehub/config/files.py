@@ -1,4 +1,4 @@
-"""What the files hold that settings name: checked, and seen at each reading for the next reload.
+"""What the files hold that settings name: checked, and hashed so that a reload finds changes.
 
 A password that was corrected, or a certificate that was renewed, changes no setting. Owns what is
 remembered of such files: a hash, never their text. Blocks on the disk.

@@ -127,7 +127,7 @@ class Identities:
         return identity
 
     def close(self) -> None:
-        """Let the threads go; checks that did not begin are cancelled."""
+        """Stop the threads; checks that did not begin are cancelled."""
         self._checks.close()
 
     def _verified(self, identity_id: str, digest: bytes) -> Identity | None:

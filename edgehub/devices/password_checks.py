@@ -1,8 +1,8 @@
 """The queue of password checks: which hash the threads compute next.
 
-Owns the threads and those who wait for one. A check costs tens of milliseconds of a core, so the
-order is fair: addresses take turns, and the identities of one address take turns below that, since
-all clients of the same machine share its loopback address. Ids that do not exist count as one
+Owns the threads and the callers that wait for one. A check costs tens of milliseconds of a core, so
+the order is fair: addresses take turns, and the identities of one address take turns below that,
+since all clients of the same machine share its loopback address. Ids that do not exist count as one
 identity. Invariants: a thread is taken by one check at a time; of one address at most
 `WAITING_MAX` checks wait; a check whose caller was cancelled is not begun.
 """
@@ -49,7 +49,7 @@ class PasswordChecks:
         self._addresses: dict[str, _Waiting] = {}
 
     async def turn(self, address: str, identity_id: str, waits: Callable[[], None]) -> None:
-        """Wait for a thread; `run` or `release` gives it back.
+        """Wait for a thread; `run` or `release` returns it.
 
         Args:
             address: Where the client is.
@@ -71,11 +71,11 @@ class PasswordChecks:
             if turn.cancelled():
                 self._remove(address, identity_id, turn)
             elif turn.exception() is None:
-                self.release()  # it was given in the moment of the cancellation
+                self.release()  # it became free in the moment of the cancellation
             raise
 
     async def run(self, check: Callable[[bytes], bool], password: bytes) -> bool:
-        """Check a password in the thread that the caller has; given back when the thread is done.
+        """Check a password in the thread that the caller has; returned when the thread is done.
 
         A caller that is cancelled does not end the computation.
         """
@@ -84,7 +84,7 @@ class PasswordChecks:
         return await asyncio.shield(computed)
 
     def release(self) -> None:
-        """Give a thread back, to the next one that waits."""
+        """Return a thread, to the next caller that waits."""
         while self._addresses:
             turn = self._next()
             # A caller that was cancelled takes its turn out when it runs next.
@@ -94,7 +94,7 @@ class PasswordChecks:
         self._free += 1
 
     def close(self) -> None:
-        """Let the threads go; checks that did not begin are cancelled."""
+        """Stop the threads; checks that did not begin are cancelled."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> asyncio.Future[None]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Publish = Callable[[LocalMessage, Settle, int], None]
 
 MAPPER_MODULE: Final = "c8y-mapper"
-"""Module id of the mapper: routes tell its outputs apart by it."""
+"""Module id of the mapper, by which routes name its outputs."""
 
 TOPIC_PROPERTY: Final = "topic"
 """Property by which the mapper names the topic of a row, with the local prefix."""

@@ -241,7 +241,7 @@ class DeviceSession(asyncio.Protocol):
         self._send_waiting()
 
     def subscribe(self, topic_filter: str) -> asyncio.Future[int]:
-        """Take messages to the device; returns what becomes of the peer's answer."""
+        """Subscribe to messages to the device; returns a future of the peer's reason code."""
         mid = self._next_mid()
         answer = self._subscribing[mid] = asyncio.get_running_loop().create_future()
         self._write(build_subscribe(topic_filter, mid, version=self._options.version))

@@ -220,7 +220,7 @@ class Journal:
         )
 
     async def search(self, question: Question, *, seconds_max: float) -> Answer:
-        """Look for the newest lines that fit; see `edgehub.journal.search`.
+        """Return the newest lines that fit; see `edgehub.journal.search`.
 
         Raises:
             OSError: The folder cannot be read.

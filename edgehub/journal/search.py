@@ -62,7 +62,7 @@ def search(
     seconds_max: float,
     monotonic: Callable[[], float],
 ) -> Answer:
-    """Look through segments.
+    """Search segments for the lines that fit.
 
     Args:
         files: Segments, newest first.

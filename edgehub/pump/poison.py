@@ -1,4 +1,4 @@
-"""Rows that a peer refuses for who sent them, or by closing the connection, and their end.
+"""Rows that a peer refuses for their sender, or by closing the connection, and their end.
 
 Owns the counts of such refusals, the rows that are kept out of a connection to see how it does
 without them, and the narrow window of one row; senders are `RefusedSenders`. A peer that refuses
@@ -283,7 +283,7 @@ class Poison:
         return Blamed(offset=row.offset)
 
     def refused(self, row: Row, reason: str, now: float) -> bool:
-        """Take a refusal of a row for who sent it.
+        """Record a refusal of a row for its sender.
 
         Args:
             row: The row.
@@ -337,7 +337,7 @@ class Poison:
         self._give_back(now_ms)
 
     def look(self, now: float, now_ms: int, *, idle: bool) -> float:
-        """See to the rows that are kept out; returns the time at which to look again.
+        """Expire or return rows that are kept out, once due; returns the time of the next look.
 
         Args:
             now: Monotonic seconds.

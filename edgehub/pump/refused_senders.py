@@ -131,7 +131,7 @@ class RefusedSenders:
         return record.closes
 
     def hold(self, sender: str, now: float) -> None:
-        """Keep a sender back that `note` has just recorded a refusal of."""
+        """Hold a sender of whom `note` has just recorded a refusal."""
         record = self._records[sender]
         hold_s = HOLD_S
         if record.until is None:
@@ -145,7 +145,7 @@ class RefusedSenders:
                 retry_s=HOLD_S,
             )
         elif record.others_worked or not record.closes:
-            # While nothing else gets through there is nobody to be protected.
+            # While nothing else gets through there is nothing to protect.
             record.failures += 1
             hold_s = delay_s(record.failures + _FIRST_EXPONENT, self._rng)
             hold_s = max(hold_s, HOLD_S * self._held)

@@ -1,7 +1,7 @@
 """Connections to Redis as the hub makes all of its connections.
 
 redis-py connects by itself, to one address after the other, and has no argument for a socket that
-is connected already. So these tell it the address that answers, at each connect. Invariant: over
+is connected already. So these pass it the address that answers, at each connect. Invariant: over
 TLS the server proves the name of the settings, not that address.
 """
 

@@ -108,7 +108,7 @@ class Chunks:
 
 
 def _take(waiting: deque[Condition], staying: Sequence[Condition]) -> list[Condition]:
-    """Take from `waiting` what fits into one function with those that are in it."""
+    """Remove from `waiting` and return what fits into one function with those that are in it."""
     taken: list[Condition] = []
     characters = sum(map(_characters, staying))
     while waiting and len(staying) + len(taken) < CONDITIONS_MAX:

@@ -1,7 +1,7 @@
 """Log lines at a bounded rate: what a peer can repeat must not fill the disk.
 
 Owns the count of lines per event. Invariant: at most `lines_max` lines of one event and period;
-what was left out is told with the first line of the next period.
+the first line of the next period says how many were left out.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class Connection(HttpToolsProtocol):
         self._due = None
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or with what is wrong behind the last one."""
+        """Serve the next request, or refuse what is wrong behind the last one."""
         self._unanswered -= 1
         super().on_response_complete()
         if self.transport.is_closing():

@@ -207,7 +207,7 @@ class World:
             await self.advance(2.5)
 
     async def deny(self, endpoint_id: EndpointId, device: str, times: int) -> None:
-        """Let an endpoint refuse all of a sender, and take what is in flight of others."""
+        """Refuse, at an endpoint, all of a sender, and take what is in flight of others."""
         for _ in range(times):
             endpoint = self._life.endpoints[endpoint_id]
             for offset, (row, _) in list(endpoint.pending.items()):

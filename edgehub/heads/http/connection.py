@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._saw_end = True
         transport = self._transport
         if self._ends or self._waits_for_check or not self._has_work:
-            # One that waits for its turn among others is taken for one that has gone.
+            # A client whose password check waits is taken for one that has left.
             return False
         return transport is not None and transport.can_write_eof()
 

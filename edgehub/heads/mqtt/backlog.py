@@ -40,11 +40,11 @@ class Backlog(Bound):
         self._empty: asyncio.Event | None = None
 
     def wait(self, usage: Usage, resume: Callable[[], None]) -> None:
-        """Have `resume` called once half of what such clients may use is free again."""
+        """Register `resume`, to be called once half of what such clients may use is free again."""
         self._waiting.setdefault(usage, {})[resume] = None
 
     def check(self) -> None:
-        """Wake who waits; called after bytes were settled, once per burst."""
+        """Wake the connections that wait; called after bytes were settled, once per burst."""
         if self._waiting:
             for usage in list(self._waiting):
                 if usage.used * 2 <= usage.limit:

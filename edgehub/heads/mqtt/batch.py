@@ -68,7 +68,7 @@ class Batch:
         self.refusals: list[Refusal] = []
 
     def submit(self, submit: Submit, settle: Settle, token: int) -> None:
-        """Begin to hand the messages in; `settle` is called for the whole, as for a message."""
+        """Start to hand the messages in; `settle` is called for the whole, as for a message."""
         self._token = token
         self._submit, self._settle = submit, settle
         self.go_on()
@@ -87,7 +87,7 @@ class Batch:
             self._submit(self._messages[place], self._one, place)
 
     def abandon(self) -> None:
-        """Hand in no more: the connection is gone, and the batch is not acknowledged."""
+        """Stop handing in: the connection is lost, and the batch is not acknowledged."""
         rest = len(self._messages) - self._next
         self._next = len(self._messages)
         self._count(rest, Refusal.CLOSED)

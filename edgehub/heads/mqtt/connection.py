@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         )
 
     def refuse(self) -> None:
-        """Give up the connection: there are too many."""
+        """Close the connection: there are too many."""
         self._leave(CloseReason.TOO_MANY)
         self._wire.abort()
 
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone; what came in before counts, in its turns."""
+        """The socket is closed; what came in before counts, in its turns."""
         del exc
         self._is_lost = True
         self._wire.lost()
