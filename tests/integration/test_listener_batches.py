@@ -287,6 +287,21 @@ async def test_only_a_client_that_speaks_for_others_sends_batches(
         await client.close()
 
 
+async def test_a_batch_of_a_client_for_itself_is_refused_in_mqtt_5(identities_file: Path) -> None:
+    """PUBACK 0x87 that names no sender; the connection goes on."""
+    async with running(identities_file=identities_file) as bench:
+        client = await Client5.signed_in(bench.port, "lone", username="lone", password=b"secret")
+        topic = TOPIC.replace("/child/", "/lone/")
+        client.publish(topic, _payload(_record(1, "lone")), packet_id=1)
+        answer = await client.read(mqtt5.PubAckPacket)
+        assert (int(answer.reason_code), list(answer.user_properties)) == (0x87, [])
+        assert bench.dropped() == {"foreign_identity": 1}
+        assert bench.router.messages == []
+        client.publish("devices/lone/messages/events/", b"x", packet_id=2)
+        assert (await client.read(mqtt5.PubAckPacket)).reason_code == 0
+        client.raw.cut()
+
+
 async def test_a_batch_on_the_topic_of_a_device_is_not_taken_apart(identities_file: Path) -> None:
     """A row of a device that calls itself a batch is that device's, and goes where all go."""
     topic = TOPIC.replace("/child/", "/dev-1/")
