@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.control.server import Command
-    from edgehub.journal.search import Answer, Question
+    from edgehub.journal.search import FoundLines, LineQuery
     from edgehub.journal.trace import Passed, Trace
     from edgehub.journal.waits import Key, Split
     from edgehub.settings import Settings
@@ -109,7 +109,7 @@ class Journaling:
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
 
-    async def search(self, question: Question) -> Answer:
+    async def search(self, query: LineQuery) -> FoundLines:
         """Return the newest lines that fit, within some seconds; see `edgehub.journal.search`.
 
         Raises:
@@ -118,7 +118,7 @@ class Journaling:
         journal = self._enabled()
         try:
             await self._write_newest(journal)
-            return await journal.search(question, seconds_max=TRACE_S)
+            return await journal.search(query, seconds_max=TRACE_S)
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
 

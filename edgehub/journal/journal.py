@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from edgehub.journal.ledger import Piece
     from edgehub.journal.lines import Origin
     from edgehub.journal.retention import Bounds
-    from edgehub.journal.search import Answer, Question
+    from edgehub.journal.search import FoundLines, LineQuery
     from edgehub.journal.segments import Segment, Segments
     from edgehub.journal.source import EventSource
     from edgehub.journal.trace import Passed
@@ -219,13 +219,13 @@ class Journal:
             partial(trace, message_id=message_id, passed=passed), seconds_max
         )
 
-    async def search(self, question: Question, *, seconds_max: float) -> Answer:
+    async def search(self, query: LineQuery, *, seconds_max: float) -> FoundLines:
         """Return the newest lines that fit; see `edgehub.journal.search`.
 
         Raises:
             OSError: The folder cannot be read.
         """
-        return await self._look_through(partial(search, question=question), seconds_max)
+        return await self._look_through(partial(search, query=query), seconds_max)
 
     async def _look_through(self, job: Callable[..., T], seconds_max: float) -> T:
         """Carry out a job on all segments, newest first."""

@@ -1,4 +1,4 @@
-"""The newest lines of the journal that fit a question, from the newest segment back.
+"""The newest lines of the journal that fit a query, from the newest segment back.
 
 Plain blocking code, called on a worker thread. Invariant: bounded by time, number of lines and
 bytes; whether older lines may be missing is returned.
@@ -24,7 +24,7 @@ _TIME: Final = b'"time":"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class LineQuery:
     """Which lines to look for.
 
     Attributes:
@@ -41,8 +41,8 @@ class Question:
 
 
 @dataclass(slots=True)
-class Answer:
-    """What was found.
+class FoundLines:
+    """The lines that a query has found.
 
     Attributes:
         lines: The newest that fit, oldest first.
@@ -57,37 +57,37 @@ class Answer:
 
 def search(
     files: Sequence[Path],
-    question: Question,
+    query: LineQuery,
     *,
     seconds_max: float,
     monotonic: Callable[[], float],
-) -> Answer:
+) -> FoundLines:
     """Search segments for the lines that fit.
 
     Args:
         files: Segments, newest first.
-        question: What to look for.
+        query: What to look for.
         seconds_max: Give up after so long.
         monotonic: Monotonic seconds.
     """
     until_s = monotonic() + seconds_max
-    answer = Answer()
-    room = _Room(question.lines_max)
+    result = FoundLines()
+    room = _Room(query.lines_max)
     for file in files:
         newest = _Room(room.lines_max - len(room.lines), room.bytes_max - room.bytes)
         is_older = False
         for text in whole_lines(file):
-            _look(text, question, newest, answer)
-            is_older = _time(text[text.rfind(b"\n", 0, -1) + 1 :]) < question.since
+            _look(text, query, newest, result)
+            is_older = _time(text[text.rfind(b"\n", 0, -1) + 1 :]) < query.since
             if monotonic() >= until_s:
-                answer.complete = False
+                result.complete = False
                 break
         room.put_before(newest)
-        if is_older or not answer.complete:
+        if is_older or not result.complete:
             # The file ends before the time that is asked for, and the rest is older still.
             break
-    answer.lines = [orjson.loads(line) for line in room.lines]
-    return answer
+    result.lines = [orjson.loads(line) for line in room.lines]
+    return result
 
 
 class _Room:
@@ -112,16 +112,16 @@ class _Room:
         self.bytes += older.bytes
 
 
-def _look(text: bytes, question: Question, room: _Room, answer: Answer) -> None:
+def _look(text: bytes, query: LineQuery, room: _Room, result: FoundLines) -> None:
     # No text of a line can hold either, since quotes within a text are escaped.
-    needle = _TIME if question.event is None else b'"event":"%s"' % question.event.encode()
+    needle = _TIME if query.event is None else b'"event":"%s"' % query.event.encode()
     at = text.find(needle)
     while at >= 0:
         end = text.find(b"\n", at)
         line = text[text.rfind(b"\n", 0, at) + 1 : end]
         at = text.find(needle, end)
-        if _time(line) >= question.since and _fits(line, question.queue):
-            answer.found += 1
+        if _time(line) >= query.since and _fits(line, query.queue):
+            result.found += 1
             room.add(line)
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from edgehub.errors import EdgeHubError
 from edgehub.journal.lines import EVENTS, shown_priority
-from edgehub.journal.search import LINES_MAX, Question
+from edgehub.journal.search import LINES_MAX, LineQuery
 from edgehub.message import (
     BEST_PRIORITY,
     DEFAULT_PRIORITY,
@@ -122,7 +122,7 @@ class Operating:
         since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - since_s * 1000
         queue = None if name is None else self._known(name)
         answer = await self._journaling.search(
-            Question(
+            LineQuery(
                 event=event,
                 queue=None if queue is None else (queue[0], shown_priority(queue[1])),
                 since=utc_text(max(0, since_ms)),

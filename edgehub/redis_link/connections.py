@@ -19,7 +19,7 @@ from edgehub.setting_files import TlsOptions, client_context
 from edgehub.tcp import reachable_host
 
 
-class TcpConnection(Connection):
+class RedisTcpConnection(Connection):
     """A connection without TLS."""
 
     def __init__(self, *, host: str, **arguments: Any) -> None:
@@ -33,7 +33,7 @@ class TcpConnection(Connection):
         await super().connect()  # type: ignore[no-untyped-call]  # redis-py's own
 
 
-class TlsConnection(SSLConnection):
+class RedisTlsConnection(SSLConnection):
     """A connection with TLS, whose files are read at each connect."""
 
     def __init__(self, *, host: str, tls: TlsOptions, **arguments: Any) -> None:

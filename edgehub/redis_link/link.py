@@ -30,7 +30,7 @@ from redis.exceptions import RedisError as ForeignError
 from redis.exceptions import TimeoutError as LateError
 
 from edgehub.errors import ConfigError
-from edgehub.redis_link.connections import TcpConnection, TlsConnection
+from edgehub.redis_link.connections import RedisTcpConnection, RedisTlsConnection
 from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
 from edgehub.setting_files import read_secret
 
@@ -197,10 +197,10 @@ class RedisLink:
         elif options.username is not None:
             arguments["username"] = options.username
         if options.url.startswith("rediss:"):
-            arguments["connection_class"] = TlsConnection
+            arguments["connection_class"] = RedisTlsConnection
             arguments["tls"] = options.tls
         elif options.url.startswith("redis:"):
-            arguments["connection_class"] = TcpConnection
+            arguments["connection_class"] = RedisTcpConnection
         return arguments
 
 

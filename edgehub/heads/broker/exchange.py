@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SESSION: Final = "#broker"
 """Client id of the broker in the local topic space; no client can have it."""
 
-_NOT_RECORDED_HERE: Final = frozenset(
+_NOT_RECORDED: Final = frozenset(
     {
         # Another time would have done for them.
         BrokerDrop.CLOSING,
@@ -204,7 +204,7 @@ class Exchange:
 
     def refused(self, incoming: Incoming, reason: BrokerDrop) -> None:
         """Record a dropped message in the journal, unless it is there or does not belong there."""
-        if reason in _NOT_RECORDED_HERE:
+        if reason in _NOT_RECORDED:
             return
         topic = incoming.topic
         sender = "" if topic is None else self._place(topic).sender

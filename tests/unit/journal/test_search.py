@@ -8,7 +8,7 @@ import time
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
-from edgehub.journal.search import BYTES_MAX, Answer, Question, search
+from edgehub.journal.search import BYTES_MAX, FoundLines, LineQuery, search
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,10 +39,10 @@ def asked(
     since: int = 0,
     lines_max: int = 100,
     seconds_max: float = 60,
-) -> Answer:
+) -> FoundLines:
     """Search with a minute as the time since when."""
-    question = Question(event=event, queue=queue, since=a_line(since)["time"], lines_max=lines_max)
-    return search(files, question, seconds_max=seconds_max, monotonic=time.monotonic)
+    query = LineQuery(event=event, queue=queue, since=a_line(since)["time"], lines_max=lines_max)
+    return search(files, query, seconds_max=seconds_max, monotonic=time.monotonic)
 
 
 def test_lines_of_an_event_come_oldest_first(tmp_path: Path) -> None:
