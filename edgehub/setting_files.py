@@ -95,7 +95,9 @@ def load_certificate(
 
     def refuse() -> NoReturn:
         hint = f"openssl pkey -in {key_file} -out plain.pem; chmod 600 plain.pem"
-        raise ConfigError(key_key, f"{key_file} is encrypted and nobody types a password", hint)
+        raise ConfigError(
+            key_key, f"{key_file} is encrypted, and the hub asks for no password", hint
+        )
 
     try:
         context.load_cert_chain(certificate_file, key_file, password=refuse)

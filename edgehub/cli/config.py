@@ -181,7 +181,7 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
         print_line(f"  manifest: {counted(outcome['routes'], 'route')} in force")
     for what in ("identities", "tokens", "certificate"):
         if outcome[f"{what}_changed"]:
-            print_line(f"  {what}: read anew")
+            print_line(f"  {what}: read again")
     if outcome["files_changed"]:
         print_line(f"  files with new content: {', '.join(outcome['files_changed'])}")
     for what, endpoints in outcome["endpoints"].items():

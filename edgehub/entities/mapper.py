@@ -462,6 +462,7 @@ class Mapper:
             self._commands.request_software_list(entity, now)
 
     def _ask_for_operations(self) -> None:
+        # A `cumulocity` endpoint asks at each connection by itself; other ways to the cloud do not.
         main = self._registry.main
         self._outlet.row(OutputName.OPERATIONS, main.topic, smartrest.line(GET_OPERATIONS), main)
 
