@@ -155,6 +155,29 @@ async def test_too_much_that_waits_is_503() -> None:
         assert (await again.post(b"x" * 19_000)).status == 204
 
 
+async def test_clients_without_a_password_leave_half_to_the_others(tmp_path: Path) -> None:
+    """What waits for the disk of anonymous clients never refuses a client with an identity."""
+    file = tmp_path / "identities"
+    secret = str(PasswordHash.of(b"s3cret"))
+    file.write_text(json.dumps({"id": "press-1", "password": secret}), "utf-8")
+    file.chmod(0o600)
+    async with running(identities_file=file, waiting_bytes_max=100_000) as bench:
+        bench.router.holding = True
+        clients = [await bench.connect() for _ in range(4)]
+        for client in clients[:3]:
+            client.send(request(b"x" * 19_000, path="/devices/other/messages/events"))
+        await bench.until(lambda: len(bench.router.pending) == 3)
+        refused = await clients[3].post(b"x" * 100, path="/devices/other/messages/events")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "10")
+        identified = await bench.connect()
+        headers = {"Authorization": basic("press-1", "s3cret")}
+        identified.send(request(b"x" * 19_000, path="/devices/press-1/messages/events", **headers))
+        await bench.until(lambda: len(bench.router.pending) == 4)
+        bench.router.settle()
+        for client in (*clients[:3], identified):
+            assert (await client.answer()).status == 204
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [

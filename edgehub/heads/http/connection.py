@@ -345,8 +345,11 @@ class Connection(asyncio.Protocol):
         assert request.target is not None
         if client is not None:
             client.check_sender(request.target.sender)
+        held = services.backlog.of_kind(anonymous=client is None)
+        if held.is_full:
+            raise unavailable("too much waits for the disk", BUSY_RETRY_S)
         messages = messages_of(services, request)
-        submission = Submission(messages, services.backlog, self._settled)
+        submission = Submission(messages, services.backlog, held, self._settled)
         self._begin(request)
         self._submission = submission
         if submission.start(services.submit):

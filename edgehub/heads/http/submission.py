@@ -13,6 +13,7 @@ from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from edgehub.devices.bounds import Usage
     from edgehub.heads.head import Submit
     from edgehub.heads.mqtt.backlog import Backlog
     from edgehub.message import Message, Refusal
@@ -24,6 +25,7 @@ class Submission:
     Args:
         messages: All messages of the request.
         backlog: Counts what is not settled.
+        held: The part of it for clients of this kind.
         on_done: Called once all are settled, unless that was so when `start` returned.
 
     Attributes:
@@ -33,6 +35,7 @@ class Submission:
 
     __slots__ = (
         "_backlog",
+        "_held",
         "_left",
         "_messages",
         "_on_done",
@@ -42,10 +45,15 @@ class Submission:
     )
 
     def __init__(
-        self, messages: Sequence[Message], backlog: Backlog, on_done: Callable[[Submission], None]
+        self,
+        messages: Sequence[Message],
+        backlog: Backlog,
+        held: Usage,
+        on_done: Callable[[Submission], None],
     ) -> None:
         self._messages = messages
         self._backlog = backlog
+        self._held = held
         self._on_done = on_done
         self._left = 0
         self._started = False
@@ -56,7 +64,7 @@ class Submission:
         """Hand the messages in; gives whether all are settled already."""
         for index, message in enumerate(self._messages):
             self._left += 1
-            self._backlog.identified.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self._held.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
             submit(message, self._settle, index)
             if self.refused is not None:
                 # What follows would leave a hole; what is before it cannot be taken back.
@@ -65,14 +73,13 @@ class Submission:
         return not self._left
 
     def _settle(self, index: int, refusal: Refusal | None) -> None:
-        backlog = self._backlog
-        backlog.identified.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
+        self._held.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
         self._left -= 1
         if refusal is None:
             self.stored += 1
         elif self.refused is None or index < self.refused[0]:
             self.refused = (index, refusal)
         if not self._left:
-            backlog.check()
+            self._backlog.check()
             if self._started:
                 self._on_done(self)
