@@ -62,7 +62,7 @@ class Overview:
                 *status.store_warnings(store),
                 *status.parked_warnings(endpoints),
                 *status.dead_letter_warnings(store.dead_letters),
-                *status.refused_warnings(endpoints),
+                *status.refused_warnings(endpoints, queues),
                 *status.left_out_warnings(endpoints),
                 *status.window_warnings(endpoints, store.clock),
                 *status.bound_warnings(mqtt.bounds),

@@ -187,10 +187,18 @@ def dead_letter_warnings(kept: Mapping[QueueId, int]) -> list[str]:
     ]
 
 
-def refused_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List whose messages peers refuse, and what to do; `endpoints` as above."""
+def refused_warnings(
+    endpoints: Iterable[Mapping[str, Any]], queues: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """List whose messages peers refuse, and what to do.
+
+    Args:
+        endpoints: As `endpoint_document` returns them.
+        queues: As `queue_document` returns them.
+    """
+    waiting = {queue["endpoint"] for queue in queues if queue["depth"]}
     return [
-        _refused_text(endpoint["id"], endpoint["refused_senders"])
+        _refused_text(endpoint, waits=endpoint["id"] in waiting)
         for endpoint in endpoints
         if endpoint["refused_senders"]
     ]
@@ -220,19 +228,33 @@ def left_out_text(peer: str, filters: Sequence[str]) -> str:
     )
 
 
-def _refused_text(endpoint_id: str, refused: Sequence[Mapping[str, Any]]) -> str:
+def _refused_text(endpoint: Mapping[str, Any], *, waits: bool) -> str:
+    refused: Sequence[Mapping[str, Any]] = endpoint["refused_senders"]
     named = (
-        f"{each['sender']!r} (it closed the connection {each['closes']} times)"
+        f"{each['sender']!r} (it closed the connection {counted(each['closes'], 'time')})"
         if each["closes"]
         else f"{each['sender']!r} ({each['reason']})"
         for each in refused
     )
-    retry_s = min(each["retry_in_s"] for each in refused)
-    return (
-        f"the peer of endpoint {endpoint_id!r} refuses messages of {_first_of(named)}: let this"
-        " hub speak for such a device there (on_behalf of its identity at a parent hub), or check"
-        f" whether its messages are too large; they wait, the next try is in {retry_s:.0f} s"
-    )
+    parts = [
+        f"the peer of endpoint {endpoint['id']!r} refuses messages of {_first_of(named)}: let this hub speak"
+        " for such a device there (on_behalf of its identity at a parent hub), or check whether its"
+        " messages are too large"
+    ]
+    if waits:
+        retry_s = min(each["retry_in_s"] for each in refused)
+        if endpoint["state"] != "up":
+            retry = f"once the endpoint, which is {endpoint['state']}, is up"
+        else:
+            retry = f"in {retry_s:.0f} s" if retry_s >= 1 else "now"
+        parts.append(f"what waits of them is tried {retry}")
+    if dead := sum([each["dead_lettered"] for each in refused]):
+        have = "has become a dead letter" if dead == 1 else "have become dead letters"
+        parts.append(
+            f"{counted(dead, 'message')} of them {have}: `edgehub queue dead requeue` sends what"
+            " is one, once that is corrected"
+        )
+    return "; ".join(parts)
 
 
 def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:

@@ -305,6 +305,11 @@ class Poison:
         self._senders.hold(sender, now)
         return alone >= CLOSES_MAX and cleared
 
+    def dead_lettered(self, row: Row) -> None:
+        """Record that a row has become a dead letter, and forget what spoke against it."""
+        self.forget(row.offset)
+        self._senders.dead_lettered(row.message.sender)
+
     def hurries(self) -> bool:
         """Return, once, whether the close just taken is worth another try soon.
 

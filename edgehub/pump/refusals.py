@@ -105,7 +105,7 @@ class Refusals:
                 is_kept = False
             if reason:
                 lane.bury(row, kind, reason)
-                self._poison.forget(row.offset)
+                self._poison.dead_lettered(row)
                 dead.append(reason)
             elif not is_kept:
                 self._retry(row, lane, result, now=now, now_ms=now_ms)

@@ -40,6 +40,7 @@ class RefusedSender:
         refusals: How often the peer has refused its rows since it last took one.
         closes: Those of them that were closes of the connection.
         reason: What the peer said last, or that it closed the connection.
+        dead_lettered: Those of its rows that have become dead letters since.
         retry_in_s: Seconds until the next row is tried, 0 = as soon as there is one.
     """
 
@@ -47,6 +48,7 @@ class RefusedSender:
     refusals: int
     closes: int
     reason: str
+    dead_lettered: int
     retry_in_s: float
 
 
@@ -61,6 +63,7 @@ class _Record:
 
     __slots__ = (
         "closes",
+        "dead_lettered",
         "failures",
         "first",
         "others_worked",
@@ -74,6 +77,7 @@ class _Record:
         self.first = offset
         self.refusals = 0
         self.closes = 0
+        self.dead_lettered = 0
         self.failures = 0
         self.reason = ""
         self.until: float | None = None
@@ -154,6 +158,11 @@ class RefusedSenders:
         if record.closes:
             self._closed_at = now
 
+    def dead_lettered(self, sender: str) -> None:
+        """Record that a row of a sender has become a dead letter, if the sender is refused."""
+        if sender in self._records:
+            self._records[sender].dead_lettered += 1
+
     @property
     def no_close_before(self) -> float:
         """Monotonic time from which the connection may be put at risk again."""
@@ -198,17 +207,18 @@ class RefusedSenders:
                 self._drop(sender)
 
     def statistics(self, now: float) -> tuple[RefusedSender, ...]:
-        """Return the senders that are held."""
+        """Return the senders that are held, and those whose hold ended a short time ago."""
         return tuple(
             RefusedSender(
                 sender=sender,
                 refusals=record.refusals,
                 closes=record.closes,
                 reason=record.reason,
+                dead_lettered=record.dead_lettered,
                 retry_in_s=max(0.0, record.until - now),
             )
             for sender, record in self._records.items()
-            if record.until is not None
+            if record.until is not None and now < record.until + FORGET_S
         )
 
     def _drop(self, sender: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from edgehub.message import DELIVERED, DeliveryRules, FailureKind, Order, SendResult
-from edgehub.pump.refused_senders import FORGET_S, HOLD_S, SENDERS_MAX
+from edgehub.pump.refused_senders import FORGET_S, HOLD_S, SENDERS_MAX, RefusedSenders
 from tests.support.endpoints import StalledEndpoint
 from tests.support.memory_queue import a_row
 
@@ -113,6 +114,26 @@ async def test_it_is_named_with_when_it_is_tried_again(start: Start) -> None:
     endpoint.refused.clear()
     await passes(bench, endpoint, 61)
     assert bench.pump.statistics().refused_senders == ()
+
+
+async def test_its_dead_letters_are_counted(start: Start) -> None:
+    """Whatever made them so: closes, refusals in words, or `max_attempts`."""
+    for in_words, attempts in ((False, None), (True, None), (True, 2)):
+        endpoint = ChoosyEndpoint({"other-9"}, in_words=in_words)
+        bench = start(endpoint)
+        bench.rules = DeliveryRules(max_attempts=attempts)
+        await speaks(bench, endpoint, 240, 2)
+        (found,) = bench.pump.statistics().refused_senders
+        assert found.dead_lettered == len(bench.queue().dead) > 0
+
+
+def test_a_sender_of_which_nothing_is_tried_any_more_is_not_named_for_ever() -> None:
+    """Even if the pump has nothing to do and does not forget it."""
+    senders = RefusedSenders("upstream", random.Random(1))
+    senders.note("other-9", 1, "closed by the peer", closed=True)
+    senders.hold("other-9", 0.0)
+    assert senders.statistics(HOLD_S + FORGET_S - 1)
+    assert senders.statistics(HOLD_S + FORGET_S) == ()
 
 
 async def test_once_the_peer_takes_them_they_flow_within_the_back_off(start: Start) -> None:
