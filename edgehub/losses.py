@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -27,6 +28,9 @@ MINUTE_S: Final = 60.0
 MINUTES: Final = 60
 EXAMPLE_CHARS_MAX: Final = 160
 
+_SINGULAR: Final = {"was": "was", "they": "it", "them": "it", "their": "its"}
+_PLURAL: Final = {"was": "were", "they": "they", "them": "them", "their": "their"}
+
 log = structlog.get_logger(__name__)
 
 
@@ -37,8 +41,9 @@ class Loss:
     Attributes:
         key: Identifies it among all others.
         total: Messages since the start.
-        what: What became of them, to stand behind `3 messages`; `{was}` becomes `was` or `were`.
-        why: Why, or empty.
+        what: What became of them, to stand behind `3 messages`; `{was}`, `{they}`, `{them}` and
+            `{their}` become the singular or the plural.
+        why: Why, or empty; likewise.
         example: The newest message as far as it is known, or empty.
         hint: What to do or where to look, or empty.
         event: Log event of its own, empty = the part writes log lines itself.
@@ -58,12 +63,13 @@ class Loss:
 class _Total:
     """How one total grew."""
 
-    __slots__ = ("_minutes", "example", "last", "line_s", "unlogged")
+    __slots__ = ("_minutes", "example", "last", "line_s", "newest_s", "unlogged")
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[int, int]] = deque()
         self.last = 0
         self.example = ""
+        self.newest_s = 0.0
         self.line_s: float | None = None
         self.unlogged = 0
 
@@ -104,7 +110,7 @@ class RecentLosses:
         found = self.look()
         minute = self._minute()
         return [
-            _text(loss, number, self._totals[loss.key].example)
+            self._text(loss, number, self._totals[loss.key])
             for loss in found
             if (number := self._totals[loss.key].recent(minute))
         ]
@@ -122,10 +128,22 @@ class RecentLosses:
             if grown:
                 total.grow(grown, minute)
                 total.unlogged += grown
+                total.newest_s = now_s
                 total.example = loss.example[:EXAMPLE_CHARS_MAX]
             if loss.event and total.unlogged:
                 _log(loss, total, now_s)
         return found
+
+    def _text(self, loss: Loss, number: int, total: _Total) -> str:
+        words = _SINGULAR if number == 1 else _PLURAL
+        text = f"{counted(number, 'message')} {loss.what.format_map(words)} in the last hour"
+        if loss.why:
+            text += f", {loss.why.format_map(words)}"
+        # From its age, so that a clock that was set since has no part in it.
+        newest_ms = self._clock.wall_ms() - (self._clock.monotonic() - total.newest_s) * 1000
+        newest = datetime.fromtimestamp(newest_ms / 1000, UTC).strftime("newest at %H:%M UTC")
+        about = f"{newest}: {total.example}" if total.example else newest
+        return f"{text} ({'; '.join(filter(None, (about, loss.hint)))})"
 
     def _minute(self) -> int:
         return int(self._clock.monotonic() // MINUTE_S)
@@ -137,12 +155,3 @@ def _log(loss: Loss, total: _Total, now_s: float) -> None:
     log.warning(loss.event, **loss.fields, messages=total.unlogged, total=loss.total)
     total.line_s = now_s
     total.unlogged = 0
-
-
-def _text(loss: Loss, number: int, example: str) -> str:
-    what = loss.what.format(was="was" if number == 1 else "were")
-    text = f"{counted(number, 'message')} {what} in the last hour"
-    if loss.why:
-        text += f", {loss.why}"
-    more = "; ".join(filter(None, (example, loss.hint)))
-    return f"{text} ({more})" if more else text

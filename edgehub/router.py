@@ -186,7 +186,7 @@ class Router:
                 key=("unrouted",),
                 total=self.unrouted_total,
                 what="{was} acknowledged and dropped",
-                why="because no route takes them",
+                why="because no route takes {them}",
                 example=" ".join(
                     filter(None, (f"{source} of device {device_id}", _shown(properties)))
                 ),

@@ -236,25 +236,25 @@ def _refused_text(endpoint: Mapping[str, Any], *, waits: bool) -> str:
         else f"{each['sender']!r} ({each['reason']})"
         for each in refused
     )
-    parts = [
-        f"the peer of endpoint {endpoint['id']!r} refuses messages of {_first_of(named)}: let this hub speak"
-        " for such a device there (on_behalf of its identity at a parent hub), or check whether its"
-        " messages are too large"
-    ]
+    text = (
+        f"the peer of endpoint {endpoint['id']!r} refuses messages of {_first_of(named)}: let this"
+        " hub speak for such a device there (on_behalf of its identity at a parent hub), or check"
+        " whether its messages are too large"
+    )
     if waits:
         retry_s = min(each["retry_in_s"] for each in refused)
         if endpoint["state"] != "up":
             retry = f"once the endpoint, which is {endpoint['state']}, is up"
         else:
             retry = f"in {retry_s:.0f} s" if retry_s >= 1 else "now"
-        parts.append(f"what waits of them is tried {retry}")
+        text += f"; what waits of them is tried {retry}"
     if dead := sum([each["dead_lettered"] for each in refused]):
         have = "has become a dead letter" if dead == 1 else "have become dead letters"
-        parts.append(
-            f"{counted(dead, 'message')} of them {have}: `edgehub queue dead requeue` sends what"
+        text += (
+            f"; {counted(dead, 'message')} of them {have}: `edgehub queue dead requeue` sends what"
             " is one, once that is corrected"
         )
-    return "; ".join(parts)
+    return text
 
 
 def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:

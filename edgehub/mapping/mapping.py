@@ -355,7 +355,7 @@ class Mapping:
                 key=("entities", "held"),
                 total=figures.evicted_total + figures.expired_total,
                 what="of unregistered entities {was} given up",
-                why="since they waited too long or for want of room",
+                why="since {they} waited too long or for want of room",
                 hint="edgehub entity pending",
             ),
         ]

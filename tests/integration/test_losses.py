@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import aiomqtt
@@ -36,8 +37,9 @@ async def test_rows_that_expire_are_a_warning_and_a_log_line(tmp_path: Path) -> 
             await clock.advance(901)
             await until(clock, tmp_path, lambda: queue(hub, "upstream_Pri7")["expired"] == 3)
             assert warning(hub, "expired in the last hour") == (
-                "3 messages of upstream_Pri7 expired in the last hour (its endpoint was not named"
-                " in the settings; edgehub journal show --event expired lists them)"
+                "3 messages of upstream_Pri7 expired in the last hour (newest at 22:28 UTC: its"
+                " endpoint was not named in the settings; edgehub journal show --event"
+                " expired lists them)"
             )
             lines = [line for line in logs if line["event"] == "store.rows_expired"]
             assert sum(line["messages"] for line in lines) == 3
@@ -61,8 +63,28 @@ async def test_a_topic_outside_of_the_hubs_is_a_warning(tmp_path: Path) -> None:
             await client.publish("sensors/pump-8", b"1", qos=1)
         assert warning(hub, "topics outside") == (
             "1 message on topics outside of the hub's was dropped in the last hour"
-            " ('sensors/pump-8' of client pump-8; devices send to devices/<id>/messages/events/,"
-            " or to topics of mqtt.local_topics)"
+            " (newest at 22:13 UTC: client pump-8: 'sensors/pump-8'; devices send to"
+            " devices/<id>/messages/events/, or to topics of mqtt.local_topics)"
+        )
+
+
+@pytest.mark.parametrize("protocol", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
+async def test_a_client_that_sends_for_a_device_outside_of_on_behalf_is_a_warning(
+    tmp_path: Path, protocol: aiomqtt.ProtocolVersion
+) -> None:
+    """With client, device and what to do, whether it was closed over it or refused in words."""
+    async with running(tmp_path, ManualClock()) as hub:
+        # A client that was closed cannot sign off, one that was refused sees no error here.
+        with contextlib.suppress(aiomqtt.MqttError):
+            async with aiomqtt.Client(
+                "127.0.0.1", hub.mqtt_port, identifier="gateway-7", protocol=protocol
+            ) as client:
+                await client.publish("devices/line-8-x/messages/events/", b"1", qos=1, timeout=5)
+        assert warning(hub, "on_behalf") == (
+            "1 message of devices outside of on_behalf of its client was refused in the last hour"
+            " (newest at 22:13 UTC: client gateway-7: sent on the topic of 'line-8-x', for which"
+            " its identity has no on_behalf pattern; add a pattern to on_behalf of its identity,"
+            " then reload)"
         )
 
 
@@ -70,9 +92,9 @@ async def test_messages_that_no_route_takes_are_a_warning(tmp_path: Path) -> Non
     """In the singular and in the plural, with the properties of the newest one."""
     async with running(tmp_path, ManualClock()) as hub:
         await publish(hub, "odd", 1)
-        assert warning(hub, "no route takes them").startswith(
-            "1 message was acknowledged and dropped in the last hour, because no route takes them"
-            " (/messages/ of device press-1 kind=odd; "
+        assert warning(hub, "no route takes it").startswith(
+            "1 message was acknowledged and dropped in the last hour, because no route takes it"
+            " (newest at 22:13 UTC: /messages/ of device press-1 kind=odd; "
         )
         await publish(hub, "even", 2)
         assert "3 messages were acknowledged" in warning(hub, "kind=even")
@@ -105,7 +127,8 @@ async def test_unusable_messages_about_entities_are_a_warning_and_a_log_line(
                 await client.publish("te/device/main///m/", b"{", qos=1)
             text = warning(hub, "about entities")
             assert text.startswith(
-                "1 message about entities could not be used in the last hour (te/"
+                "1 message about entities could not be used in the last hour (newest at"
+                " 22:13 UTC: te/"
             )
             assert text.endswith("; mosquitto_sub -t te/errors)")
             assert hub.status()["entities"]["errors_topic"] == "te/errors"

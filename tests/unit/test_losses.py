@@ -45,15 +45,31 @@ def test_a_loss_is_a_warning_for_an_hour() -> None:
     losses = RecentLosses(clock, [part.losses])
     assert losses.warnings() == []
     part.totals["a"], part.example = 1, "first"
-    assert losses.warnings() == ["1 message of a was lost in the last hour (first; look there)"]
+    assert losses.warnings() == [
+        "1 message of a was lost in the last hour (newest at 22:13 UTC: first; look there)"
+    ]
     _advance(clock, HOUR_S / 2)
     part.totals["a"], part.example = 3, "second"
-    assert losses.warnings() == ["3 messages of a were lost in the last hour (second; look there)"]
+    assert losses.warnings() == [
+        "3 messages of a were lost in the last hour (newest at 22:43 UTC: second; look there)"
+    ]
     part.example = "of another time"
     _advance(clock, HOUR_S / 2)
-    assert losses.warnings() == ["2 messages of a were lost in the last hour (second; look there)"]
+    assert losses.warnings() == [
+        "2 messages of a were lost in the last hour (newest at 22:43 UTC: second; look there)"
+    ]
     _advance(clock, HOUR_S / 2)
     assert losses.warnings() == []
+
+
+def test_the_time_of_the_newest_is_right_after_the_clock_was_set() -> None:
+    """It is stored as an age, so a clock that was wrong at that moment has no part in it."""
+    clock, part = ManualClock(), _Part()
+    losses = RecentLosses(clock, [part.losses])
+    part.totals["a"] = 1
+    losses.look()
+    clock.step_wall(3 * HOUR_S * 1000)
+    assert "(newest at 01:13 UTC; look there)" in losses.warnings()[0]
 
 
 def test_a_total_that_began_again_counts_from_nothing() -> None:

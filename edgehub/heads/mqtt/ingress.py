@@ -64,6 +64,8 @@ _FINAL: Final = {
 }
 """Refusals that a repetition would meet again, and what the log says of them."""
 
+_NO_PATTERN: Final = "for which its identity has no on_behalf pattern"
+
 
 class Peer(Protocol):
     """The connection as its ingress sees it."""
@@ -398,7 +400,7 @@ class Ingress:
             self._drop(DropReason.BATCH_MALFORMED, packet, str(error), size=record_bytes(record))
             return None
         if not self._may_speak_for(message.sender):
-            detail = f"a batch holds a message of {message.sender!a}: connect as it, or on_behalf"
+            detail = f"a batch holds a message of {message.sender!a}, {_NO_PATTERN}"
             self._refuse_foreign(packet, message.sender, detail, size=record_bytes(record))
             return None
         if not fits:
@@ -443,7 +445,7 @@ class Ingress:
         return properties if self.client.scope is not None else without_marks(properties)
 
     def _refuse_foreign_topic(self, packet: Publish, topic: EventsTopic) -> None:
-        detail = f"sent on the topic of {topic.sender!a}: connect as that client, or on_behalf"
+        detail = f"sent on the topic of {topic.sender!a}, {_NO_PATTERN}"
         self._refuse_foreign(packet, topic.sender, detail, size=_body_bytes(packet))
 
     def _refuse_foreign(
@@ -451,6 +453,7 @@ class Ingress:
     ) -> None:
         """Close the connection: a PUBACK would tell a child hub that its row arrived."""
         del sender, size
+        self._counters.newest_dropped[DropReason.FOREIGN_IDENTITY] = self._about(detail)
         self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
         self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
 
@@ -492,12 +495,15 @@ class Ingress:
             self._context.refused(self.client.id, size, reason.value)
         self._note(reason, detail)
 
+    def _about(self, detail: str) -> str:
+        client = f"client {self.client.id}"
+        return f"{client}: {detail}" if detail else client
+
     def _note(self, reason: DropReason, detail: str) -> None:
         # The first of each kind gets a line, the rest a count when the connection ends.
         count = self.dropped.get(reason, 0)
         self.dropped[reason] = count + 1
-        about = f"{detail} of client {self.client.id}" if detail else f"client {self.client.id}"
-        self._counters.newest_dropped[reason] = about
+        self._counters.newest_dropped[reason] = self._about(detail)
         if not count and reason is not DropReason.BRIDGE_STATE:
             self._context.log.warning(
                 "mqtt.message_dropped", client_id=self.client.id, reason=reason.value, detail=detail

@@ -52,13 +52,15 @@ _NO_LOSS: Final = frozenset(
 
 _LOST_AS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "on topics outside of the hub's {was} dropped",
-    DropReason.NOT_AUTHORIZED: "on topics that their senders may not use {was} dropped",
-    DropReason.TOO_LARGE: "{was} dropped because of their size",
+    DropReason.NOT_AUTHORIZED: "on topics that {their} sender may not use {was} dropped",
+    DropReason.TOO_LARGE: "{was} dropped because of {their} size",
+    DropReason.FOREIGN_IDENTITY: "of devices outside of on_behalf of {their} client {was} refused",
 }
 _HINTS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "devices send to devices/<id>/messages/events/, or to topics of"
     " mqtt.local_topics",
     DropReason.TOO_LARGE: "see mqtt.message_bytes_max",
+    DropReason.FOREIGN_IDENTITY: "add a pattern to on_behalf of its identity, then reload",
 }
 
 
@@ -124,10 +126,12 @@ class Counters:
 
     def losses(self) -> list[Loss]:
         """Return what was dropped for good since the start; see `edgehub.losses`."""
+        # A client of MQTT 3.1.1 is closed over it instead.
+        closed = {DropReason.FOREIGN_IDENTITY: self.closed[CloseReason.FOREIGN_IDENTITY]}
         return [
             Loss(
                 key=("mqtt", reason.value),
-                total=total,
+                total=total + closed.get(reason, 0),
                 what=_LOST_AS.get(reason, f"{{was}} dropped ({reason.value})"),
                 example=self.newest_dropped.get(reason, ""),
                 hint=_HINTS.get(reason, ""),
