@@ -53,9 +53,41 @@ def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("identity_id", metavar="ID", callback=checked(_id))(command)
 
 
+def _rights_options(command: Callable[..., None]) -> Callable[..., None]:
+    rights = (
+        click.option(
+            "--on-behalf",
+            multiple=True,
+            metavar="PATTERN",
+            callback=checked(each(check_pattern)),
+            help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
+        ),
+        click.option(
+            "--publish",
+            multiple=True,
+            metavar="FILTER",
+            callback=checked(each(check_right)),
+            help="Local topics it may publish to, {id} = its own id; repeatable. Of a new"
+            " identity absent = all.",
+        ),
+        click.option("--no-publish", is_flag=True, help="It may publish to no local topic."),
+        click.option(
+            "--subscribe",
+            multiple=True,
+            metavar="FILTER",
+            callback=checked(each(check_right)),
+            help="Local topics it may subscribe to, likewise.",
+        ),
+        click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic."),
+    )
+    for option in reversed(rights):
+        command = option(command)
+    return command
+
+
 @click.group(cls=CommandGroup)
 def identity() -> None:
-    """Add, list and remove devices and modules that may sign in.
+    """Add, change, list and remove devices and modules that may sign in.
 
     \b
     Example:
@@ -67,29 +99,7 @@ def identity() -> None:
 @_id_argument
 @_FILE.option
 @_PASSWORD_FILE
-@click.option(
-    "--on-behalf",
-    multiple=True,
-    metavar="PATTERN",
-    callback=checked(each(check_pattern)),
-    help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
-)
-@click.option(
-    "--publish",
-    multiple=True,
-    metavar="FILTER",
-    callback=checked(each(check_right)),
-    help="Local topics it may publish to, {id} = its own id; repeatable. Absent = all.",
-)
-@click.option("--no-publish", is_flag=True, help="It may publish to no local topic.")
-@click.option(
-    "--subscribe",
-    multiple=True,
-    metavar="FILTER",
-    callback=checked(each(check_right)),
-    help="Local topics it may subscribe to, likewise.",
-)
-@click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic.")
+@_rights_options
 @click.option(
     "--tenant",
     default="",
@@ -118,7 +128,10 @@ def add(  # noqa: PLR0913 - one argument for each option
     hashed = PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         if identity_id in identities:
-            msg = f"{identity_id} exists already; change its password with `identity passwd`"
+            msg = (
+                f"{identity_id} exists already; change its rights with `identity set`, its password"
+                " with `identity passwd`"
+            )
             raise click.ClickException(msg)
         identities[identity_id] = Identity(
             id=identity_id,
@@ -129,6 +142,61 @@ def add(  # noqa: PLR0913 - one argument for each option
             subscribe=may_subscribe,
         )
     print_line(f"added {identity_id}; a running hub takes it over at reload", err=True)
+
+
+@identity.command("set")
+@_id_argument
+@_FILE.option
+@_rights_options
+@click.option("--no-on-behalf", is_flag=True, help="It may speak for no other id.")
+@click.option("--all-publish", is_flag=True, help="It may publish to all local topics.")
+@click.option("--all-subscribe", is_flag=True, help="It may subscribe to all local topics.")
+@click.pass_obj
+def set_rights(  # noqa: PLR0913 - one argument for each option
+    obj: dict[str, Any] | None,
+    *,
+    identity_id: str,
+    file: Path | None,
+    on_behalf: tuple[str, ...],
+    no_on_behalf: bool,
+    publish: tuple[str, ...],
+    no_publish: bool,
+    all_publish: bool,
+    subscribe: tuple[str, ...],
+    no_subscribe: bool,
+    all_subscribe: bool,
+) -> None:
+    """Set the rights that are named; the others and the password stay.
+
+    What is given takes the place of what was: name all patterns of --on-behalf, old and new.
+
+    \b
+    Example:
+        edgehub identity set gateway-7 --on-behalf 'line-7-*' --on-behalf 'line-8-*'
+    """  # noqa: D301 - \b is click's sign for lines that stay as they are
+    changes: dict[str, Any] = {}
+    if no_on_behalf and on_behalf:
+        msg = "--no-on-behalf beside --on-behalf: one or the other"
+        raise click.UsageError(msg)
+    if on_behalf or no_on_behalf:
+        changes["on_behalf"] = on_behalf
+    for option, filters, none, every in (
+        ("publish", publish, no_publish, all_publish),
+        ("subscribe", subscribe, no_subscribe, all_subscribe),
+    ):
+        rights = _rights(option, filters, none=none)
+        if every and rights is not None:
+            msg = f"--all-{option} beside --{option} or --no-{option}: one or the other"
+            raise click.UsageError(msg)
+        if every or rights is not None:
+            changes[option] = rights
+    if not changes:
+        msg = "name what is to change, such as --on-behalf PATTERN"
+        raise click.UsageError(msg)
+    path = _FILE.path(file, obj)
+    with changing(path) as identities:
+        identities[identity_id] = replace(_existing(identities, identity_id, path), **changes)
+    print_line(f"changed {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command()

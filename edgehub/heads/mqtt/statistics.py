@@ -60,7 +60,8 @@ _HINTS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "devices send to devices/<id>/messages/events/, or to topics of"
     " mqtt.local_topics",
     DropReason.TOO_LARGE: "see mqtt.message_bytes_max",
-    DropReason.FOREIGN_IDENTITY: "add a pattern to on_behalf of its identity, then reload",
+    DropReason.FOREIGN_IDENTITY: "add a pattern to its identity"
+    " (edgehub identity set ID --on-behalf ...), then reload",
 }
 
 

@@ -55,6 +55,38 @@ def test_passwd_and_remove(path):
     assert list(read_identities(path)) == ["dev2"]
 
 
+def test_set_changes_the_rights_that_are_named(path):
+    """What is given takes the place of what was; the password and other rights stay."""
+    run(path, "add", "dev1", "--on-behalf", "a*", "--publish", "x/#")
+    assert "identity set" in run(path, "add", "dev1", "--on-behalf", "b*").output
+    result = run(path, "set", "dev1", "--on-behalf", "a*", "--on-behalf", "b*", "--no-subscribe")
+    assert result.exit_code == 0, result.output
+    entry = read_identities(path)["dev1"]
+    assert (entry.on_behalf, entry.publish, entry.subscribe) == (("a*", "b*"), ("x/#",), ())
+    assert entry.password.matches(b"secret")
+    assert run(path, "set", "dev1", "--no-on-behalf", "--all-subscribe").exit_code == 0
+    entry = read_identities(path)["dev1"]
+    assert (entry.on_behalf, entry.publish, entry.subscribe) == ((), ("x/#",), None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["dev1"], 2),
+        (["dev1", "--on-behalf", "a*", "--no-on-behalf"], 2),
+        (["dev1", "--publish", "a", "--all-publish"], 2),
+        (["dev1", "--no-publish", "--all-publish"], 2),
+        (["dev2", "--on-behalf", "a*"], 1),
+    ],
+)
+def test_set_refuses_what_makes_no_sense(path, arguments, exit_code):
+    """Nothing to change, both of two, or an identity that there is not; the file stays."""
+    run(path, "add", "dev1")
+    before = path.read_bytes()
+    assert run(path, "set", *arguments).exit_code == exit_code
+    assert path.read_bytes() == before
+
+
 def test_list(path):
     """The list shows rights and never hashes, as JSON and as a table."""
     run(path, "add", "dev1", "--on-behalf", "a*")
