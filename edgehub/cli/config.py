@@ -28,6 +28,7 @@ from edgehub.config.schema import settings_schema
 from edgehub.errors import ConfigError
 from edgehub.hub_id import stored_hub_id
 from edgehub.plural import counted
+from edgehub.routes.catch_all import missing_warnings
 from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
@@ -65,10 +66,12 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
             raise
         print_json({"ok": False, "faults": fault_documents(error), "warnings": []})
         return EXIT_CONFIG
+    missing = missing_warnings(configuration.manifest)
     if as_json:
-        print_json({"ok": True, "faults": [], "warnings": list(configuration.all_warnings)})
+        warnings = [*map(str, missing), *configuration.all_warnings]
+        print_json({"ok": True, "faults": [], "warnings": warnings})
         return 0
-    for fault in configuration.manifest.warnings:
+    for fault in (*configuration.manifest.warnings, *missing):
         print_line(f"{configuration.manifest.file}: warning: {fault}", err=True)
     for warning in configuration.warnings:
         print_line(f"{name}: warning: {warning}", err=True)

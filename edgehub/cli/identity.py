@@ -169,11 +169,7 @@ def set_rights(  # noqa: PLR0913 - one argument for each option
     """Set the rights that are named; the others and the password stay.
 
     What is given takes the place of what was: name all patterns of --on-behalf, old and new.
-
-    \b
-    Example:
-        edgehub identity set gateway-7 --on-behalf 'line-7-*' --on-behalf 'line-8-*'
-    """  # noqa: D301 - \b is click's sign for lines that stay as they are
+    """
     changes: dict[str, Any] = {}
     if no_on_behalf and on_behalf:
         msg = "--no-on-behalf beside --on-behalf: one or the other"

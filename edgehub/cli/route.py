@@ -25,6 +25,7 @@ from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.plural import counted
 from edgehub.routes import Manifest, RouteTable, load_manifest
+from edgehub.routes.catch_all import missing_warnings
 from edgehub.routes.explain import Outcome
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.settings import load_settings
@@ -72,25 +73,31 @@ def test(file: IO[bytes]) -> int:
 
 
 @route.command()
-@click.option(
-    "--manifest", "file", required=True, type=_MANIFEST, help="Deployment manifest, JSON."
-)
+@click.argument("file", required=False, type=_MANIFEST)
+@click.option("--manifest", "option", type=_MANIFEST, help="The same as FILE.")
 @_json_option
 @click.pass_obj
-def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
+def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: bool) -> int:
     """Check a manifest: every fault and warning, with route, line, column and hint.
 
-    Named endpoints are compared with the settings where there is a settings file. Exit code 78 if
-    the hub would refuse the manifest.
+    FILE is a deployment manifest, JSON; absent = the one that the settings name, or the built-in
+    one. Named endpoints are compared with the settings where there is a settings file. Exit code 78
+    if the hub would refuse the manifest.
     """
+    if file is not None and option is not None:
+        msg = "FILE and --manifest: one or the other"
+        raise click.UsageError(msg)
+    file = file or option
     try:
-        manifest, _ = _load(file, obj["config"])
+        manifest = (
+            _table_of_settings(obj).manifest if file is None else _load(file, obj["config"])[0]
+        )
     except ManifestError as error:
         if as_json:
             print_json({"ok": False, "faults": _as_objects(error.faults), "warnings": []})
             return _EXIT_CONFIG
         raise
-    warnings = manifest.warnings
+    warnings = (*manifest.warnings, *missing_warnings(manifest))
     if as_json:
         print_json(
             {
@@ -103,8 +110,8 @@ def check(obj: dict[str, Any], file: Path, as_json: bool) -> int:
         )
         return 0
     for warning in warnings:
-        print_line(f"{file}: warning: {warning}", err=True)
-    print_line(f"{file}: {counted(len(manifest.routes), 'route')}, no faults")
+        print_line(f"{manifest.file}: warning: {warning}", err=True)
+    print_line(f"{manifest.file}: {counted(len(manifest.routes), 'route')}, no faults")
     return 0
 
 
@@ -146,10 +153,13 @@ def _explained(obj: dict[str, Any], form: Any) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = RunningHub(obj["config"]).call("route explain", message=form)
     except DaemonUnreachableError:
-        settings = load_settings(obj["config"])
-        table = read_table(settings, hub_id=known_hub_id(settings) or "")
-        return _explanation("settings", table, form)
+        return _explanation("settings", _table_of_settings(obj), form)
     return answer
+
+
+def _table_of_settings(obj: dict[str, Any]) -> RouteTable:
+    settings = load_settings(obj["config"])
+    return read_table(settings, hub_id=known_hub_id(settings) or "")
 
 
 def _explanation(of: str, table: RouteTable, form: Any) -> dict[str, Any]:

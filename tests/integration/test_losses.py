@@ -83,8 +83,8 @@ async def test_a_client_that_sends_for_a_device_outside_of_on_behalf_is_a_warnin
         assert warning(hub, "on_behalf") == (
             "1 message of devices outside of on_behalf of its client was refused in the last hour"
             " (newest at 22:13 UTC: client gateway-7: sent on the topic of 'line-8-x', for which"
-            " its identity has no on_behalf pattern; add a pattern to its identity (edgehub identity"
-            " set ID --on-behalf ...), then reload)"
+            " its identity has no on_behalf pattern; add a pattern to its identity (edgehub"
+            " identity set ID --on-behalf ...), then reload)"
         )
 
 

@@ -121,6 +121,37 @@ def test_undecodable_lines_are_answered(run, tmp_path):
     assert [answer["ok"] for answer in answers(output)] == [False, True]
 
 
+def test_check_takes_the_file_as_an_argument_or_from_the_settings(run, tmp_path):
+    """Both ways to name it are the same; absent it is that of the settings, or the built-in one."""
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(a_manifest({"a": "FROM /* INTO $upstream"})))
+    text = f"{file}: 1 route, no faults\n"
+    assert run("route", "check", str(file)) == (0, text, "")
+    assert run("route", "check", "--manifest", str(file)) == (0, text, "")
+    assert run("route", "check", str(file), "--manifest", str(file))[0] == 2
+    assert "1 route, no faults" in run("route", "check")[1]
+    (tmp_path / "edgehub.toml").write_text('manifest = "m.json"\n')
+    assert "m.json: 1 route, no faults" in run("route", "check")[1]
+    file.write_text("{")
+    assert run("route", "check")[0] == 78
+
+
+def test_check_and_validate_warn_of_a_manifest_without_a_catch_all(run, tmp_path):
+    """Messages that match no route are lost, and that is said before it happens."""
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(a_manifest({"a": "FROM /* WHERE a = 'b' INTO $upstream"})))
+    (tmp_path / "edgehub.toml").write_text('manifest = "m.json"\n')
+    text = (
+        "warning: routes: no route takes all messages: messages that match no route are"
+        ' acknowledged and dropped (to keep them add `"rest": "FROM /messages/* INTO $upstream"`)'
+    )
+    for command in (("route", "check"), ("config", "validate")):
+        code, _, errors = run(*command)
+        assert (code, errors) == (0, f"m.json: {text}\n")
+        (warning,) = json.loads(run(*command, "--json")[1])["warnings"]
+        assert "no route takes all messages" in str(warning)
+
+
 def test_check_accepts_a_good_manifest_with_its_warnings(run, tmp_path):
     """The number of routes on standard output, warnings on the other one."""
     file = tmp_path / "m.json"
@@ -171,12 +202,13 @@ def test_check_warns_of_bare_words_and_of_sources_that_nothing_feeds(run, tmp_pa
     routes = {
         "alarm": "FROM /messages/* WHERE kind = alarm INTO $upstream",
         "topics": "FROM /mqtt/site/# INTO $upstream",
+        "rest": "FROM /messages/* INTO $upstream",
     }
     file.write_text(json.dumps(a_manifest(routes)))
     config = tmp_path / "hub.toml"
     config.write_text("")
     code, output, errors = run("--config", str(config), "route", "check", "--manifest", str(file))
-    assert (code, output) == (0, f"{file}: 2 routes, no faults\n")
+    assert (code, output) == (0, f"{file}: 3 routes, no faults\n")
     bare, unfed = errors.splitlines()
     assert "routes.alarm: line 1, column 31: `alarm` is the name of a property" in bare
     assert "routes.topics: nothing can publish on `site/#`" in unfed

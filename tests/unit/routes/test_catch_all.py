@@ -1,10 +1,13 @@
 """Catch-alls: what counts as one, in a manifest and in a table."""
 
+import json
+
 import pytest
 
-from edgehub.routes.catch_all import is_catch_all
+from edgehub.routes.catch_all import is_catch_all, missing_warnings
+from edgehub.routes.manifest import DEFAULT_MANIFEST, parse_manifest
 from edgehub.routes.query.parser import parse_route
-from tests.support.routes import a_table
+from tests.support.routes import a_manifest, a_table
 
 WIDE = [
     "FROM /messages/* INTO $upstream",
@@ -32,3 +35,15 @@ def test_a_route_that_takes_less_is_none(text):
     """A condition, a narrower source, or topics."""
     assert not is_catch_all(parse_route(text))
     assert not a_table({"narrow": text}).has_catch_all()
+
+
+def test_a_manifest_that_takes_messages_of_devices_in_part_has_a_warning():
+    """Not one with a catch-all, nor one that is about modules or topics alone."""
+    assert missing_warnings(DEFAULT_MANIFEST) == ()
+    for routes, warned in (
+        ({"a": NARROW[0]}, True),
+        ({"a": NARROW[0], "b": WIDE[0]}, False),
+        ({"a": NARROW[2], "b": NARROW[3]}, False),
+    ):
+        manifest = parse_manifest(json.dumps(a_manifest(routes)), file="m.json")
+        assert bool(missing_warnings(manifest)) is warned
