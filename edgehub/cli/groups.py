@@ -26,10 +26,11 @@ class CommandGroup(click.Group):
         name = args[0]
         is_option = name.startswith("-")
         if not (is_option or ctx.resilient_parsing or self.get_command(ctx, name)):
-            ctx.fail(f"No such command {name!r}. {_hint(name, self.list_commands(ctx))}")
+            ctx.fail(f"No such command {name!r}. {hint(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 
-def _hint(word: str, known: Sequence[str]) -> str:
+def hint(word: str, known: Sequence[str]) -> str:
+    """Return which known word was probably meant, or all of them, as a sentence."""
     close = near_miss(word, known)
     return f"Did you mean {close!r}?" if close else f"There are {', '.join(known)}."

@@ -10,10 +10,12 @@ import click
 
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.duration import Duration
-from edgehub.cli.groups import CommandGroup
+from edgehub.cli.groups import CommandGroup, hint
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.why import WAITED_TEXTS
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
+from edgehub.journal.lines import EVENTS
 from edgehub.plural import counted
 
 EXIT_FAILED: Final = 1
@@ -77,8 +79,19 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
     return failed
 
 
+def _event(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and value not in EVENTS:
+        raise click.BadParameter(f"there is no event {value!r}. {hint(value, EVENTS)}")
+    return value
+
+
 @journal.command()
-@click.option("--event", metavar="EVENT", help="Such as expired, dropped, refused; absent = all.")
+@click.option(
+    "--event",
+    metavar="EVENT",
+    callback=_event,
+    help="Such as expired, dropped, refused; absent = all.",
+)
 @click.option("--queue", "queue_name", metavar="QUEUE", help="Of one queue, such as upstream_Pri3.")
 @click.option(
     "--since",
@@ -135,7 +148,7 @@ def _line_cells(line: dict[str, Any]) -> list[str]:
     if "to_endpoint" in line:
         priority = f"_Pri{line['to_priority']}" if "to_priority" in line else ""
         to = f"to {line['to_endpoint']}{priority}"
-    words = (to, line.get("edge"), line.get("state"), line.get("reason"))
+    words = (to, line.get("edge"), line.get("state"), line.get("reason"), _expired_text(line))
     return [
         line["time"],
         line["event"],
@@ -146,6 +159,14 @@ def _line_cells(line: dict[str, Any]) -> list[str]:
         " ".join([word for word in words if word]),
         line.get("message", ""),
     ]
+
+
+def _expired_text(line: dict[str, Any]) -> str:
+    """Return what a row that has expired waited for longest, empty = it is not said."""
+    if line["event"] != "expired" or not line.get("waited_ms"):
+        return ""
+    part = max(WAITED_TEXTS, key=lambda name: line.get(f"{name}_ms", 0))
+    return f"{line[f'{part}_ms'] / 1000:.1f} s {WAITED_TEXTS[part]}"
 
 
 @journal.command()

@@ -21,9 +21,17 @@ _LEAVES_TEXTS: Final = {
 }
 _OFFLINE_TEXTS: Final = {
     "closed": "in the next connection window of its endpoint",
-    "parked": "once somebody has mended what parks its endpoint",
+    "parked": "once what parks its endpoint is corrected",
     "draining": "after the next start, the hub is stopping",
 }
+
+WAITED_TEXTS: Final = {
+    "offline": "without link",
+    "behind": "behind better priorities",
+    "retry": "after refusals",
+    "rate": "for the link's rate",
+}
+"""By part of the time that a row waited, see docs/journal-format.md."""
 
 _LEFT_HINT: Final = (
     "a sender's own id is found only while it waits or is a dead letter; what has left is"
@@ -178,13 +186,8 @@ def _amount(figures: dict[str, Any]) -> str:
 def _waited_text(waited: dict[str, float] | None) -> str:
     if waited is None:
         return ""
-    names = {
-        "offline_s": "without link",
-        "behind_s": "behind better priorities",
-        "retry_s": "after refusals",
-        "rate_s": "for the link's rate",
-    }
-    parts = [f"{waited[key]:.1f} s {name}" for key, name in names.items() if waited[key] >= 0.05]  # noqa: PLR2004 - what rounds to 0.1
+    named = [(waited[f"{part}_s"], text) for part, text in WAITED_TEXTS.items()]
+    parts = [f"{seconds:.1f} s {text}" for seconds, text in named if seconds >= 0.05]  # noqa: PLR2004 - what rounds to 0.1
     return f": {', '.join(parts)}" if parts else ""
 
 

@@ -129,6 +129,8 @@ class Operating:
                 lines_max=whole(arguments, "limit", default=100, maximum=LINES_MAX),
             )
         )
+        if name is not None and not answer.found and self._known(name)[0] not in self._endpoints():
+            raise NotFoundError(self._unknown(name, [each.id for each in self._store.queues()]))
         for line in answer.lines:
             if "endpoint" in line:
                 number = Priority(line.get("priority", DEFAULT_PRIORITY))
@@ -319,6 +321,9 @@ class Operating:
             if queue.id == name:
                 return queue.endpoint_id, queue.priority
         return parse_queue_id(name)
+
+    def _endpoints(self) -> set[EndpointId]:
+        return {*self._egress.served(), *(queue.endpoint_id for queue in self._store.queues())}
 
     def _target(self, name: str) -> tuple[EndpointId, Priority]:
         endpoint_id, priority = self._known(name)
