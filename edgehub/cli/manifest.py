@@ -16,9 +16,12 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, wait_option
 from edgehub.cli.tables import new_table, print_table
+from edgehub.config.configuration import compile_table, endpoint_names
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.plural import counted
+from edgehub.routes import load_manifest
+from edgehub.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +79,12 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
         print_json(document)
     elif document["faults"]:
         print_faults(document["faults"])
+        if _fits_file(obj["config"], file):
+            print_line(
+                f"edgehub: that is not in the settings in force; {obj['config']} has it:"
+                " `edgehub config reload` first",
+                err=True,
+            )
     else:
         _print_difference(document)
     return EXIT_CONFIG if document["faults"] else 0
@@ -121,6 +130,19 @@ def apply(
     print_line(f"{applied['unchanged']} unchanged, revision {applied['revision']}")
     print_warnings(applied["warnings"])
     return print_applied(applied["applied"])
+
+
+def _fits_file(config: Path | None, file: Path) -> bool:
+    """Return whether a manifest has no faults by the settings file, as the next reload reads it."""
+    if config is None:
+        return False
+    try:
+        settings = load_settings(config)
+        manifest = load_manifest(file, endpoints=endpoint_names(settings))
+        compile_table(manifest, settings, hub_id="")
+    except ConfigError:
+        return False
+    return True
 
 
 def _read(file: Path) -> str:

@@ -286,6 +286,30 @@ def test_a_manifest_is_compared_before_it_is_applied(make_daemon: Callable[..., 
 
 
 @pytest.mark.timeout(60)
+def test_a_diff_names_endpoints_that_only_the_file_has(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    """A reload is what is missing, not a section; a fault of another kind stays alone."""
+    daemon = make_daemon(top=TOP)
+    _write_manifest(daemon, 2)
+    daemon.start()
+    document = json.loads((daemon.folder / "manifest.json").read_text("utf-8"))
+    document["routes"]["archive"] = "FROM /messages/* INTO Endpoint('archive')"
+    (daemon.folder / "new.json").write_text(json.dumps(document), "utf-8")
+    hint = "has it: `edgehub config reload` first"
+    done = _edgehub(daemon, "manifest", "diff", "new.json")
+    assert (done.returncode, hint in done.stderr) == (78, False)
+    text = daemon.config.read_text("utf-8")
+    endpoint = '\n[endpoints.archive]\ntype = "file"\npath = "out.jsonl"\n'
+    daemon.config.write_text(text + endpoint, "utf-8")
+    done = _edgehub(daemon, "manifest", "diff", "new.json")
+    assert (done.returncode, hint in done.stderr) == (78, True)
+    assert _edgehub(daemon, "config", "reload").returncode == 0
+    assert _edgehub(daemon, "manifest", "diff", "new.json").returncode == 0
+    assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(60)
 def test_a_manifest_without_the_catch_all_is_warned_of(make_daemon: Callable[..., Daemon]) -> None:
     """By `manifest diff` before, by `config reload` and the log after; bare words as well."""
     daemon = make_daemon(top=TOP)
