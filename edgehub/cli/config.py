@@ -118,7 +118,11 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
 
     Applied whole or not at all; says what became of it. Exit code 78 if it was refused.
     """
-    load_settings(obj["config"])  # what is wrong is said before the daemon is asked
+    try:
+        load_settings(obj["config"])  # what is wrong is said before the daemon is asked
+    except ConfigError as error:
+        _print_outcome({"faults": fault_documents(error)})
+        return EXIT_CONFIG
     outcome = RunningHub(obj["config"]).call("config reload")
     if as_json:
         print_json(outcome)

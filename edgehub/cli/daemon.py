@@ -8,20 +8,22 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from edgehub.cli.output import print_line
 from edgehub.control.socket_path import address
 from edgehub.errors import DaemonUnreachableError, EdgeHubError
 from edgehub.settings import SettingsError, find_hub, load_settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 TIMEOUT_S: Final = 10.0
 _NO_FILE: Final = (
     "there is no edgehub.toml here: run the command in the hub's folder, or name --config FILE"
     " before it"
+)
+_NO_FOLDER: Final = (
+    "data_dir is not set and so counts from the working folder: run the command in the hub's"
+    " folder, or set data_dir"
 )
 
 
@@ -43,7 +45,6 @@ class RunningHub:
 
     def __init__(self, config: Path | None) -> None:
         self._fault: SettingsError | None = None
-        self._is_default = config is None
         try:
             settings = load_settings(config)
         except SettingsError as error:
@@ -53,6 +54,12 @@ class RunningHub:
             settings = found
             self._fault = error
         self._path = settings.control_path
+        self._hint = ""
+        if config is None:
+            self._hint = _NO_FILE
+        elif "data_dir" not in settings.model_fields_set and not self._path.is_absolute():
+            is_here = config.resolve().parent == Path.cwd()
+            self._hint = "" if is_here or settings.control_socket else _NO_FOLDER
 
     def call(self, command: str, **arguments: Any) -> Any:
         """Ask it as `call` does.
@@ -67,8 +74,8 @@ class RunningHub:
         except DaemonUnreachableError as error:
             if self._fault is not None:
                 raise self._fault from None
-            if self._is_default:
-                raise DaemonUnreachableError(f"{error}; {_NO_FILE}") from error
+            if self._hint:
+                raise DaemonUnreachableError(f"{error}; {self._hint}") from error
             raise
         except CommandError:
             self._warn()

@@ -243,6 +243,33 @@ def test_commands_that_ask_the_daemon_say_that_none_is_there(run, tmp_path):
         assert "is it running" in errors
 
 
+def test_the_folder_that_data_dir_counts_from_is_named_where_it_is_another(
+    run, tmp_path, monkeypatch
+):
+    """With a file of another folder that does not set it; not where the advice would not help."""
+    hint = "data_dir is not set and so counts from the working folder: run the command in the hub's"
+    file = tmp_path / "edgehub.toml"
+    file.write_text("", "utf-8")
+    assert hint not in run("--config", "edgehub.toml", "status")[2]
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    code, _, errors = run("--config", "../edgehub.toml", "status")
+    assert (code, hint in errors) == (4, True)
+    assert "no edgehub.toml" not in errors
+    file.write_text("data_dir = 'data'\n", "utf-8")
+    assert hint not in run("--config", "../edgehub.toml", "status")[2]
+
+
+@pytest.mark.parametrize("text", ["[mqtt\n", "[mqtt]\nprot = 1\n"])
+def test_a_reload_of_wrong_settings_says_that_nothing_has_changed(run, tmp_path, text):
+    """Also where the fault is found before the hub is asked."""
+    (tmp_path / "edgehub.toml").write_text(text, "utf-8")
+    code, output, errors = run("config", "reload")
+    assert (code, output) == (78, "")
+    assert errors.startswith("edgehub: edgehub.toml: ")
+    assert errors.endswith("edgehub: refused; what was in force stays in force\n")
+
+
 def test_without_a_hub_a_fault_of_the_settings_is_the_error(run, tmp_path):
     """Exit code 78 with all faults and no warning, whether a command asks a hub or not."""
     (tmp_path / "edgehub.toml").write_text("[upstream]\ntypo = 1\n[mqtt]\nprot = 1\n", "utf-8")
