@@ -72,7 +72,7 @@ class _Commands(CommandGroup):
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="EDGEHUB_CONFIG",
-    help="Settings file; absent = edgehub.toml in systemd's folder or this one, if it is there.",
+    help="Settings file; absent = edgehub.toml in systemd's folder or the working folder.",
 )
 @click.version_option(edgehub.__version__, message="edgehub %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")

@@ -190,7 +190,12 @@ def _take_out(
     print_line(f"{would} {counted(total['rows'], 'message')} {where}")
     if total["in_flight"]:
         verb = "stays" if total["in_flight"] == 1 else "stay"
-        print_line(f"{counted(total['in_flight'], 'message')} in flight {verb}", err=True)
+        print_line(
+            f"{counted(total['in_flight'], 'message')} {verb}, in flight or kept out since the peer"
+            " may have closed over it (edgehub queue peek shows which); kept out rows wait again"
+            " within a minute",
+            err=True,
+        )
     if caps := _caps(total):
         text = (
             f"beyond the limit of {caps} of {total['to']}: the next message for it finds that limit"

@@ -29,7 +29,10 @@ class _Date(click.DateTime):
         """Give the moment at which the date begins, or one of it."""
         if value == "yesterday":
             return datetime.now(UTC) - timedelta(days=1)
-        found = super().convert(value, param, ctx)
+        try:
+            found = super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is no date: write 2026-11-28, or yesterday", param, ctx)
         assert isinstance(found, datetime)
         return found
 

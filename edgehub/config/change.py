@@ -45,14 +45,17 @@ LIVE_SECTIONS: Final = ("upstream", "endpoints")
 """Endpoints are made anew, or adjusted, one by one."""
 
 
+_NOTHING: Final = "nothing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKey:
     """A setting that was changed and needs a restart.
 
     Attributes:
         key: Dotted key, or the name of a section that came or went.
-        in_force: Its value, as it may be shown.
-        wanted: The value in the settings, as it may be shown.
+        in_force: Its value, as it may be shown, `nothing` = there is none.
+        wanted: The value in the settings, likewise.
     """
 
     key: str
@@ -60,10 +63,13 @@ class PendingKey:
     wanted: object
 
     def __str__(self) -> str:
-        return (
-            f"{self.key} = {self.wanted} takes effect at the next restart; "
-            f"{self.in_force} is in force"
+        now = (
+            "until then there is none"
+            if self.in_force == _NOTHING
+            else f"{self.in_force} is in force"
         )
+        wanted = f"= {self.wanted} takes effect" if self.wanted != _NOTHING else "ends"
+        return f"{self.key} {wanted} at the next restart; {now}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +131,7 @@ def _merged(old: Section, new: Section, prefix: str, pending: list[PendingKey]) 
 def _text(key: str, value: object) -> object:
     if isinstance(value, BaseModel):
         return "set"
-    return "nothing" if value is None else shown(key, value)
+    return _NOTHING if value is None else shown(key, value)
 
 
 def _different_keys(old: BaseModel, new: BaseModel, prefix: str) -> Iterator[str]:

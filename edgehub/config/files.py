@@ -82,8 +82,13 @@ def exposed_files(settings: Settings) -> Iterator[str]:
             continue
         if folder is not None and file.is_relative_to(folder):
             continue
-        if (loose_mode(file) or 0) & stat.S_IRWXO:
-            yield f"{key}: every user of this machine may read or change {file}; chmod 600 {file}"
+        mode = loose_mode(file) or 0
+        rights = [
+            word for bit, word in ((stat.S_IROTH, "read"), (stat.S_IWOTH, "change")) if mode & bit
+        ]
+        if rights:
+            may = " and ".join(rights)
+            yield f"{key}: every user of this machine may {may} {file}; chmod 600 {file}"
 
 
 def listeners_with_files(settings: Settings) -> set[str]:

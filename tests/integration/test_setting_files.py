@@ -171,7 +171,7 @@ def test_exposed_secrets_are_warned_of(
     file.chmod(0o604)
     settings = SECRET_USERS[setting](file)
     (warning,) = warnings(settings)
-    assert warning.startswith(f"{setting}: every user")
+    assert warning.startswith(f"{setting}: every user of this machine may read {file}")
     assert warning.endswith(f"chmod 600 {file}")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert warnings(settings) == []

@@ -15,6 +15,9 @@ def test_the_date_has_a_name() -> None:
     missing = CliRunner().invoke(report, [])
     assert missing.exit_code == 2
     assert "Missing argument 'DATE'" in missing.output
+    wrong = CliRunner().invoke(report, ["28.11.2026", "--input", "a", "--output", "b"])
+    assert wrong.exit_code == 2
+    assert "'28.11.2026' is no date: write 2026-11-28, or yesterday" in wrong.output
 
 
 def test_the_pause_that_counts_as_idle_is_the_shortest() -> None:

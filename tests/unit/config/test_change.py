@@ -41,6 +41,12 @@ def test_what_can_change_does_and_the_rest_keeps_its_value_and_origin():
     assert str(change.needs_restart[1]) == (
         "mqtt.port = 2 takes effect at the next restart; 1 is in force"
     )
+    made = plan_change(_loaded(), _loaded(http={"port": 8080})).needs_restart[0]
+    assert (
+        str(made) == "http.port = 8080 takes effect at the next restart; until then there is none"
+    )
+    ended = plan_change(_loaded(http={"port": 8080}), _loaded()).needs_restart[0]
+    assert str(ended) == "http.port ends at the next restart; 8080 is in force"
     assert change.loaded.origins["data_dir"].place == "a"
     assert change.loaded.origins["mqtt.clients_max"].place == "b"
 
