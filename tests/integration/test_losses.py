@@ -49,8 +49,8 @@ async def test_rows_that_expire_are_a_warning_and_a_log_line(tmp_path: Path) -> 
             assert [line["queue"] for line in answer["lines"]] == ["upstream_Pri7"] * 3
             assert (answer["found"], answer["complete"]) == (3, True)
             assert (await shown({"event": "expired", "queue": "upstream"}))["lines"] == []
-            with pytest.raises(EdgeHubError, match="there is no queue 'upstreem'"):
-                await shown({"queue": "upstreem"})
+            with pytest.raises(EdgeHubError, match="there is no queue 'other'"):
+                await shown({"queue": "other"})
             with pytest.raises(EdgeHubError, match="there is no event 'expire'; there are enq"):
                 await shown({"event": "expire"})
             await clock.advance(3660)
