@@ -208,10 +208,11 @@ async def test_without_the_library_it_comes_again(
     identities_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub that cannot unpack says so and closes, instead of acknowledging what it has not."""
+    payload = _payload(_record(1))
     monkeypatch.setattr(batch, "zstandard", None)
     async with running(identities_file=identities_file) as bench:
         child = await _child(bench.port)
-        child.send(wire.publish(TOPIC, _payload(_record(1)), qos=1))
+        child.send(wire.publish(TOPIC, payload, qos=1))
         assert await child.closed()
         assert bench.ended() == {"batch_unreadable": 1}
         await child.close()
