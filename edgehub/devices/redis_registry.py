@@ -48,7 +48,9 @@ class RedisRegistry:
         found, is_id = await self._calls(
             address, ("SMEMBERS", f"{self._prefix}at:{address}"), ("EXISTS", self._key(address))
         )
-        names = {name.decode() for name in found} | ({address} if is_id else set())
+        names = {name.decode("utf-8", "replace") for name in found} | (
+            {address} if is_id else set()
+        )
         if not names and self._common is not None:
             return (address,)
         return tuple(sorted(names))
@@ -79,7 +81,7 @@ class RedisRegistry:
         (names,) = await self._calls(
             after, ("ZRANGEBYLEX", f"{self._prefix}names", start, "+", "LIMIT", 0, limit)
         )
-        ids = [name.decode() for name in names]
+        ids = [name.decode("utf-8", "replace") for name in names]
         if not ids:
             return []
         rows = await self._calls(

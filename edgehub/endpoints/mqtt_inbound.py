@@ -9,6 +9,7 @@ Source: MQTT 5 and 3.1.1, sections 2.1, 3.3 and 3.4.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -170,8 +171,8 @@ class InboundFilter:
             return position
         kind = data[position] >> 4
         if length == _ENDLESS:
-            # The client behind the filter knows how to refuse it.
-            self._passing = len(data) - position
+            # The client behind the filter refuses it, and nothing that follows is a packet.
+            self._passing = sys.maxsize
         elif kind == PUBLISH and (data[position] & _QOS) >> 1 <= _QOS_1:
             return self._publish(data, position, length)
         elif kind == PUBACK and self._level >= MQTT_5:

@@ -86,19 +86,19 @@ def unpack(blob: bytes) -> CommitEvents:
     """
     try:
         form, *fields = orjson.loads(zlib.decompress(blob))
-    except (zlib.error, orjson.JSONDecodeError) as error:
+        if form != FORM:
+            raise ValueError(f"packed in form {form}, this program knows {FORM}")
+        hub_ms, wall_ms, trusted, notes, sections, counts = fields
+        return CommitEvents(
+            hub_ms=hub_ms,
+            wall_ms=wall_ms,
+            trusted=bool(trusted),
+            notes=notes,
+            sections=[_section(*section) for section in sections],
+            counts=[tuple(entry) for entry in counts],
+        )
+    except (zlib.error, orjson.JSONDecodeError, TypeError, LookupError) as error:
         raise ValueError(f"damaged: {error}") from error
-    if form != FORM:
-        raise ValueError(f"packed in form {form}, this program knows {FORM}")
-    hub_ms, wall_ms, trusted, notes, sections, counts = fields
-    return CommitEvents(
-        hub_ms=hub_ms,
-        wall_ms=wall_ms,
-        trusted=bool(trusted),
-        notes=notes,
-        sections=[_section(*section) for section in sections],
-        counts=[tuple(entry) for entry in counts],
-    )
 
 
 def _section(

@@ -10,9 +10,11 @@ else; what lies behind a stored length does not count.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -21,7 +23,7 @@ from edgehub.durable_files import make_folder, open_private
 from edgehub.journal.segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from edgehub.journal.segments import Segments
@@ -126,7 +128,8 @@ class Held:
         Raises:
             OSError: It cannot be read.
         """
-        with self._events_file(self.entries[0]).open("rb") as stream:
+        file = self._events_file(self.entries[0])
+        with file.open("rb") as stream, _readable(file):
             _, length = _RECORD.unpack(stream.read(_RECORD.size))
             account: list[Any] = orjson.loads(zlib.decompress(stream.read(length)))
         return account
@@ -143,7 +146,8 @@ class Held:
         entry = self.entries[0]
         found: list[tuple[int, bytes]] = []
         told = entry.told
-        with self._events_file(entry).open("rb") as stream:
+        file = self._events_file(entry)
+        with file.open("rb") as stream, _readable(file):
             stream.seek(told)
             while told < entry.length and told - entry.told < READ_BYTES_MAX:
                 number, length = _RECORD.unpack(stream.read(_RECORD.size))
@@ -230,6 +234,15 @@ class Held:
         if self.entries.pop(0) is self._growing:
             self._growing = None
         self.retelling = self.retelling and bool(self.entries)
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Raise `OSError` where a file of events is damaged."""
+    try:
+        yield
+    except (struct.error, zlib.error, ValueError) as error:
+        raise OSError(errno.EIO, f"damaged: {error}", str(file)) from error
 
 
 def _record(number: int, content: bytes) -> bytes:

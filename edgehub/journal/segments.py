@@ -14,6 +14,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from edgehub.durable_files import make_folder, open_private, sync_folder
 from edgehub.journal.lines import day_text
 
@@ -32,6 +34,8 @@ HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 PIECE_BYTES: Final = 64 * 1024
 TEXT_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(\d{12})-[0-9a-f]{8}\.jsonl\.gz")
+
+log = structlog.get_logger(__name__)
 
 
 class Segment:
@@ -93,7 +97,7 @@ class Segment:
         return self._compressor.flush() + sums
 
     def take_over(self, stream: BinaryIO, length: int) -> bool:
-        """Go on behind the first bytes of a stream; False = there are not so many.
+        """Go on behind the first bytes of a stream; False = there are not so many, or damaged ones.
 
         Piece by piece: as text a whole segment is some hundred megabytes.
         """
@@ -103,7 +107,10 @@ class Segment:
         while left > 0 and (packed := stream.read(min(left, PIECE_BYTES))):
             left -= len(packed)
             while packed:
-                text = inflate.decompress(packed, TEXT_BYTES)
+                try:
+                    text = inflate.decompress(packed, TEXT_BYTES)
+                except zlib.error:
+                    return False
                 packed = inflate.unconsumed_tail
                 self._checksum = zlib.crc32(text, self._checksum)
                 self._size += len(text)
@@ -201,7 +208,9 @@ class Segments:
             segment.last_commit = last_commit
             with file.open("r+b") as stream:
                 if not segment.take_over(stream, length):
-                    continue  # somebody cut it; its lines are lost, those after it are not
+                    # Cut or damaged; its lines are lost, those after it are not.
+                    log.error("journal.segment_lost", path=path)
+                    continue
                 stream.truncate(length)
                 os.fsync(stream.fileno())
             known.append(segment)

@@ -22,8 +22,8 @@ CHUNK_BYTES: Final = 64 * 1024
 TEXT_BYTES: Final = 1024 * 1024
 _ENQUEUED: Final = b'"event":"enqueued"'
 _SENT: Final = re.compile(
-    rb'"event":"sent","endpoint":("(?:[^"\\]|\\.)*")(?:,"priority":(\d+))?'
-    rb',"offset":(\d+)'
+    rb'"event":"sent","endpoint":("(?:[^"\\]|\\.)*")(?:,"priority":(\d{1,18}))?'
+    rb',"offset":(\d{1,18})'
 )
 
 
@@ -98,10 +98,14 @@ def _look(text: bytes, needle: bytes, lines: list[dict[str, Any]]) -> bool:
     while at >= 0:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
         line = text[start:end]
-        begun = begun or _ENQUEUED in line
-        lines.append(orjson.loads(line))
-        del lines[:-LINES_MAX]
         at = text.find(needle, end)
+        try:
+            document = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue  # damaged, as where a segment cannot be unpacked any further
+        begun = begun or _ENQUEUED in line
+        lines.append(document)
+        del lines[:-LINES_MAX]
     return begun
 
 

@@ -138,7 +138,8 @@ def read_document(file: Path | None) -> dict[str, Any]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingsError([ConfigError(str(file), reason, "check the path")]) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # Not only `TOMLDecodeError`: a number of thousands of digits is a plain `ValueError`.
         raise SettingsError([ConfigError(str(file), f"not TOML: {error}")]) from error
     return _anchored(document, Settings, file.parent)
 
@@ -147,7 +148,7 @@ def _top_of(file: Path) -> dict[str, Any] | None:
     text = file.read_text("utf-8-sig", errors="replace")
     try:
         document = tomllib.loads(_FIRST_SECTION.split(text, maxsplit=1)[0])
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return _anchored(document, Settings, file.parent)
 

@@ -240,7 +240,8 @@ class RecordReader:
         """Read an overflow chain, which ends where the record does."""
         parts: list[bytes] = []
         while size > 0:
-            if number == owner or number < 1:
+            # A record that has more pages than the file goes in a circle.
+            if number == owner or number < 1 or len(parts) == self._pages.count:
                 raise PageError
             page = self._pages.page(number)
             owner, number = number, int.from_bytes(page[:4])

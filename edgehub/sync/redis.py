@@ -73,6 +73,8 @@ _RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _NUMBER: Final = re.compile(rb"[0-9]{1,15}")
 """As many digits as a number of Lua holds exactly."""
 
+_NUMBER_MAX: Final = 10**15
+
 _BEGUN: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15})")
 _ENTRY_ID: Final = re.compile(rb"(\d+)-(\d+)")
 
@@ -356,15 +358,20 @@ def _stored(change: Change, raw: bytes, changed: int, created: int) -> Stored:
 
 
 def _report(text: bytes, now_ms: int) -> Report | None:
+    at_ms, _, document = text.partition(b" ")
     try:
-        at_ms, _, document = text.decode().partition(" ")
         values: Mapping[str, Any] = json.loads(document)
-        report = replace(Report(**values), age_ms=max(0, now_ms - int(at_ms)))
+        report = replace(Report(**values), age_ms=max(0, now_ms - _number(at_ms)))
     except (ValueError, TypeError, RecursionError):
         return None
-    numbers = (report.epoch, report.revision, report.routes, report.failed_total)
+    numbers: tuple[object, ...] = (
+        report.epoch,
+        report.revision,
+        report.routes,
+        report.failed_total,
+    )
     texts = (report.instance, report.hub_id, report.stale)
-    whole = all(isinstance(each, int) for each in numbers)
+    whole = all(isinstance(each, int) and 0 <= each < _NUMBER_MAX for each in numbers)
     whole = whole and all(isinstance(each, str) for each in texts)
     return report if whole and isinstance(report.failed, dict) else None
 

@@ -8,6 +8,7 @@ anew, its server when another process answers; a hub's position is all three.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -27,7 +28,8 @@ DEFAULTS: Final = RouteKey(Tenant("$", "$"), "defaults")
 No tenant can be called so, and a manifest may name its routes as it likes.
 """
 
-_FIELDS: Final = 6
+_RAW: Final = re.compile(r"([0-9]{1,15}) ([^ ]*) ([01]) ([^ ]*) ([0-9]{1,15}) ([0-9]{1,15})")
+"""Numbers of more digits would not fit into databases and answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +139,11 @@ class StoredRow:
         Raises:
             ValueError: It is none.
         """
-        fields = raw.split(" ")
-        if len(fields) != _FIELDS or fields[2] not in {"0", "1"}:
+        found = _RAW.fullmatch(raw)
+        if found is None:
             msg = "the row cannot be read"
             raise ValueError(msg)
-        revision, content_hash, enabled, origin, created, modified = fields
+        revision, content_hash, enabled, origin, created, modified = found.groups()
         return cls(
             key=key,
             revision=int(revision),

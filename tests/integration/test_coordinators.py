@@ -228,6 +228,25 @@ async def test_a_stream_that_was_cut_is_known_for_it(redis, link):
     assert (await redis.notices("a", start)).missed
 
 
+async def test_what_no_hub_wrote_ends_no_reader(redis, link, request):
+    """A notice that cannot be read counts as missed; a damaged record is no lost election."""
+    assert await wins(redis, "g1", 1)
+    position = await redis.position("g1")
+    assert await wins(redis, "g2", 2)
+    incarnation = position.rpartition("-")[0]
+    prefix = f"{{{request.node.name}}}:affinity:"
+    stream = f"{prefix}notices:{incarnation}:g1"
+    await link.calls(
+        [("XADD", stream, "2-1", "x", "y"), ("HINCRBY", f"{prefix}fleet", "notices:g1", 1)]
+    )
+    batch = await redis.notices("g1", position)
+    assert [notice.owner for notice in batch.notices] == ["g2"]
+    assert (batch.missed, batch.position) == (True, f"{incarnation}-2")
+    await link.call("HSET", f"{prefix}device:d", "owner", b"\xff")
+    with pytest.raises(CoordinatorUnreachableError, match="its data cannot be read"):
+        await wins(redis, "g2", 2)
+
+
 async def test_records_and_claims_end_by_themselves(redis, link, request):
     """A device that is silent for a month is forgotten, a join after five minutes."""
     await wins(redis, "a", 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.journal.segments import Segments
@@ -198,6 +199,27 @@ async def test_what_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
         await it.journal.write_out(close=True)
         assert it.feed.bytes_waiting == 0
     assert len(check_copies(read_folder(it.folder))) == 2
+
+
+async def test_a_damaged_growing_segment_costs_its_lines_alone(tmp_path: Path) -> None:
+    """One byte of it flipped: the next start leaves it out, says so, and writes on."""
+    path = tmp_path / "queue.db"
+    async with journaling(path) as it:
+        await it.hub.stored(50)
+        await it.journal.write_out()
+        (growing,) = it.folder.rglob("*.open")
+    content = bytearray(growing.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    growing.write_bytes(content)
+    with capture_logs() as logs:
+        async with journaling(path) as it:
+            await it.hub.stored(2)
+            assert await it.journal.write_out(close=True)
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == [
+        "journal.segment_lost"
+    ]
+    offsets = [line["offset"] for line in read_folder(it.folder) if line["event"] == "enqueued"]
+    assert offsets == [51, 52]
 
 
 async def test_the_background_work_rotates_by_hour_and_notices_midnight(tmp_path: Path) -> None:

@@ -6,11 +6,16 @@ import json
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edgehub import batch
-from edgehub.batch import BatchError, BatchLibraryError, build_batch, read_batch
+from edgehub.batch import (
+    UNPACKED_BYTES_MAX,
+    BatchError,
+    BatchLibraryError,
+    build_batch,
+    read_batch,
+)
+from tests.support.hostile import bounded
 
 LIMIT = 10_000
 ONE = b'{"id":"a","body":"x"}'
@@ -60,12 +65,17 @@ def test_what_is_no_batch_is_refused(payload: bytes, words: str) -> None:
         read_batch(payload, bytes_max=LIMIT)
 
 
-@given(st.binary(max_size=200), st.booleans())
-def test_junk_is_refused_and_nothing_else(junk: bytes, looks_packed: bool) -> None:
-    """Any bytes give `BatchError`, none another error."""
-    payload = b"\x28\xb5\x2f\xfd" + junk if looks_packed else junk
-    with pytest.raises(BatchError):
-        read_batch(payload, bytes_max=LIMIT)
+def test_the_lines_are_counted_before_they_are_read() -> None:
+    """Two megabytes of empty objects in a kilobyte of zstd cost neither their time nor room."""
+    payload = zstandard.ZstdCompressor().compress(b"{}\n" * (UNPACKED_BYTES_MAX // 3))
+    assert len(payload) < 1_000
+
+    def refusal() -> str:
+        with pytest.raises(BatchError) as refused:
+            read_batch(payload, bytes_max=UNPACKED_BYTES_MAX)
+        return str(refused.value)
+
+    assert bounded(refusal, memory_bytes=2 * UNPACKED_BYTES_MAX) == "699050 lines, at most 4097"
 
 
 def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

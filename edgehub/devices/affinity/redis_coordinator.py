@@ -9,6 +9,7 @@ position of a memory that is gone is known for what it is; whatever Redis answer
 from __future__ import annotations
 
 import secrets
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -19,6 +20,8 @@ from edgehub.redis_link.faults import RedisAwayError, RedisError
 from edgehub.redis_link.script import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim, JoinClaim
     from edgehub.redis_link.link import RedisLink
 
@@ -31,8 +34,11 @@ CLAIM: Final = "claim"
 log = structlog.get_logger(__name__)
 
 
-Entries = list[tuple[int, dict[str, str]]]
-"""Entries of a stream: the number of each, and its fields."""
+NUMBER_MAX: Final = 2**53
+"""Lua holds whole numbers up to this exactly."""
+
+Entries = list[tuple[int, list[bytes]]]
+"""Entries of a stream: the number of each, and its fields' names and values in turn."""
 
 
 class RedisCoordinator:
@@ -81,14 +87,15 @@ class RedisCoordinator:
             "" if ballot.f_cnt_down is None else ballot.f_cnt_down,
         )
         won, owner, epoch, f_cnt, granted, former = answer
-        return Verdict(
-            won=int(won) == 1,
-            owner=owner.decode(),
-            epoch=int(epoch),
-            f_cnt=int(f_cnt),
-            f_cnt_down=int(granted) if granted else None,
-            former=former.decode(),
-        )
+        with _readable(ballot.device_id):
+            return Verdict(
+                won=int(won) == 1,
+                owner=owner.decode(),
+                epoch=_number(epoch),
+                f_cnt=_number(f_cnt),
+                f_cnt_down=_number(granted) if granted else None,
+                former=former.decode(),
+            )
 
     async def claim_join(self, claim: JoinClaim) -> bool:
         """See `Coordinator`."""
@@ -112,7 +119,8 @@ class RedisCoordinator:
             claim.generation,
             claim.f_cnt_down,
         )
-        return int(granted) if granted else None
+        with _readable(claim.device_id):
+            return _number(granted) if granted else None
 
     async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
         """See `Coordinator`."""
@@ -146,12 +154,15 @@ class RedisCoordinator:
             "look", self._record(""), hub_id, hub_id, self._process
         )
         # The first time it may be the process of this hub that has ended.
-        other = before.decode() if self._has_looked and before != self._process.encode() else ""
+        other = ""
+        if self._has_looked and before != self._process.encode():
+            other = before.decode("utf-8", "replace")
         self._has_looked = True
         if other and not self.twin:
             log.warning("affinity.hub_id_shared", hub_id=hub_id)
         self.twin = other
-        return incarnation.decode(), int(count)
+        with _readable(hub_id):
+            return incarnation.decode(), _number(count)
 
     async def _read(self, hub_id: str, incarnation: str, after: int, *, wait: bool) -> Entries:
         block = ("BLOCK", round(self._block_s * 1000)) if wait else ()
@@ -185,19 +196,45 @@ class RedisCoordinator:
         return f"{self._prefix}join:{claim.device_id}:{claim.key}"
 
 
+@contextmanager
+def _readable(subject: str) -> Iterator[None]:
+    """Raise `CoordinatorUnreachableError` for an answer with values that no hub wrote."""
+    try:
+        yield
+    except ValueError as exc:
+        raise CoordinatorUnreachableError(subject, f"its data cannot be read: {exc}") from exc
+
+
+def _number(text: bytes | str) -> int:
+    number = int(text)
+    if not 0 <= number <= NUMBER_MAX:
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
 def _batch(entries: Entries, incarnation: str, *, missed: bool) -> NoticeBatch:
-    notices = tuple(
-        Notice(
-            position=f"{incarnation}-{number}",
-            device_id=fields["device"],
-            epoch=int(fields["epoch"]),
-            owner=fields["owner"],
-        )
-        for number, fields in entries
+    """Build a batch; a notice that cannot be read counts as missed."""
+    notices = [_notice(f"{incarnation}-{number}", fields) for number, fields in entries]
+    return NoticeBatch(
+        notices=tuple(notice for notice in notices if notice is not None),
+        position=f"{incarnation}-{entries[-1][0]}",
+        missed=missed or None in notices,
     )
-    return NoticeBatch(notices=notices, position=notices[-1].position, missed=missed)
 
 
-def _entry(entry_id: bytes, fields: list[bytes]) -> tuple[int, dict[str, str]]:
-    texts = [field.decode() for field in fields]
-    return int(entry_id.partition(b"-")[0]), dict(zip(texts[::2], texts[1::2], strict=True))
+def _notice(position: str, fields: list[bytes]) -> Notice | None:
+    try:
+        texts = [field.decode() for field in fields]
+        values = dict(zip(texts[::2], texts[1::2], strict=True))
+        return Notice(
+            position=position,
+            device_id=values["device"],
+            epoch=_number(values["epoch"]),
+            owner=values["owner"],
+        )
+    except (ValueError, KeyError):
+        return None
+
+
+def _entry(entry_id: bytes, fields: list[bytes]) -> tuple[int, list[bytes]]:
+    return int(entry_id.partition(b"-")[0]), fields

@@ -104,7 +104,7 @@ class Subscriptions:
                 return
             found = [Subscription(str(wire)) for wire in document["subscriptions"]]
             established = set(document["established"])
-        except (ValueError, TypeError, KeyError, IndexError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             return
         for each in found:
             each.established = each.wire in established

@@ -54,16 +54,6 @@ def test_a_stream_is_read_whatever_its_pieces(cuts):
     assert packets == [packet for _, packet in STREAM_5]
 
 
-@given(data=st.binary(max_size=200))
-def test_junk_is_refused_or_waited_for(data):
-    """Nothing else comes of it."""
-    for version in (4, 5):
-        try:
-            PacketParser(version=version).feed(data)
-        except PacketError:
-            continue
-
-
 def test_what_a_server_never_sends_is_refused():
     """Also a DISCONNECT of one that speaks MQTT 3.1.1, and a packet without end."""
     for raw in (b"\x10\x00", b"\xe0\x00", b"\x30\xff\xff\xff\xff", b"\x40\x81\x80\x80\x01"):

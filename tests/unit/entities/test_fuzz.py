@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from edgehub.entities import Availability, Output
 from tests.support.entities import MapperBench
+from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
 KEYS = [
     *["@type", "@id", "@parent", "@health", "name", "type", "time", "text", "severity", "v", "id"],
@@ -129,3 +130,53 @@ def test_anything_is_answered(settings_, steps):
                 assert (not effect.needs) <= (
                     effect.device == "hub-01" or effect.creates is not None
                 )
+
+
+DOCUMENTS = [
+    b'{"@type":"child-device","@id":"A","@parent":"device/main//","name":"n"}',
+    b'{"temp":21.5,"three":{"x":1,"y":-2e3},"time":"2026-02-03T04:05:06Z"}',
+    b'{"text":"hot","severity":"critical","time":1770000000}',
+    b'{"status":"failed","reason":"r","types":["a"],"currentSoftwareList":[]}',
+    b'{"status":"up","pid":7,"time":"2026-02-03T04:05:06+01:00"}',
+    b'{"id":"7","externalSource":{"externalId":"hub-01"},"c8y_Restart":{}}',
+    json.dumps(
+        {
+            "id": "8",
+            "externalSource": {"externalId": "A"},
+            "c8y_LogfileRequest": {
+                "logFile": "l",
+                "dateFrom": "2026-02-03T04:05:06+0100",
+                "dateTo": "2026-02-03T04:05:06Z",
+                "maximumLines": 9,
+            },
+        }
+    ).encode(),
+]
+TOPICS = [
+    *("te/device/main//", "te/device/a///m/x", "te/device/a/service/s/status/health"),
+    *("te/device/a///a/x", "te/device/main///cmd/restart/c8y-mapper-7", "te/device/a///twin/k"),
+    *("c8y/devicecontrol/notifications", "c8y-internal/alarms/te/device/a///a/x", "te/x/y/z/w/e/v"),
+]
+TOPIC_PIECES = ["/", "//", "+", "#", "te", "\0", "\U0010ffff", "x" * 600, "/cmd/", "/m/"]
+DATES = [b"0001-01-01T00:00:00Z", b"9999-12-31T23:59:60-23:59", b"1e308", b"-1e308", b"99999999999"]
+
+
+@fuzzer
+@given(
+    st.lists(
+        st.tuples(hostile_text(TOPICS, TOPIC_PIECES), hostile(DOCUMENTS, [*JSON_PIECES, *DATES])),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_damaged_messages_are_answered_within_bounds(steps):
+    """Each alone costs little; what is kept of them can be loaded again, and is used."""
+    bench = MapperBench(auto_register=True)
+    for topic, payload in steps:
+        bench.send(topic, payload)
+    bench.restart()
+    mapper = MapperBench(auto_register=True)
+    for topic, payload in steps:
+        bounded(lambda t=topic, p=payload: mapper.send(t, p))
+    bench.send("te/device/main///m/", b'{"t":1}')
+    assert any(b'"t"' in effect.payload for effect in bench.effects if isinstance(effect, Output))

@@ -73,6 +73,20 @@ def test_damaged_and_missing_segments_are_passed_by(tmp_path: Path, damage: byte
     assert not found.complete
 
 
+def test_a_damaged_line_is_passed_by(tmp_path: Path) -> None:
+    """Text that is no JSON under a checksum that fits, and an offset of thousands of digits."""
+    file = write(tmp_path / "1", [a_line("retried"), a_line("sent", "other", offset=40)])
+    text = zlib.decompress(file.read_bytes(), zlib.MAX_WBITS | 16)
+    text = text.replace(b'"offset":40', b'"offset":' + b"9" * 5_000)
+    text += b'{"event":"sent","message":"%s",,}\n' % ID.encode()
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    file.write_bytes(packer.compress(text) + packer.flush())
+    passed = [Passed(endpoint_id="upstream", offset=31)]
+    found = trace([file], ID, passed=passed, seconds_max=9, monotonic=lambda: 0.0)
+    assert [line["event"] for line in found.lines] == ["retried"]
+    assert found.overtakers == [{7: 1}]
+
+
 def test_time_ends_the_search(tmp_path: Path) -> None:
     """What was found until then is given, as incomplete."""
     files = [write(tmp_path / str(n), [a_line("retried")]) for n in range(50)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
@@ -100,6 +100,7 @@ def test_what_is_written_down_is_read_back() -> None:
 
 
 @given(st.binary(max_size=60))
+@example(b"[" * 100_000)
 def test_a_damaged_list_counts_as_none(text: bytes) -> None:
     """A start goes on, and subscribes anew."""
     subscriptions = Subscriptions(IDENTITY)

@@ -51,23 +51,6 @@ def test_the_cuts_of_a_stream_mean_nothing(cuts: list[int]) -> None:
     assert reader.reading is None
 
 
-@given(st.lists(st.binary(max_size=60), max_size=10))
-def test_junk_is_a_problem_or_nothing(pieces: list[bytes]) -> None:
-    """No other exception, whatever comes."""
-    assert feed_all(pieces) in {0, 400, 405, 431}
-
-
-@given(st.data())
-def test_damaged_requests_are_a_problem_or_requests(data: st.DataObject) -> None:
-    """Bytes of a good stream replaced, dropped or doubled."""
-    stream = bytearray(STREAM)
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, len(stream) - 1))
-        piece = data.draw(st.binary(max_size=4))
-        stream[at : at + data.draw(st.integers(0, 8))] = piece
-    assert feed_all([bytes(stream)]) in {0, 400, 405, 431}
-
-
 def feed_all(pieces: list[bytes]) -> int:
     """Feed until the first problem; gives its status, 0 = there was none."""
     reader = parser()

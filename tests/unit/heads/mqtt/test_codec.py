@@ -107,21 +107,6 @@ def test_byte_by_byte(stream):
     assert decode(*(bytes([byte]) for byte in stream)) == decode(stream)
 
 
-@given(st.lists(st.binary(max_size=60), max_size=8), st.booleans())
-def test_junk(chunks, signed_in):
-    """Arbitrary bytes raise nothing but ProtocolError, and go on raising it."""
-    decoder = Decoder(publish_bytes_max=PUBLISH_BYTES_MAX)
-    packets: list[object] = []
-    failed = False
-    for chunk in [wire.connect(), *chunks] if signed_in else chunks:
-        try:
-            decoder.feed(chunk, packets)
-        except ProtocolError:
-            failed = True
-        else:
-            assert not failed
-
-
 @given(st.lists(client_packets, max_size=8))
 def test_all_packets_of_a_stream(packets):
     """Well-formed packets come out one for one."""

@@ -110,28 +110,6 @@ def test_byte_by_byte(stream):
     assert decode(*(bytes([byte]) for byte in stream)) == decode(stream)
 
 
-@given(st.lists(st.binary(max_size=60), max_size=8))
-def test_junk(chunks):
-    """Arbitrary bytes raise nothing but ProtocolError, and go on raising it."""
-    decoder = Decoder(publish_bytes_max=LIMIT)
-    packets: list = []
-    failed = False
-    for chunk in [CONNECT, *chunks]:
-        try:
-            decoder.feed(chunk, packets)
-        except ProtocolError:
-            failed = True
-        else:
-            assert not failed
-
-
-@given(st.binary(max_size=80))
-def test_junk_properties(junk):
-    """Whatever stands in the place of properties, a PUBLISH is read or refused."""
-    decode(CONNECT + publish(b"t", junk))
-    decode(packet(0x10, field("MQTT") + b"\x05\x02\x00\x00" + block(junk) + field("d")))
-
-
 def test_topic_aliases():
     """An alias stands for the topic it came with last; a topic beside it is taken anew."""
     stream = [

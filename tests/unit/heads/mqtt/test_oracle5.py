@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt import packets5
 from edgehub.heads.mqtt.answers import Answers5
 from edgehub.heads.mqtt.codec import Decoder
@@ -361,15 +360,3 @@ def test_nothing_is_larger_than_the_client_takes():
     assert answers(most=20).suback(1, [0x87] * 10)
     assert answers(most=20).suback(1, [0x87] * 20) == b""
     assert read(answers(most=50).goodbye(CloseReason.STALLED, "x" * 100)).reason_str is None
-
-
-@given(st.lists(client_packets, min_size=1, max_size=2), st.data())
-def test_damage(theirs, data):
-    """A damaged stream gives packets or a protocol error, and nothing else."""
-    stream = bytearray(b"".join(packet.write() for packet in theirs))
-    place = data.draw(st.integers(0, len(stream) - 1))
-    stream[place] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        decoded(bytes(stream))
-    except ProtocolError:
-        return

@@ -1,0 +1,81 @@
+"""Documents of devices in registries and twins: read whole, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+from hypothesis import given
+
+from edgehub.devices.faults import DeviceSourceError
+from edgehub.devices.registry_form import WHOLE_MAX, read_device, write_profile, write_session
+from edgehub.devices.source import DeviceProfile, DeviceSession
+from edgehub.devices.twin_source import TwinSource
+from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile
+
+PROFILE = DeviceProfile(device_id="d")
+PROFILES = [
+    write_profile(PROFILE).encode(),
+    b'{"deduplication":"mark","preferred":["g1","g2"],"delay_ms":100}',
+    orjson.dumps(
+        {name: getattr(PROFILE, name) for name in PROFILE.__slots__ if name != "device_id"}
+    ),
+]
+SESSIONS = [
+    write_session(DeviceSession()).encode(),
+    write_session(replace(DeviceSession(), generation=7)).encode(),
+    b"{}",
+]
+PIECES = [*JSON_PIECES, str(WHOLE_MAX + 1).encode(), *PROFILES, *SESSIONS]
+
+
+@fuzzer
+@given(hostile(PROFILES, PIECES), hostile(SESSIONS, PIECES))
+def test_damaged_documents_are_a_device_or_refused(profile, session):
+    """What was read is written so that it is read the same, and never half a device."""
+    stored = bounded(lambda: read_device("d", profile, session), DeviceSourceError)
+    if isinstance(stored, DeviceSourceError):
+        assert stored.device_id == "d"
+        return
+    again = read_device("d", write_profile(stored.profile), write_session(stored.session))
+    assert again == stored
+
+
+class Twins:
+    """Has one twin for all devices."""
+
+    def __init__(self, status: int, text: bytes) -> None:
+        self._twin = status, text
+
+    async def read(self, device_id: str) -> tuple[int, bytes]:
+        """See `TwinAccess`."""
+        del device_id
+        return self._twin
+
+    async def report(self, device_id: str, patch: bytes) -> int:
+        """See `TwinAccess`."""
+        del device_id, patch
+        return self._twin[0]
+
+
+TWINS = [
+    b'{"desired":{"edgehub":{"deduplication":"mark"},"$version":1},"reported":{"edgehub":{"f_cnt_up":7}}}',
+    b'{"desired":{},"reported":{}}',
+]
+
+
+@fuzzer
+@given(hostile(TWINS, JSON_PIECES))
+def test_a_damaged_twin_is_a_device_or_refused(text):
+    """Whatever stands beside the member that belongs to the hub."""
+
+    def load() -> object:
+        loading = TwinSource(Twins(200, text), common=PROFILE).load("d")
+        try:
+            loading.send(None)
+        except StopIteration as loaded:
+            return loaded.value
+        raise AssertionError("a twin that is there needs no waiting")
+
+    stored = bounded(load, DeviceSourceError)
+    assert isinstance(stored, DeviceSourceError) or stored.profile.device_id == "d"
