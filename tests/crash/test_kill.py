@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -11,31 +12,44 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.clock import SystemClock
+from edgehub.store import Store, StoreOptions
 from tests.support.daemon import Daemon
-from tests.support.devices import Collector, Device
+from tests.support.devices import Collector, Device, key_of
+from tests.support.http_collector import HttpCollector
 from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.support.devices import Arrival
+    from tests.support.devices import Key
 
-KILLS = 200 if os.environ.get("EDGEHUB_SOAK") else 20
+SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
+KILLS = 200 if SOAK else 20
+ACKNOWLEDGED = 40_000 if SOAK else 400
 DEVICES = 5
 IN_FLIGHT_MAX = 500
+IN_FLIGHT_OF_DEVICE = 40
 
 MANIFEST = {
     "schemaVersion": "1.1",
     "routes": {
         "alarm": {"route": "FROM /messages/* WHERE kind = 'alarm' INTO $upstream", "priority": 0},
         "bulk": {"route": "FROM /messages/* WHERE kind = 'bulk' INTO $upstream", "priority": 7},
+        "kept": "FROM /messages/* WHERE kind = 'kept' INTO Endpoint('unreachable')",
+        "refused": "FROM /messages/* WHERE kind = 'refused' INTO Endpoint('strict')",
     },
     "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
 }
 
 
-def _config(port: int, upstream_port: int) -> str:
+KINDS = {"alarm": 0.1, "kept": 0.05, "refused": 0.002}
+"""Shares of the messages; the others are `bulk`."""
+
+
+def _config(port: int, upstream_port: int, strict_port: int) -> str:
     return f"""
         data_dir = "data"
         manifest = "manifest.json"
@@ -46,6 +60,13 @@ def _config(port: int, upstream_port: int) -> str:
         host = "127.0.0.1"
         port = {upstream_port}
         in_flight_max = {IN_FLIGHT_MAX}
+        [endpoints.unreachable]
+        type = "mqtt"
+        host = "127.0.0.1"
+        port = {free_port()}
+        [endpoints.strict]
+        type = "http"
+        url = "http://127.0.0.1:{strict_port}/in"
         [log]
         format = "json"
     """
@@ -54,36 +75,55 @@ def _config(port: int, upstream_port: int) -> str:
 def _publish_until(device: Device, stop: threading.Event, rng: random.Random) -> None:
     counts: dict[str, int] = defaultdict(int)
     while not stop.is_set():
-        if not device.wait_in_flight_below(40, 1.0):
+        if not device.wait_in_flight_below(IN_FLIGHT_OF_DEVICE, 1.0):
             continue
-        kind = "alarm" if rng.random() < 0.1 else "bulk"
+        kind = rng.choices([*KINDS, "bulk"], [*KINDS.values(), 1 - sum(KINDS.values())])[0]
         device.publish(kind, counts[kind])
         counts[kind] += 1
 
 
-def _assert_fifo(arrivals: list[Arrival]) -> None:
+def _assert_fifo(keys: Iterable[Key]) -> None:
     # Invariant 4: the first delivery of each message keeps the order of its sender and queue.
     last: dict[tuple[str, str], int] = {}
-    seen: set[tuple[str, str, int]] = set()
-    for arrival in arrivals:
-        key = (arrival.device_id, arrival.kind, arrival.number)
-        if key in seen:
+    seen: set[Key] = set()
+    for device_id, kind, number in keys:
+        if (device_id, kind, number) in seen:
             continue
-        seen.add(key)
-        assert arrival.number > last.get(key[:2], -1), arrival
-        last[key[:2]] = arrival.number
+        seen.add((device_id, kind, number))
+        assert number > last.get((device_id, kind), -1), (device_id, kind, number)
+        last[device_id, kind] = number
 
 
-@pytest.mark.crash
-@pytest.mark.scaled
-@pytest.mark.timeout(60 + KILLS * 8)
-def test_every_acknowledged_message_survives_kills(tmp_path: Path) -> None:
-    """Kill -9 under load, many times: all acknowledged arrive, in order, with few duplicates."""
-    seed = int(os.environ.get("EDGEHUB_SEED", "0")) or random.SystemRandom().randrange(10**9)
+async def _stored(path: Path) -> tuple[list[Key], list[Key]]:
+    """Read what waits, in order, and the dead letters, as the next start would."""
+    store = await Store.open(path, clock=SystemClock(), options=StoreOptions())
+    try:
+        assert store.damage is None
+        waiting: list[Key] = []
+        for queue in store.queues():
+            while rows := await queue.read_batch(512, 2**20):
+                waiting += [key_of(row.message.body) for row in rows]
+        letters: list[Key] = []
+        after = 0
+        while page := await store.dead_letters(after):
+            letters += [key_of(letter.message.body) for letter in page]
+            after = page[-1].id
+    finally:
+        await store.close()
+    return waiting, letters
+
+
+def _waiting_for_strict(daemon: Daemon) -> int:
+    queues = daemon.call("status")["queues"]
+    return sum(queue["depth"] for queue in queues if queue["endpoint"] == "strict")
+
+
+def _killed(folder: Path, seed: int) -> tuple[set[Key], Collector]:
+    """Run devices and kills; returns what was acknowledged, and who took what was delivered."""
     rng = random.Random(seed)
-    (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST), "utf-8")
-    with Mosquitto(tmp_path / "broker") as broker:
-        daemon = Daemon(tmp_path, _config(free_port(), broker.port)).start()
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST), "utf-8")
+    with Mosquitto(folder / "broker") as broker, HttpCollector(lambda _arrival: 422) as strict:
+        daemon = Daemon(folder, _config(free_port(), broker.port, strict.port)).start()
         collector = Collector(broker.port)
         devices = [Device(f"dev{i}", daemon.mqtt_port) for i in range(DEVICES)]
         stop = threading.Event()
@@ -100,26 +140,54 @@ def test_every_acknowledged_message_survives_kills(tmp_path: Path) -> None:
                 stop.wait(rng.uniform(0.3, 1.5))
                 daemon.kill()
                 daemon.start()
+            while sum(len(device.acked) for device in devices) < ACKNOWLEDGED:
+                assert not stop.wait(0.1)
             stop.set()
             for thread in threads:
                 thread.join()
             for device in devices:
                 assert device.wait_in_flight_below(1, 30), f"seed {seed}: no PUBACK"
-            wanted = {(d.device_id, *key) for d in devices for key in d.acked}
-            assert len(wanted) > KILLS * 20
-            missing = collector.wait_for(wanted, 60)
+            acked = {(d.device_id, *key) for d in devices for key in d.acked}
+            missing = collector.wait_for({key for key in acked if key[1] in {"alarm", "bulk"}}, 60)
             assert not missing, f"seed {seed}: {len(missing)} acknowledged messages lost"
+            daemon.wait_until(lambda: not _waiting_for_strict(daemon), 60)
             assert daemon.stop() == 0
         finally:
             stop.set()
             for client in (*devices, collector):
                 client.close()
             daemon.close()
-    _assert_fifo(collector.arrivals)
+    return acked, collector
+
+
+@pytest.mark.crash
+@pytest.mark.scaled
+@pytest.mark.timeout(240 + KILLS * 8)
+def test_every_acknowledged_message_survives_kills(tmp_path: Path) -> None:
+    """Kill -9 under load: what was acknowledged arrived, waits in order or is a dead letter.
+
+    Duplicates are what was in flight at a kill.
+    """
+    seed = int(os.environ.get("EDGEHUB_SEED", "0")) or random.SystemRandom().randrange(10**9)
+    acked, collector = _killed(tmp_path, seed)
+    assert len(acked) >= ACKNOWLEDGED
+    waiting, letters = asyncio.run(_stored(tmp_path / "data" / "queue.db"))
+    lost = acked - collector.seen - {*waiting, *letters}
+    assert not lost, f"seed {seed}: {len(lost)} acknowledged messages lost"
+    assert {key[1] for key in waiting} == {"kept"}
+    assert {key[1] for key in letters} == {"refused"}
+    _assert_fifo((each.device_id, each.kind, each.number) for each in collector.arrivals)
+    _assert_fifo(waiting)
+    # A device sends again what it got no PUBACK for.
+    twice = len(waiting) + len(letters) - len({*waiting, *letters})
+    assert twice <= KILLS * DEVICES * IN_FLIGHT_OF_DEVICE, f"seed {seed}"
     copies: dict[str, int] = defaultdict(int)
     for arrival in collector.arrivals:
         copies[arrival.message_id] += 1
     duplicates = sum(count - 1 for count in copies.values())
-    print(f"{len(collector.seen)} messages, {KILLS} kills, {duplicates} duplicates")
+    print(
+        f"{len(acked)} acknowledged, {KILLS} kills, {len(collector.seen)} delivered with"
+        f" {duplicates} duplicates, {len(waiting)} waiting, {len(letters)} dead letters"
+    )
     # One window, plus what was confirmed in the last 50 ms at up to 10 000 a second.
     assert duplicates <= KILLS * (IN_FLIGHT_MAX + 500), f"seed {seed}"

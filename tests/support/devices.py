@@ -10,6 +10,15 @@ import paho.mqtt.client as paho
 
 CONNECT_TIMEOUT_S = 10.0
 
+Key = tuple[str, str, int]
+"""What names a message: device, kind and number."""
+
+
+def key_of(body: bytes) -> Key:
+    """Return what a message's body says that it is."""
+    device_id, kind, number, _ = body.decode().split("|", 3)
+    return device_id, kind, int(number)
+
 
 class Device:
     """Publishes numbered messages with QoS 1 and remembers which were acknowledged."""
@@ -122,10 +131,9 @@ class Collector:
         self._client.loop_stop()
 
     def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
-        device_id, kind, number, _ = message.payload.decode().split("|", 3)
+        key = key_of(message.payload)
         bag = dict(parse_qsl(message.topic.rsplit("/", 1)[1]))
-        arrival = Arrival(device_id, kind, int(number), bag.get("$.mid", ""))
         with self.changed:
-            self.arrivals.append(arrival)
-            self.seen.add((device_id, kind, int(number)))
+            self.arrivals.append(Arrival(*key, bag.get("$.mid", "")))
+            self.seen.add(key)
             self.changed.notify_all()
