@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -20,18 +22,21 @@ from tests.support.daemon import Daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+
+SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
+CONFIG = (
+    'hub_id = "hub-1"\ndata_dir = "data"\n[log]\nformat = "json"\n[mqtt]\nport = 0\n'
+    '[affinity]\ncoordinator = "in-process"\n'
+)
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A hub alone that elects, with three devices that were heard."""
-    daemon = Daemon(
-        tmp_path_factory.mktemp("hub"),
-        'hub_id = "hub-1"\ndata_dir = "data"\n[log]\nformat = "json"\n[mqtt]\nport = 0\n'
-        '[affinity]\ncoordinator = "in-process"\n',
-    ).start()
+    daemon = Daemon(tmp_path_factory.mktemp("hub"), CONFIG).start()
     for name in ("dev-a", "dev-b", "dev-c"):
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name)
         client.connect("127.0.0.1", daemon.mqtt_port)
@@ -64,6 +69,32 @@ def run_process(hub: Daemon, *arguments: str) -> str:
     return subprocess.run(
         command, cwd=hub.folder, capture_output=True, text=True, check=True, timeout=30
     ).stdout
+
+
+@pytest.mark.scaled
+@pytest.mark.timeout(120)
+def test_repetitions_and_late_copies_make_no_second_row(tmp_path: Path) -> None:
+    """A-05, A-07: one number three times a second apart, another again after 48 s; no error."""
+    repetition_s, late_s = (1, 48) if SOAK else (0, 0)
+    daemon = Daemon(tmp_path, CONFIG).start()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="d")
+    client.connect("127.0.0.1", daemon.mqtt_port)
+    client.loop_start()
+    try:
+        for sequence, pause_s in ((10, repetition_s), (10, repetition_s), (10, 0), (104, late_s)):
+            topic = f"devices/d/messages/events/sequence={sequence}"
+            client.publish(topic, b"x", qos=1).wait_for_publish(10)
+            time.sleep(pause_s)
+        client.publish("devices/d/messages/events/sequence=104", b"x", qos=1).wait_for_publish(10)
+        status = daemon.call("status")
+        assert status["affinity"]["frames"] == {"processed": 5}
+        assert daemon.call("device show", device_id="d")["session"]["f_cnt_up"] == 104
+        assert sum(queue["depth"] for queue in status["queues"]) == 2
+        assert not [line for line in daemon.log if line.get("level") in {"warning", "error"}]
+    finally:
+        client.disconnect()
+        client.loop_stop()
+        daemon.close()
 
 
 def test_devices_are_listed_shown_and_changed(hub: Daemon) -> None:

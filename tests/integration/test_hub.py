@@ -110,6 +110,44 @@ async def test_rows_expire_by_their_deadline_not_by_their_place(tmp_path: Path) 
     assert [json.loads(line)["body"] for line in out.read_text("utf-8").splitlines()] == ["a"]
 
 
+async def test_back_off_counts_elapsed_time(tmp_path: Path) -> None:
+    """W-03: two hours back at 10 s of a wait of half a minute; the next attempt is at its end."""
+    clock = ManualClock()
+    attempts: asyncio.Queue[float] = asyncio.Queue()
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.put_nowait(clock.monotonic())
+        writer.close()
+
+    async def wait_s() -> float:
+        # The sockets are real, and so is the time until the hub knows that it was refused.
+        async with asyncio.timeout(10):
+            while True:
+                control = tmp_path / "data" / "control.sock"
+                (endpoint,) = (await asyncio.to_thread(call, control, "status"))["endpoints"]
+                if endpoint["backoff_remaining_s"] is not None:
+                    return float(endpoint["backoff_remaining_s"])
+
+    peer = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = peer.sockets[0].getsockname()[1]
+    upstream = {"type": "mqtt", "host": "127.0.0.1", "port": port}
+    async with peer, _running(_settings(tmp_path, {}, upstream=upstream), clock):
+        async with asyncio.timeout(30):
+            await attempts.get()
+            while (left_s := await wait_s()) < 25:
+                await clock.advance(left_s + 0.1)
+                await attempts.get()
+        due_s = clock.monotonic() + left_s
+        await clock.advance(10)
+        clock.step_wall(-7_200_000)
+        await clock.advance(left_s - 11)
+        assert await wait_s() == pytest.approx(1, abs=0.2)
+        assert attempts.empty()
+        await clock.advance(1.1)
+        async with asyncio.timeout(10):
+            assert await attempts.get() == pytest.approx(due_s, abs=0.2)
+
+
 async def test_a_step_of_the_wall_clock_expires_nothing(tmp_path: Path) -> None:
     """W-02: a year forward or back moves no deadline; elapsed time does."""
     clock = ManualClock()
