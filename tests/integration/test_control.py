@@ -17,6 +17,8 @@ from edgehub.cli.daemon import CommandError, call
 from edgehub.control.server import CLIENTS_MAX, REQUEST_BYTES_MAX, ControlServer
 from edgehub.errors import DaemonUnreachableError, EdgeHubError, StartupError
 
+LIST = b'{"command": "echo", "arguments": [["a", 1]]}\n'
+
 
 async def _echo(arguments):
     return dict(arguments)
@@ -101,7 +103,7 @@ async def test_a_fault_in_a_command_costs_only_its_answer(socket_path, how, said
     assert capsys.readouterr().out.count("control.command_failed") == (0 if how == "text" else 2)
 
 
-@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"5\n", b'{"command": 7}\n', b"\xff\n"])
+@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"5\n", b'{"command": 7}\n', b"\xff\n", LIST])
 async def test_a_bad_request_is_answered_and_disturbs_nobody(socket_path, line):
     """Junk gets an error; the next client is served."""
     assert (await _ask(socket_path, line))["ok"] is False

@@ -7,10 +7,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analytics import readers
 from analytics.args import parse_args
 from analytics.files import Files
+from tests.support.hostile import EXAMPLES, JSON_PIECES, hostile, sized
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(120)
+
+FAULTS = {"version", "not_json", "incomplete", "event", "time", "other_date", "value"}
 
 
 def lines_of(spark: SparkSession, export: Path, *more: str) -> DataFrame | None:
@@ -81,6 +86,32 @@ def test_lines_that_cannot_be_used_are_told_from_good_ones(spark: SparkSession, 
     assert lines is not None
     files = {row["file"] for row in lines.where("fault IS NOT NULL").select("file").collect()}
     assert [file.rsplit("/", 1)[-1] for file in files] == [segment.name]
+
+
+@sized(max(1, EXAMPLES // 100))
+@given(
+    st.lists(
+        hostile([json.dumps(a_line().lines[0]).encode()], JSON_PIECES), min_size=50, max_size=300
+    )
+)
+def test_damaged_lines_spoil_no_others(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, damaged: list[bytes]
+):
+    """Each is a line within its range or has a fault; whole lines among them stay good."""
+    journal = a_line()
+    folder = tmp_path_factory.mktemp("export")
+    # What is cut off inside a line must not join the next one.
+    journal.write(folder, extra=b"\n".join(line.replace(b"\r", b"") for line in damaged) + b"\n")
+    lines = lines_of(spark, folder)
+    assert lines is not None
+    found = lines.select("fault", "commit", "rows", "bytes").collect()
+    good = [row for row in found if row["fault"] is None]
+    assert len(found) <= 1 + sum(line.count(b"\n") + 1 for line in damaged)
+    assert len(good) >= 1
+    assert all(
+        0 <= row[name] <= readers.NUMBER_MAX for row in good for name in ("commit", "rows", "bytes")
+    )
+    assert {row["fault"] for row in found if row["fault"] is not None} <= FAULTS
 
 
 def test_unknown_keys_are_passed_over(spark: SparkSession, tmp_path: Path):

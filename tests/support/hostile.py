@@ -46,11 +46,19 @@ cuts = st.lists(st.integers(0, 2**16), max_size=8)
 """Places for `cut`."""
 
 
-def fuzzer(test: Test) -> Test:
-    """Run a test of `@given` with few examples, and with many in `make soak`."""
-    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    sized = settings(max_examples=EXAMPLES, suppress_health_check=quiet)(test)
-    return pytest.mark.timeout(60 + EXAMPLES)(pytest.mark.scaled(sized))
+def sized(examples: int) -> Callable[[Test], Test]:
+    """Return a decorator that runs a test of `@given` with some examples, and in `make soak`."""
+
+    def decorate(test: Test) -> Test:
+        quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
+        limited = settings(max_examples=examples, suppress_health_check=quiet)(test)
+        return pytest.mark.timeout(120 + EXAMPLES)(pytest.mark.scaled(limited))
+
+    return decorate
+
+
+fuzzer = sized(EXAMPLES)
+"""Runs a test with few examples, and with many in `make soak`."""
 
 
 def hostile(valid: Sequence[bytes], pieces: Sequence[bytes] = ()) -> st.SearchStrategy[bytes]:
