@@ -168,7 +168,7 @@ class ControlServer:
             request = orjson.loads(line)
             name, arguments = request["command"], request.get("arguments", {})
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            arguments = None
+            name, arguments = None, None
         if not isinstance(arguments, dict):
             return _refused('want {"command": name, "arguments": {...}} on one line')
         command = self._commands.get(name) if isinstance(name, str) else None

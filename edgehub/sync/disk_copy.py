@@ -76,10 +76,18 @@ class DiskCopy:
         if of.get("table") != self._table:
             return None
         rows = (parse_row(key, raw, text) for key, raw, text in found)
-        begun = Begun(epoch=0, revision=0, first=0, root=int(of["root"]))
-        position = Position(
-            epoch=int(of["epoch"]), server=of["server"], revision=int(of["revision"]), begun=begun
-        )
+        try:
+            begun = Begun(epoch=0, revision=0, first=0, root=int(of["root"]))
+            position = Position(
+                epoch=int(of["epoch"]),
+                server=of["server"],
+                revision=int(of["revision"]),
+                begun=begun,
+            )
+        except (KeyError, ValueError) as error:
+            # A file that was damaged and salvaged may lack any row.
+            log.warning("sync.copy_unreadable", reason=f"{type(error).__name__}: {error}")
+            return None
         return position, {row.key: row for row in rows}
 
     async def run(self) -> None:

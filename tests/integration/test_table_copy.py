@@ -73,3 +73,12 @@ async def test_a_table_that_was_never_read_leaves_no_copy(file: StateFile):
     await ids_after(MemoryStorage(shared, instance="h"), file, ("put", "r1", ROUTE))
     for _ in range(2):
         assert await ids_after(away, file) == {"upstream", "r1"}
+
+
+@pytest.mark.parametrize("name", ["root", "epoch", "server", "revision"])
+async def test_a_copy_that_lost_a_row_counts_as_none(file: StateFile, name: str):
+    """As after damage of the file: the start goes on with the manifest."""
+    shared = MemoryTable(SystemClock())
+    await ids_after(MemoryStorage(shared, instance="h"), file, ("put", "r1", ROUTE))
+    await file.run(lambda c: c.execute("DELETE FROM route_copy_of WHERE name = ?", (name,)).close())
+    assert await ids_after(Away(shared, instance="h"), file) == {"upstream"}
