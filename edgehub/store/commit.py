@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.row_events import EventColumns, JoinedRows, RowEvent
-from edgehub.store.dead_letters import bytes_of
+from edgehub.store.dead_letters import bytes_of, dead_ms_of
 from edgehub.store.transaction import Outcome, QueueWrite, Transaction
 from edgehub.store.zones import ZoneChanges
 
@@ -93,6 +93,8 @@ class Commit:
                 self._queues.append(entry)
             entry.results = results
             self._dead_letters.extend(results.dead_letters.values())
+        # Gathered queue by queue, and over hours while commits fail; the oldest get the lowest ids.
+        self._dead_letters.sort(key=dead_ms_of)
         offsets = context.offsets
         self._high_water = offsets.high_water()
         last = max([part.rows[-1].offset for part in group.parts], default=0)

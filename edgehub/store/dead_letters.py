@@ -217,6 +217,13 @@ def bytes_of(letters: list[Params]) -> int:
     return total
 
 
+def dead_ms_of(letter: Params) -> int:
+    """Return the hub time at which a dead letter was given up."""
+    at_ms = letter[1]
+    assert isinstance(at_ms, int)
+    return at_ms
+
+
 _COLUMNS: Final = (
     "id, dead_ms, endpoint_id, priority, kind, reason, offset, enqueued_ms, expires_ms, attempts,"
     " routes, size, header, message_id, length(body)"

@@ -14,8 +14,11 @@ from edgehub.message import (
 from edgehub.store import SessionTable, StoredSession, StoreOptions
 from tests.support.stores import (
     P2,
+    P7,
+    FaultPlan,
     a_message,
     a_result,
+    faulty_database,
     read_all,
     running,
 )
@@ -84,6 +87,31 @@ async def test_dead_letters_are_bounded_by_rows_bytes_and_age(tmp_path: Path) ->
         await hub.until(lambda: hub.store.statistics().dead_letter_rows == 0)
         assert hub.store.statistics().dead_letters == {}
         assert await hub.store.dead_letters() == []
+
+
+async def test_dead_letters_of_one_commit_stand_in_order_of_time(tmp_path: Path) -> None:
+    """What several queues gave up while the disk failed leaves by age, not queue by queue."""
+    plan = FaultPlan()
+    options = StoreOptions(dead_letter_rows_max=3)
+    async with running(
+        tmp_path / "queue.db", options=options, database_type=faulty_database(plan)
+    ) as hub:
+        await hub.stored(3, a_result(P2))
+        await hub.stored(2, a_result(P7))
+        rows = {number: await read_all(hub.queue(number)) for number in (P2, P7)}
+        plan.fail("BEGIN", times=10**6)
+        for number, index in ((P2, 0), (P7, 0), (P2, 1), (P7, 1), (P2, 2)):
+            row = rows[number][index]
+            hub.queue(number).dead_letter(row, FailureKind.REJECTED, "no")
+            await hub.clock.advance(60)
+        plan.heal()
+        await hub.until(lambda: hub.store.statistics().dead_letter_rows == 3, tick_s=1)
+        letters = await hub.store.dead_letters()
+        assert [(d.priority, d.message.body) for d in letters] == [
+            (P2, b"body-1"),
+            (P7, b"body-4"),
+            (P2, b"body-2"),
+        ]
 
 
 async def test_sessions_are_stored_replaced_and_forgotten(tmp_path: Path) -> None:
