@@ -38,8 +38,9 @@ class Promises:
         self._waiting: set[Copy] = set()
         self._leaving: set[Copy] = set()
         self._left: set[Copy] = set()
-        self._dead: list[Copy] = []
-        self._dead_flushed = 0
+        self._dead: dict[Copy, int] = {}
+        """Copies given up, and how many flushes had ended by then."""
+        self._flushes = 0
         self._notes: dict[str, str] = {}
         self._unsure: set[str] = set()
 
@@ -98,11 +99,11 @@ class Promises:
                 self._waiting.discard(copy)
                 self._leaving.add(copy)
                 if fate == "dead":
-                    self._dead.append(copy)
+                    self._dead[copy] = self._flushes
             case ["flushed"]:
                 self._left |= self._leaving
                 self._leaving = set()
-                self._dead_flushed = len(self._dead)
+                self._flushes += 1
             case ["begins", key]:
                 self._unsure.add(key)
             case ["noted", key, value]:
@@ -133,18 +134,38 @@ class Promises:
         back = self._left & found
         if back:
             faults.append(f"came back: {sorted(back)[:3]}")
+        return faults + await self._check_dead_letters(store, found)
+
+    async def _check_dead_letters(self, store: Store, found: set[Copy]) -> list[str]:
+        """Check that copies given up are dead letters, apart from the oldest beyond the bound.
+
+        One commit may write the dead letters of several queues, in any order where they were given
+        up in the same millisecond. Only a flush between two of them decides which is older.
+        """
+        letters = await store.dead_letters(limit=1000)
         dead = {
             (token_of(letter.message), f"{letter.endpoint_id}/{letter.priority}")
-            for letter in await store.dead_letters(limit=1000)
+            for letter in letters
         }
+        faults: list[str] = []
         if dead & found:
             faults.append(f"dead and alive: {sorted(dead & found)[:3]}")
-        kept = self._dead[-DEAD_LETTERS_MAX:]
-        sure = self._dead[max(0, len(self._dead) - DEAD_LETTERS_MAX) : self._dead_flushed]
-        gone = {copy for copy in sure if copy not in dead}
-        gone |= {copy for copy in kept if copy not in dead | found and self._lasts(copy)}
-        if gone:
-            faults.append(f"neither dead nor alive: {sorted(gone)[:3]}")
+        missing = {
+            copy
+            for copy, flushes in self._dead.items()
+            if copy not in dead
+            and (flushes < self._flushes or (copy not in found and self._lasts(copy)))
+        }
+        # Ids rise by one, and the lowest leave: those below the first one were there.
+        evicted = letters[0].id - 1 if letters else 0
+        if len(missing) > evicted:
+            faults.append(f"neither dead nor alive: {len(missing)}, evicted: {evicted}")
+        if evicted and len(letters) != DEAD_LETTERS_MAX:
+            faults.append(f"{evicted} dead letters were evicted, {len(letters)} are left")
+        oldest = min((self._dead[copy] for copy in dead), default=0)
+        younger = [copy for copy in missing if self._dead[copy] > oldest]
+        if younger:
+            faults.append(f"evicted before older ones: {sorted(younger)[:3]}")
         return faults
 
     async def _check_journal(self, store: Store, path: Path, clock: ManualClock) -> list[str]:
