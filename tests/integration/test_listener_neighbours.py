@@ -215,3 +215,22 @@ async def test_what_comes_with_the_connect_is_served_in_turns():
 async def _read_all(client: RawClient, count: int) -> None:
     for _ in range(count):
         await client.read()
+
+
+async def test_few_bytes_for_many_receivers_are_served_in_turns():
+    """Hundreds of tiny messages in one read, each for many clients, hold up no other client."""
+    async with running() as bench:
+        other = await RawClient.signed_in(bench.port, "other")
+        receivers = [await RawClient.signed_in(bench.port, f"receiver-{n}") for n in range(50)]
+        for receiver in receivers:
+            receiver.send(wire.subscribe(("te/#", 0)))
+            await receiver.read()
+        sender = await RawClient.signed_in(bench.port, "sender")
+        sender.send(wire.publish("te/a", b"") * 1000 + wire.publish("te/a", b"", qos=1))
+        answered = asyncio.create_task(sender.read_pubacks(1))
+        for _ in range(10):
+            await other.pong()
+        assert not answered.done()
+        await answered
+        for client in (*receivers, sender, other):
+            client.cut()

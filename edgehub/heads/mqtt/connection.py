@@ -30,6 +30,7 @@ from edgehub.heads.mqtt.packets import (
 )
 from edgehub.heads.mqtt.sign_in import SignInError, sign_in
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
+from edgehub.heads.mqtt.topics import DIALECT
 from edgehub.heads.mqtt.turns import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
 from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, TURN, WRITING, Wire
 from edgehub.message import FailureKind, SendResult
@@ -423,8 +424,11 @@ class Connection(asyncio.Protocol):
                     self.close(CloseReason.QOS_2, "PUBLISH with quality of service 2")
                 else:
                     ingress.publish(packet)
-                    if ingress.unfinished is not None:
-                        # The rest of a batch, and what is behind it, wait for the next turn.
+                    if ingress.unfinished is not None or (
+                        not packet.topic.startswith(DIALECT) and self._turn.is_long(self.heard_s)
+                    ):
+                        # The rest of a batch, and what is behind it, wait for the next turn; so
+                        # does what follows local messages, each of which may have many receivers.
                         self._held, self._held_error = packets[at:], error
                         error = None
                         self._turn.charge(self.heard_s)

@@ -32,6 +32,9 @@ SHARE_BYTES_MIN: Final = 24 * 1024
 
 WAIT_MAX_S: Final = 0.05
 
+SLICE_S: Final = 0.005
+"""Local messages of a client are acted upon for so long at once."""
+
 _SLICE_PACKETS: Final = 64
 _PIECE_BYTES: Final = 1024
 _PAUSES_MAX: Final = 8
@@ -140,6 +143,10 @@ class Turn:
     def is_over(self) -> bool:
         """Whether others come first, whatever the client has unsettled."""
         return self._costly or self.has_rest
+
+    def is_long(self, began_s: float) -> bool:
+        """Return whether what is done since `began_s` has taken as long as a slice may."""
+        return self._clock.monotonic() - began_s >= SLICE_S
 
     def charge(self, began_s: float) -> None:
         """Note that what is done since `began_s` costs much more than messages do."""
