@@ -118,7 +118,8 @@ class PasswordChecks:
             longest = max(identities.items(), key=lambda item: len(item[1]))
             refused = longest[1][-1]
             self._remove(address, longest[0], refused)
-            refused.set_exception(TooManyChecksError())
+            if not refused.cancelled():
+                refused.set_exception(TooManyChecksError())
 
     def _remove(self, address: str, identity_id: str, turn: asyncio.Future[None]) -> None:
         identities = self._addresses.get(address, {})

@@ -121,3 +121,16 @@ async def test_checks_of_an_address_that_wait_are_bounded() -> None:
     await bench.end()
     assert await known
     assert await other
+
+
+async def test_a_check_cancelled_at_the_bound_gives_way() -> None:
+    """One whose client has just gone is the one to go, and no fault of the hub."""
+    bench = Bench()
+    await bench.fill()
+    gone = [await bench.ask("a", "", "gone") for _ in range(WAITING_MAX)]
+    known = asyncio.create_task(bench.checks.turn("a", "dev1", lambda: None))
+    for each in gone:
+        each.cancel()
+    assert await bench.end() == []
+    await known
+    assert all(each.cancelled() for each in gone)
