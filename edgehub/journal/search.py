@@ -10,9 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from edgehub.journal.trace import whole_lines
+from edgehub.journal.trace import document_of, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +84,12 @@ def search(
         if is_older or not result.complete:
             # The file ends before the time that is asked for, and the rest is older still.
             break
-    result.lines = [orjson.loads(line) for line in room.lines]
+    for line in room.lines:
+        document = document_of(line)
+        if document is None:
+            result.found -= 1
+        else:
+            result.lines.append(document)
     return result
 
 
@@ -128,10 +131,10 @@ def _look(text: bytes, query: LineQuery, room: _Room, result: FoundLines) -> Non
 def _fits(line: bytes, queue: tuple[str, int | None] | None) -> bool:
     if queue is None:
         return True
-    document = orjson.loads(line)
-    return queue == (document.get("endpoint"), document.get("priority"))
+    document = document_of(line)
+    return document is not None and queue == (document.get("endpoint"), document.get("priority"))
 
 
 def _time(line: bytes) -> str:
     start = line.find(_TIME) + len(_TIME)
-    return line[start : line.find(b'"', start)].decode()
+    return line[start : line.find(b'"', start)].decode(errors="replace")

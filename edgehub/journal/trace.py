@@ -99,10 +99,9 @@ def _look(text: bytes, needle: bytes, lines: list[dict[str, Any]]) -> bool:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
         line = text[start:end]
         at = text.find(needle, end)
-        try:
-            document = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue  # damaged, as where a segment cannot be unpacked any further
+        document = document_of(line)
+        if document is None:
+            continue
         begun = begun or _ENQUEUED in line
         lines.append(document)
         del lines[:-LINES_MAX]
@@ -115,6 +114,15 @@ def _count(text: bytes, passed: Passed, overtakers: dict[int | None, int]) -> No
         if match[1] == endpoint and int(match[3]) > passed.offset:
             priority = None if match[2] is None else int(match[2])
             overtakers[priority] = overtakers.get(priority, 0) + 1
+
+
+def document_of(line: bytes) -> dict[str, Any] | None:
+    """Return the document of a line, None = it is damaged: pieces are read before their checksum."""
+    try:
+        document = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:

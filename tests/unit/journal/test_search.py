@@ -8,6 +8,8 @@ import time
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from edgehub.journal.search import BYTES_MAX, FoundLines, LineQuery, search
 
 if TYPE_CHECKING:
@@ -71,6 +73,29 @@ def test_older_lines_do_not_fit_and_older_segments_are_not_read(tmp_path: Path) 
     files[2].write_bytes(b"never read")
     assert [line["time"][11:16] for line in asked(files, since=4).lines] == ["00:04"]
     assert [line["time"][11:16] for line in asked(files, since=3).lines] == ["00:03", "00:04"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param((b'{"v":1', b"{,v:1"), id="no-json"),
+        pytest.param((b"2026-11-28T00:02", b"2026-11-28T00:\xff2"), id="time-not-utf8"),
+        pytest.param((b'"endpoint":"upstream"', b'"endpoint":"up\xffream"'), id="text-not-utf8"),
+    ],
+)
+@pytest.mark.parametrize("queue", [None, ("upstream", None)])
+def test_damaged_lines_are_passed_by(
+    tmp_path: Path, damage: tuple[bytes, bytes], queue: tuple[str, int | None] | None
+) -> None:
+    """A line that a flipped bit has spoilt costs that line, not the answer."""
+    files = written(tmp_path, [a_line(1), a_line(2), a_line(3)])
+    first, second, third = gzip.decompress(files[0].read_bytes()).splitlines(keepends=True)
+    spoilt = second.replace(*damage)
+    assert spoilt != second
+    files[0].write_bytes(gzip.compress(first + spoilt + third))
+    answer = asked(files, queue=queue)
+    assert [line["time"][11:16] for line in answer.lines] == ["00:01", "00:03"]
+    assert answer.found == 2
 
 
 def test_the_newest_are_kept_and_all_are_counted(tmp_path: Path) -> None:
