@@ -7,7 +7,7 @@ messages share one object.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.topic_filter import bytes_in
 
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from edgehub.message import Refusal
 
     Settle = Callable[[int, Refusal | None], None]
+
+ALWAYS_LOCAL: Final = ("te/#", "c8y/#")
+"""Topics that are in the space whatever the settings say."""
+
+HUB_TOPICS: Final = "$edge/"
+"""Topics of the hub itself; clients read them."""
 
 
 class LocalMessage:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.errors import ManifestFault
+from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS
 from edgehub.routes.source import MqttSource
 from edgehub.settings.derived import mapper_topics
 from edgehub.topic_filter import overlaps
@@ -24,7 +25,12 @@ def source_warnings(settings: Settings, manifest: Manifest) -> Iterator[Manifest
     if settings.broker is not None:
         # The hub subscribes there to what its routes take.
         return
-    local = (*settings.mqtt.local_topics, *mapper_topics(settings))
+    local = (
+        *ALWAYS_LOCAL,
+        f"{HUB_TOPICS}#",
+        *settings.mqtt.local_topics,
+        *mapper_topics(settings),
+    )
     for spec in manifest.routes:
         source = spec.route.source
         if isinstance(source, MqttSource) and not any(

@@ -117,7 +117,7 @@ def _count(text: bytes, passed: Passed, overtakers: dict[int | None, int]) -> No
 
 
 def document_of(line: bytes) -> dict[str, Any] | None:
-    """Return the document of a line, None = it is damaged: pieces are read before their checksum."""
+    """Return the document of a line, None = it is damaged: text is read before its checksum."""
     try:
         document = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -41,15 +41,16 @@ def test_the_defaults_are_whole():
 @pytest.mark.parametrize(
     ("settings", "warned"),
     [
-        ({}, ["site", "te", "any"]),
-        ({"mqtt": {"local_topics": ["site/#"]}}, ["te"]),
-        ({"mapper": {"enabled": True}}, ["site"]),
+        ({}, ["site", "tenant"]),
+        ({"mqtt": {"local_topics": ["site/#"]}}, ["tenant"]),
+        ({"mapper": {"enabled": True, "topic_root": "tenant"}}, ["site"]),
         ({"broker": {"host": "127.0.0.1"}}, []),
     ],
 )
 def test_topics_that_nothing_can_publish_on_are_warned_of(tmp_path, settings, warned):
     """A route on topics of neither the local topic space nor a broker takes no message."""
-    routes = {name: f"FROM /mqtt/{name}/+/x INTO $upstream" for name in ("site", "te")}
+    names = ("site", "te", "c8y", "$edge", "tenant")
+    routes = {name: f"FROM /mqtt/{name}/+/x INTO $upstream" for name in names}
     routes["any"] = "FROM /mqtt/# INTO $upstream"
     manifest = tmp_path / "m.json"
     manifest.write_text(json.dumps(a_manifest(routes)))

@@ -5,12 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-ALWAYS_LOCAL: Final = ("te/#", "c8y/#")
-"""Topics that are in the space whatever the settings say."""
-
-HUB_TOPICS: Final = "$edge/"
-"""Topics of the hub itself; clients read them."""
-
 LEVELS_MAX: Final = 64
 """Levels of a topic or filter."""
 

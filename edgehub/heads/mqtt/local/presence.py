@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.mqtt.local.options import DEPARTED_MAX, HUB_TOPICS
+from edgehub.heads.mqtt.local.options import DEPARTED_MAX
+from edgehub.local_message import HUB_TOPICS
 
 if TYPE_CHECKING:
     from edgehub.devices.bounds import KnownIds, Usage

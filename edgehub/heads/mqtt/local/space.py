@@ -16,9 +16,7 @@ from edgehub.heads.mqtt.fields import is_plain
 from edgehub.heads.mqtt.local.context import LocalContext
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.heads.mqtt.local.options import (
-    ALWAYS_LOCAL,
     FILTER_BYTES_MAX,
-    HUB_TOPICS,
     LEVELS_MAX,
     SUBSCRIPTION_BYTES_MAX,
 )
@@ -28,7 +26,7 @@ from edgehub.heads.mqtt.local.session import LocalSession
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.heads.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
-from edgehub.local_message import LocalMessage
+from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS, LocalMessage
 from edgehub.telemetry.log_limit import LogLimit
 from edgehub.topic_filter import bytes_in, filter_fault, is_topic, matches, overlaps
 
