@@ -63,7 +63,8 @@ class Usage:
         """Most that these clients may use while the others use what they do."""
         bound = self._bound
         if self is bound.identified:
-            return bound.limit - bound.anonymous.used
+            # What anonymous clients had before there were identities is not theirs to keep.
+            return bound.limit - min(bound.anonymous.used, bound.anonymous_limit)
         return min(bound.anonymous_limit, bound.limit - bound.identified.used)
 
     @property

@@ -27,6 +27,17 @@ def test_anonymous_clients_get_half_and_identities_the_rest() -> None:
     assert Bound("things", 10, {}).anonymous.limit == 10
 
 
+def test_identities_get_their_half_whatever_anonymous_clients_had_before() -> None:
+    """What anonymous clients filled while there were no identities keeps out none of them."""
+    known: dict[str, object] = {}
+    bound = Bound("things", 10, known)
+    bound.of("a1").used += 10
+    known["id1"] = object()
+    assert not bound.of("a1").has_room()
+    assert bound.of("id1").has_room(5)
+    assert not bound.of("id1").has_room(6)
+
+
 @pytest.mark.parametrize(
     ("anonymous", "identified", "texts"),
     [
