@@ -1,4 +1,4 @@
-"""Messages that come back: the hub publishes at the broker that it subscribes to.
+"""Messages that come back: the hub publishes at the broker that it subscribes to, or at itself.
 
 Pure, apart from the name of this machine; a warning never keeps a hub from starting.
 """
@@ -33,24 +33,24 @@ def loop_warnings(
     named: Iterable[tuple[str, EndpointSettings]],
     route_filters: Iterable[str],
 ) -> Iterator[str]:
-    """List the endpoints whose messages come back by way of `[broker]`.
+    """List the endpoints whose messages come back by way of `[broker]`, or of the hub itself.
 
     Args:
         settings: The hub's.
         named: Endpoints with the keys of their sections.
         route_filters: Topic filters of the routes.
     """
+    filters = tuple(route_filters)
+    published = [(key, each) for key, each in named if isinstance(each, MqttEndpointSettings)]
+    yield from _own_listener_warnings(settings, published, filters)
     broker = settings.broker
     if broker is None:
         return
-    subscribed = dict.fromkeys((*broker_topics(settings, broker), *route_filters))
-    for key, endpoint in named:
-        if not isinstance(endpoint, MqttEndpointSettings) or not is_same_broker(
-            endpoint.host, endpoint.port, broker.host, broker.port
-        ):
+    subscribed = dict.fromkeys((*broker_topics(settings, broker), *filters))
+    for key, endpoint in published:
+        if not is_same_broker(endpoint.host, endpoint.port, broker.host, broker.port):
             continue
-        published = published_filters(endpoint.topic)
-        found = [each for each in subscribed if any(overlaps(each, own) for own in published)]
+        found = _overlapping(subscribed, endpoint)
         if found:
             topic = "the IoT Hub dialect" if endpoint.topic is None else endpoint.topic
             yield (
@@ -58,6 +58,29 @@ def loop_warnings(
                 f"to {', '.join(found)}: what it sends comes back, and a route that sends it there "
                 "again makes an endless loop; publish on other topics, or narrow the filter"
             )
+
+
+def _own_listener_warnings(
+    settings: Settings,
+    published: Iterable[tuple[str, MqttEndpointSettings]],
+    route_filters: Iterable[str],
+) -> Iterator[str]:
+    mqtt = settings.mqtt
+    ports = {mqtt.port, mqtt.tls_port} if mqtt.certificate_file else {mqtt.port}
+    for key, endpoint in published:
+        is_own = endpoint.port in ports and _machine(endpoint.host) == _machine(mqtt.host)
+        if is_own and (endpoint.topic is None or _overlapping(route_filters, endpoint)):
+            yield (
+                f"{key}: {endpoint.host}:{endpoint.port} is the listener of this hub itself: what"
+                " it sends comes back, and a route that sends it there again makes an endless"
+                " loop; name the peer's address"
+            )
+
+
+def _overlapping(filters: Iterable[str], endpoint: MqttEndpointSettings) -> list[str]:
+    """List the filters that take some topic on which an endpoint publishes."""
+    published = published_filters(endpoint.topic)
+    return [each for each in filters if any(overlaps(each, own) for own in published)]
 
 
 def is_same_broker(host: str, port: int, other_host: str, other_port: int) -> bool:

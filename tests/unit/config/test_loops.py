@@ -46,6 +46,7 @@ def _warnings(
     upstream: dict[str, Any], filters: Iterable[str], *, broker: dict[str, Any] | None = None
 ) -> list[str]:
     settings = Settings(
+        mqtt={"port": 1884},
         broker={"host": "127.0.0.1", **(broker or {})},
         upstream={"type": "mqtt", "host": "localhost", **upstream},
         endpoints={"away": {"type": "mqtt", "host": "cloud", "topic": "site/{device}"}},
@@ -92,5 +93,29 @@ def test_topics_that_broker_and_hub_share_count_too() -> None:
 def test_another_broker_or_none_is_no_loop() -> None:
     """Only what is published at the broker that the hub joins can come back."""
     assert _warnings({"host": "cloud", "topic": "site/{device}"}, ["#"]) == []
-    alone = Settings(upstream={"type": "mqtt", "host": "localhost"})
+    alone = Settings(upstream={"type": "mqtt", "host": "cloud"})
     assert list(loop_warnings(alone, named_endpoints(alone), ["#"])) == []
+
+
+@pytest.mark.parametrize(
+    ("mqtt", "upstream", "warned"),
+    [
+        ({}, {"host": "localhost"}, True),
+        ({"host": "0.0.0.0", "port": 1999}, {"host": "127.0.0.1", "port": 1999}, True),
+        ({}, {"host": "localhost", "topic": "te/{device}"}, True),
+        ({}, {"host": "localhost", "topic": "site/{device}"}, False),
+        ({}, {"host": "localhost", "port": 8883}, False),
+        ({"host": "192.168.1.7"}, {"host": "localhost"}, False),
+        ({}, {"host": "parent"}, False),
+    ],
+)
+def test_the_listener_of_the_hub_itself(
+    mqtt: dict[str, Any], upstream: dict[str, Any], *, warned: bool
+) -> None:
+    """What is published there comes back by a route, of the dialect or of local topics."""
+    settings = Settings(mqtt=mqtt, upstream={"type": "mqtt", **upstream})
+    warnings = list(loop_warnings(settings, named_endpoints(settings), ["te/#"]))
+    assert len(warnings) == warned
+    assert all(
+        "upstream: " in each and "the listener of this hub itself" in each for each in warnings
+    )
