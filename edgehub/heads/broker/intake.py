@@ -360,16 +360,14 @@ class Intake:
             self._hold(first)
             return
         self._held = False
-        retry_s, self._retry_s = self._retry_s, FIRST_RETRY_S
         # What is settled at once changes the row of entries only in `_acknowledge`.
         for place, entry in enumerate(list(self._entries)):
             if entry.is_waiting:
                 entry.is_waiting = False
                 self._offer(entry, self._first + place)
-                if self._held and entry is first:
-                    self._retry_s = min(RETRY_S_MAX, retry_s * 2)
                 if self._held:
                     break
+                self._retry_s = FIRST_RETRY_S
         self._acknowledge()
 
     def _drop(self, incoming: Incoming, reason: BrokerDrop) -> None:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
 from edgehub.endpoints.mqtt_inbound import Incoming
-from edgehub.heads.broker.intake import PAUSE_S_MAX, RETRY_S_MAX, SLICE, Intake, Load
+from edgehub.heads.broker.intake import (
+    FIRST_RETRY_S,
+    PAUSE_S_MAX,
+    RETRY_S_MAX,
+    SLICE,
+    Intake,
+    Load,
+)
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerDrop
 from edgehub.message import Refusal
 from edgehub.telemetry.log_limit import LogLimit
@@ -122,6 +129,22 @@ class Parts:
         settle(token, refusal)
 
 
+class Trickle(Parts):
+    """Parts with room for so many messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = 0
+        self.tries: list[int] = []
+
+    def offer(self, incoming: Incoming, settle: Settle, token: int) -> BrokerDrop | None:
+        """See `Exchange`."""
+        self.tries.append(incoming.mid)
+        settle(token, None if self.room else Refusal.LIMIT)
+        self.room = max(0, self.room - 1)
+        return None
+
+
 @given(st.permutations(range(1, 9)))
 def test_pubacks_leave_in_the_order_of_their_publishes(order: list[int]) -> None:
     """However the commits come [MQTT-4.6.0-2]; nothing before its commit."""
@@ -151,6 +174,35 @@ async def test_a_limit_holds_all_behind_it_back_in_order() -> None:
     for mid in (2, 1, 3):
         parts.settle(mid)
     assert parts.acknowledged == [1, 2, 3]
+
+
+async def test_each_try_in_vain_makes_the_pause_longer() -> None:
+    """A limit that lasts costs a try in `RETRY_S_MAX`, not five a second."""
+    parts = Trickle()
+    parts.take(1)
+    await parts.clock.advance(2 * RETRY_S_MAX)
+    assert len(parts.tries) == 9
+    await parts.clock.advance(10 * RETRY_S_MAX)
+    assert len(parts.tries) == 19
+
+
+async def test_progress_begins_the_pauses_again() -> None:
+    """While each try has a message taken, the next one that has none is followed up soon."""
+    parts = Trickle()
+    parts.later = []
+    parts.take(*range(1, 21))
+    for _ in range(10):
+        parts.room = 1
+        await parts.clock.advance(1.05 * FIRST_RETRY_S)
+        parts.go_on()
+    assert parts.acknowledged == list(range(1, 11))
+    parts.fits = False
+    await parts.clock.advance(FIRST_RETRY_S)
+    parts.fits = True
+    parts.room = 1
+    await parts.clock.advance(4 * FIRST_RETRY_S)
+    parts.go_on()
+    assert parts.acknowledged == list(range(1, 12))
 
 
 async def test_what_is_refused_later_is_tried_again() -> None:
