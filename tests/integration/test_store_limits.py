@@ -195,6 +195,32 @@ async def test_the_worst_priority_gives_way_first(tmp_path: Path) -> None:
         await exact(hub)
 
 
+async def test_a_better_row_stays_though_the_worse_ones_are_being_sent(tmp_path: Path) -> None:
+    """What an alarm took its room from is over: the next row of low priority displaces no alarm."""
+    async with running(tmp_path / "q.db", options=limited(rows=3)) as hub:
+        await hub.stored(3, a_result(P7))
+        await hub.stored(1, a_result(P0))
+        hub.send(None, a_result(P7))
+        rows = await hub.queue(P7).read_batch(2, 1 << 20)
+        assert bodies(rows) == [b"body-1", b"body-2"]
+        await hub.store.flush()
+        assert await waiting(hub, P0) == [b"body-3"]
+        assert hub.queue(P0).statistics().dropped_total == 0
+        hub.queue(P7).confirm(rows)
+        await exact(hub)
+
+
+async def test_rows_that_gave_way_take_no_memory(tmp_path: Path) -> None:
+    """Rows that were cached for the pump and were displaced leave the cache with all they took."""
+    async with running(tmp_path / "q.db", options=limited(queue_rows=10)) as hub:
+        for _ in range(5):
+            await hub.stored(10)
+        queue = hub.queue()
+        rows = await read_all(queue)
+        assert bodies(rows) == [b"body-%d" % n for n in range(40, 50)]
+        assert hub.store.statistics().cache_bytes == 0
+
+
 async def test_the_oldest_gives_way_whatever_its_priority(tmp_path: Path) -> None:
     """Drop oldest: the order is that of arrival over all queues of the hub, alarms included."""
     options = limited(Overflow.DROP_OLDEST, rows=30)
@@ -387,6 +413,7 @@ async def test_rows_are_delivered_or_dropped_whatever_happens(
         assert len(life.delivered) == len(set(life.delivered))
         assert len(life.delivered) + dropped == len(hub.accepted)
         assert all(queue.statistics().depth == 0 for queue in hub.store.queues())
+        assert hub.store.statistics().cache_bytes == 0
         assert dropped > 0
 
 

@@ -118,6 +118,7 @@ async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written
         woken: list[str] = []
         hub.store.watch(a_result().endpoint_id, lambda queue: woken.append(queue.id))
         plan.statements.clear()
+        sent_bytes = 0
         for number in range(50):
             hub.send()
             queue = hub.queue()
@@ -125,6 +126,7 @@ async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written
             assert queue.has_ready()
             rows = await read_all(queue)
             assert bodies(rows) == [f"body-{number}".encode()]
+            sent_bytes += rows[0].size
             queue.confirm(rows)
             assert hub.accepted == list(range(number + 1))
             await hub.clock.advance(0.3)
@@ -132,6 +134,7 @@ async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written
         assert not [sql for sql in plan.statements if sql.startswith(("INSERT", "BEGIN"))]
         figures = queue.statistics()
         assert (figures.depth, figures.enqueued_total, figures.sent_total) == (0, 50, 50)
+        assert figures.enqueued_bytes_total == sent_bytes
         assert hub.store.statistics().early_rows_total == 50
         assert hub.store.statistics().pending_bytes == 0
 

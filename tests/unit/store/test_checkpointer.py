@@ -66,6 +66,17 @@ def test_attempts_of_a_row_that_left_are_forgotten() -> None:
     assert checkpointer.results.attempts == {3: 4}
 
 
+def test_a_row_read_from_the_file_has_its_latest_attempts() -> None:
+    """Refused before the commit under way and again during it: the second count is its own."""
+    checkpointer = Checkpointer(checkpoint=0, proposed=9)
+    checkpointer.results.attempts = {1: 1, 2: 1}
+    checkpointer.take()
+    checkpointer.results.attempts = {1: 2, 3: 1}
+    read = rows(1, 2, 3, 4)
+    checkpointer.count_unstored(read)
+    assert [row.attempts for row in read] == [2, 1, 1, 0]
+
+
 def test_results_of_uncommitted_rows_stay_behind() -> None:
     """A row cannot be deleted before it was inserted."""
     checkpointer = Checkpointer(checkpoint=0, proposed=2)
