@@ -134,6 +134,18 @@ async def test_a_creation_that_is_refused_for_now_holds_its_rows_only(world: Wor
     assert world.endpoint.batches[-1] == [2, 4]
 
 
+async def test_a_creation_that_is_throttled_is_tried_when_its_time_is_over(world: World) -> None:
+    """Nothing else has to happen for that: no other row leaves and none comes."""
+    world.low.put(creation(world.account, 1, "a"))
+    world.high.put(data(2, "a", 1))
+    await world.bench.settle()
+    await world.settle(1, result=SendResult(FailureKind.THROTTLED, "slowly", 5.0))
+    await world.bench.clock.advance(4.9)
+    assert world.endpoint.pending == {}
+    await world.bench.clock.advance(0.2)
+    assert set(world.endpoint.pending) == {1}
+
+
 async def test_rows_without_order_back_off_one_by_one(world: World) -> None:
     """With `skip` it is the row that waits, and the wait ends."""
     world.bench.rules = DeliveryRules(order=Order.SKIP)

@@ -135,6 +135,42 @@ async def test_alone_it_ends_after_a_quiet_connection(start: Start) -> None:
     assert endpoint.received == [1, 1, 1, 1]
 
 
+async def test_a_link_that_is_lost_begins_the_quiet_time_again(start: Start) -> None:
+    """Two connections of twenty seconds prove less than one of thirty, however soon it is back."""
+    endpoint = ClosingEndpoint({1})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await lives(bench, endpoint, 3)
+    await bench.clock.advance(20)
+    endpoint.cut()
+    endpoint.revive()
+    await bench.clock.advance(20)
+    assert (queue.dead, endpoint.received) == ([], [1, 1, 1])
+    await bench.clock.advance(11)
+    assert [offset for offset, *_ in queue.dead] == [1]
+
+
+async def test_a_dead_letter_that_comes_again_goes_with_the_others(start: Start) -> None:
+    """Nothing of its last try is held against a row that an operator brings back."""
+    endpoint = ClosingEndpoint({1})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await lives(bench, endpoint, 3)
+    await bench.clock.advance(30.5)
+    assert [offset for offset, *_ in queue.dead] == [1]
+    endpoint.poison.clear()
+    await lives(bench, endpoint, 2)
+    endpoint.batches.clear()
+    bench.pump.retry_now()
+    endpoint.cut()
+    queue.put(a_row(1, device="d1"), a_row(2, device="d2"))
+    endpoint.revive()
+    await bench.settle()
+    assert endpoint.batches == [[1, 2]]
+
+
 async def test_what_was_kept_out_is_taken_after_all(start: Start) -> None:
     """Three restarts of the peer with one row alone in flight cost that row nothing."""
     endpoint = ClosingEndpoint({1})
@@ -162,6 +198,23 @@ async def test_what_was_kept_out_is_tried_again_in_time(start: Start) -> None:
     await bench.clock.advance(KEPT_OUT_S)
     assert queue.confirmed == [1, 2]
     assert queue.dead == []
+
+
+async def test_a_row_kept_out_waits_no_longer_because_of_later_ones(start: Start) -> None:
+    """The time of the first ends its own wait; a row that is kept out later does not prolong it."""
+    endpoint = ClosingEndpoint({1, 2})
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    await lives(bench, endpoint, 3)
+    kept_out_at = bench.clock.monotonic()
+    await bench.clock.advance(20)
+    queue.put(a_row(2, device="d2"))
+    await lives(bench, endpoint, 3)
+    assert (queue.waiting, queue.confirmed) == ([], [])
+    endpoint.poison.clear()
+    await bench.clock.advance(kept_out_at + KEPT_OUT_S - bench.clock.monotonic() + 0.1)
+    assert queue.confirmed[:1] == [1]
 
 
 async def test_two_alone_wait_for_a_third_or_their_time_to_live(start: Start) -> None:

@@ -117,6 +117,27 @@ async def test_strict_order_repeats_the_later_rows_of_the_sender(start: Start) -
     assert queue.confirmed == [7, 10, 5, 6, 8, 9]
 
 
+async def test_of_two_refused_rows_the_first_counts_for_the_order(start: Start) -> None:
+    """Rows between two that are refused at once follow the first one again, though delivered."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint, rows_in_flight_max=4)
+    queue = bench.queue()
+    queue.put(a_row(5), a_row(6), a_row(7), a_row(8))
+    await bench.settle()
+    endpoint.settle(5, LATER)
+    endpoint.settle(6)
+    endpoint.settle(7, LATER)
+    endpoint.settle(8)
+    await bench.settle()
+    assert queue.confirmed == []
+    assert queue.waiting == [5, 6, 7, 8]
+    for _ in range(8):
+        await bench.clock.advance(1.3)
+        endpoint.settle_all()
+    await bench.settle()
+    assert queue.confirmed == [5, 6, 7, 8]
+
+
 async def test_a_refused_row_delays_only_its_sender_in_its_queue(start: Start) -> None:
     """Three refusals of row 5: strict keeps 5 ahead of 6..20; priority 0 never waits (P-03)."""
     endpoint = FlakyEndpoint({5: [LATER, LATER, LATER]})
@@ -273,6 +294,23 @@ async def test_unauthorized_parks_the_endpoint_until_a_person_acts(start: Start)
     await bench.clock.advance(61)
     assert queue.confirmed == [1]
     assert bench.pump.statistics().state == "up"
+
+
+async def test_a_new_connection_ends_what_was_said_of_the_old_one(start: Start) -> None:
+    """Parked for a refused token; with another connection the state is that of the link again."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    bench.queue().put(a_row(1))
+    await bench.settle()
+    endpoint.settle(1, SendResult(FailureKind.UNAUTHORIZED, "token expired"))
+    await bench.settle()
+    assert bench.pump.statistics().state == "parked"
+    endpoint.cut()
+    endpoint.revive()
+    await bench.settle()
+    figures = bench.pump.statistics()
+    assert (figures.state, figures.reason) == ("up", "")
+    assert list(endpoint.pending) == [1]
 
 
 async def test_a_time_out_on_one_row_keeps_the_senders_order(start: Start) -> None:

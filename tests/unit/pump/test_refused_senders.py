@@ -161,6 +161,22 @@ async def test_an_operator_ends_the_hold(start: Start) -> None:
     assert bench.pump.statistics().refused_senders == ()
 
 
+async def test_an_operator_need_not_wait_for_the_last_close(start: Start) -> None:
+    """A moment after the peer has closed over the sender's row, a reload tries it all the same."""
+    endpoint = ChoosyEndpoint({"other-9"})
+    bench = start(endpoint)
+    bench.queue().put(a_row(2, device="other-9"), a_row(3, device="press-1"))
+    while not bench.pump.statistics().refused_senders:
+        await passes(bench, endpoint, 1)
+    endpoint.revive()
+    await bench.settle()
+    tried = endpoint.refusals
+    assert endpoint.link_is_up
+    bench.pump.retry_now()
+    await bench.settle()
+    assert endpoint.refusals == tried + 1
+
+
 async def test_restarts_of_the_peer_make_no_dead_letters(start: Start) -> None:
     """One device fills the queue, and each close comes with its rows whole at the peer."""
     endpoint = StalledEndpoint()
