@@ -95,6 +95,34 @@ async def test_a_cancel_leaves_no_thread_behind(tmp_path: Path, at: str) -> None
         await told_whole(it, 3 if at == "resume" else 5)
 
 
+class FailingOnce(Segments):
+    """Segments on a disk that does not close the first of them."""
+
+    fails = True
+
+    def close(self, segment: Segment) -> None:
+        """See `Segments`."""
+        if self.fails:
+            self.fails = False
+            raise OSError(5, "Input/output error")
+        super().close(segment)
+
+
+async def test_a_segment_that_was_not_closed_is_closed_without_other_lines(tmp_path: Path) -> None:
+    """The next one had begun when the disk failed; a later look finds and closes the first."""
+    async with journaling(tmp_path / "q.db", segments=FailingOnce) as it:
+        await it.hub.stored(3)
+        await it.journal.write_out()
+        await it.hub.clock.advance(3600)
+        await it.hub.stored(3)
+        with pytest.raises(OSError, match="Input/output error"):
+            await it.journal.write_out()
+        assert await it.journal.write_out()
+        figures = it.journal.statistics()
+        assert figures.segments == 1
+        assert figures.growing is not None
+
+
 async def test_a_cancel_within_the_commit_cuts_no_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

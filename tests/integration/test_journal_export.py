@@ -425,6 +425,8 @@ def test_old_segments_go_and_those_never_exported_are_counted(tmp_path: Path) ->
     assert len(found.kept) == 2
     assert found.not_exported == 1
     assert not list(tmp_path.glob("date=2024-10-04*"))
+    # What is left is as old as it may be.
+    assert len(drop_segments(segments, book, bounds, today=DAY + 3).kept) == 2
 
 
 def test_exported_segments_make_room_first(tmp_path: Path) -> None:

@@ -1,0 +1,26 @@
+"""Held segments after a start: what is found of them, and what is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.journal.held import Held
+from edgehub.journal.segments import Segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_without_segments_nothing_is_told_again(tmp_path: Path) -> None:
+    """Their files were removed while their events were told again: the next ones begin anew."""
+    segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
+    held = Held(segments)
+    entry = held.begin(100, 7, 360_000_000, [])
+    held.append(entry, ["line\n"], [(7, b"events")])
+    documents = [entry.document()]
+    assert Held(segments).resume(documents, retelling=True) is False
+    for file in tmp_path.rglob("*.events"):
+        file.unlink()
+    found = Held(segments)
+    assert found.resume(documents, retelling=True) is True
+    assert (found.entries, found.retelling) == ([], False)
