@@ -100,6 +100,8 @@ async def test_disconnect_changes_the_interval():
     async with running(clock=clock) as bench:
         client = await Client5.signed_in(bench.port, session_expiry_interval=60)
         await leave(client, session_expiry_interval=5)
+        await bench.sessions.settled()
+        assert bench.sessions.expiries == {"dev1": (5, True)}
         await clock.advance(6)
         assert bench.listener.statistics().stored_sessions == 0
         client = await Client5.signed_in(bench.port, session_expiry_interval=NEVER)

@@ -12,6 +12,8 @@ from edgehub.devices.identities import read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.heads.mqtt.local.options import DEPARTED_MAX, LocalOptions
+from edgehub.heads.mqtt.local.session import SEARCH_PAUSE_S, SEARCH_STEPS
+from edgehub.local_message import LocalMessage
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import AT_LEAST_ONCE, Client5
 from tests.support.mqtt_listener import MemoryLocal, MemorySessions, running
@@ -69,6 +71,28 @@ async def test_what_was_sent_after_it_was_stored_comes_again_with_dup():
             (b"1", True),
             (b"2", False),
         ]
+        await client.close()
+
+
+async def test_retained_messages_go_on_after_a_disconnect_in_the_middle():
+    """The search is given up with the connection and begun again with the next one."""
+    clock = ManualClock()
+    disk = MemoryLocal(clock)
+    for number in range(2 * SEARCH_STEPS):
+        topic = f"te/{number}"
+        disk.retained[topic] = LocalMessage(topic, b"x", publisher="s", retain=True)
+    disk.retained["te/a/last"] = LocalMessage("te/a/last", b"found", publisher="s", retain=True)
+    session = {"clean_start": False, "session_expiry_interval": 1000}
+    async with running(clock=clock, local=disk) as bench:
+        client = await Client5.signed_in(bench.port, "c", **session)
+        await client.subscribe("te/+/last")
+        await client.pong()
+        await gone(bench, client)
+        client = await Client5.signed_in(bench.port, "c", **session)
+        for _ in range(4):
+            await clock.advance(SEARCH_PAUSE_S)
+        packet = await client.read(mqtt5.PublishPacket)
+        assert (packet.topic, bytes(packet.payload)) == ("te/a/last", b"found")
         await client.close()
 
 

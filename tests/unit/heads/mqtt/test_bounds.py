@@ -7,6 +7,8 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.backlog import Backlog
+from edgehub.heads.mqtt.local.options import LocalOptions
+from edgehub.heads.mqtt.local.retained import RetainedMessages
 from edgehub.heads.mqtt.will import PENDING_BYTES_MAX, PendingWills
 from edgehub.local_message import LocalMessage
 from edgehub.status import bound_warnings
@@ -70,6 +72,34 @@ def test_each_kind_of_client_is_woken_when_half_of_its_room_is_free() -> None:
     backlog.anonymous.used = 25
     backlog.check()
     assert woken == ["identified", "anonymous"]
+
+
+def test_a_retained_message_counts_as_that_of_its_last_publisher() -> None:
+    """A topic that an anonymous client began is an identity's once that has published there."""
+    retained = RetainedMessages(LocalOptions(), KNOWN, hub_id="hub")
+    used = []
+    for publisher in ("a1", "id1", "a2"):
+        retained.put(LocalMessage("te/x", b"1", publisher=publisher, retain=True))
+        used.append((retained.count.anonymous.used, retained.count.identified.used))
+    assert used == [(1, 0), (0, 1), (1, 0)]
+    retained.put(LocalMessage("te/x", b"", publisher="id1", retain=True))
+    assert (retained.count.used, retained.bytes.used) == (0, 0)
+
+
+async def test_a_will_that_became_void_does_not_hurry_the_next_one() -> None:
+    """A client that returns and leaves again has the whole delay of its new will."""
+    clock = ManualClock()
+    submitted: list[LocalMessage] = []
+    wills = PendingWills(clock, submitted.append, KNOWN)
+    will = LocalMessage("te/x", b"gone", publisher="id1")
+    wills.add("id1", will, 10)
+    await clock.advance(6)
+    wills.session_resumed("id1")
+    wills.add("id1", will, 10)
+    await clock.advance(9)
+    assert submitted == []
+    await clock.advance(2)
+    assert submitted == [will]
 
 
 def test_delayed_wills_of_anonymous_clients_leave_room_for_those_of_identities() -> None:

@@ -162,6 +162,21 @@ async def test_what_was_never_confirmed_counts_against_the_receive_maximum():
     assert peer.unresponsive.all == [()]
 
 
+async def test_what_was_never_confirmed_keeps_its_place_when_others_are_confirmed():
+    """Of two places one is taken by a delivery that timed out: one delivery at a time is left."""
+    peer = a_terse_peer()
+    peer.send()
+    await peer.clock.advance(10)
+    for _ in range(3):
+        peer.send()
+    await peer.clock.advance(20)
+    assert peer.kinds == [FailureKind.TIMEOUT]
+    peer.deliveries.acknowledge(2)
+    assert len(peer.written) == 3
+    peer.deliveries.acknowledge(3)
+    assert len(peer.written) == 4
+
+
 async def test_what_waits_is_bounded():
     """Beyond a bound of bytes deliveries are turned away for now; a large one may wait alone."""
     peer = a_terse_peer(1)
