@@ -436,6 +436,24 @@ async def test_a_silent_peer_is_given_up() -> None:
         assert len(peer.batches) == 2
 
 
+async def test_a_slow_peer_is_not_a_silent_one() -> None:
+    """Each byte of its answer begins the time anew."""
+    clock = ManualClock()
+    async with http_peer() as peer, endpoint(peer.port, clock, timeout_s=10) as parts:
+        peer.silent = True
+        parts.send(0)
+        await peer.until(lambda: len(peer.batches) == 1)
+        (writer,) = peer.writers
+        for piece in (b"HTTP/1.1 204", b" No Content\r\n", b"Content-Length: 0\r\n"):
+            await clock.advance(7)
+            writer.write(piece)
+            await clock.advance(0)
+        assert parts.listener.results == {}
+        writer.write(b"\r\n")
+        await parts.settled(1)
+        assert parts.kinds == {0: None}
+
+
 async def test_a_peer_that_is_away_is_asked_again() -> None:
     """Nobody listens: down with the reason, tried with back-off, at once on demand."""
     clock, port = ManualClock(), free_port()

@@ -137,6 +137,43 @@ async def test_no_commit_in_time_is_503() -> None:
         assert (await client.post(b"three")).status == 204
 
 
+async def test_a_body_cut_short_takes_no_room() -> None:
+    """What had come of it is let go with its connection."""
+    async with running() as bench:
+        client = await bench.connect()
+        client.send(request(b"x" * 1000)[:-500])
+        await bench.until(lambda: bench.head.statistics().waiting_bytes == 500)
+        client.close()
+        await bench.until(lambda: bench.head.statistics().connections == 0)
+        assert bench.head.statistics().waiting_bytes == 0
+
+
+async def test_each_wait_that_ends_is_told_as_what_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On one connection a sign-in that takes too long, then a commit that does."""
+    asked = asyncio.Event()
+
+    async def hangs(*_: object, **__: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Identities, "verify", hangs)
+    clock = ManualClock()
+    async with running(clock=clock) as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request(Authorization=basic("press-1", "secret")))
+        await asked.wait()
+        await clock.advance(32)
+        assert (await client.answer()).problem["detail"] == "too many sign-ins wait"
+        client.send(request())
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        await clock.advance(32)
+        assert "it may still be" in (await client.answer()).problem["detail"]
+        bench.router.settle()
+
+
 async def test_too_much_that_waits_is_503() -> None:
     """The bound on memory holds over all connections; afterwards everybody is served again."""
     async with running(waiting_bytes_max=100_000) as bench:

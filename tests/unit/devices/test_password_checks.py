@@ -92,6 +92,22 @@ async def test_a_cancelled_check_is_not_begun() -> None:
     assert all(each.cancelled() for each in gone)
 
 
+async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next() -> None:
+    """The thread was given a moment before; it is free for the one that asks next."""
+    checks = PasswordChecks()
+    await checks.turn("a", "dev1", lambda: None)
+    gone = asyncio.create_task(checks.turn("b", "dev2", lambda: None))
+    await asyncio.sleep(0)
+    checks.release()
+    gone.cancel()
+    await asyncio.wait({gone})
+    waits: list[str] = []
+    async with asyncio.timeout(1):
+        await checks.turn("c", "dev3", lambda: waits.append("c"))
+    assert (gone.cancelled(), waits) == (True, [])
+    checks.close()
+
+
 async def test_a_cancelled_check_that_runs_keeps_its_thread() -> None:
     """No more threads are used than there are, whatever callers do meanwhile."""
     bench = Bench()

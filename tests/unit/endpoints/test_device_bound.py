@@ -118,6 +118,19 @@ async def test_an_undelivered_message_waits_for_its_device(parts: Parts) -> None
     assert parts.connection.acknowledged == [1]
 
 
+async def test_an_undelivered_message_ends_with_its_connection() -> None:
+    """The peer sends it again on the next one; the device must not get both."""
+    parts = Parts()
+    task = asyncio.get_running_loop().create_task(parts.relay.run(parts.connection, parts.guard))
+    await parts.clock.advance(0)
+    parts.relay.take(incoming(1))
+    parts.offers[0][2](AWAY)
+    task.cancel()
+    await asyncio.wait({task})
+    parts.relay.subscribe("d1")
+    assert len(parts.offers) == 1
+
+
 async def test_devices_that_stay_away_do_not_block_the_others(parts: Parts) -> None:
     """Beyond the bound the oldest is acknowledged and counted as dropped."""
     for mid in range(UNDELIVERED_MAX + 2):
