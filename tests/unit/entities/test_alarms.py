@@ -223,6 +223,17 @@ def test_alarm_that_is_gathered_goes_with_its_entity():
     assert bench.go_on(WINDOW_MS) == []
 
 
+def test_alarm_that_is_gathered_goes_with_its_entity_from_the_disk_too():
+    """A crash right after the deregistration does not bring it back."""
+    bench = MapperBench(alarm_sync_ms=WINDOW_MS)
+    bench.child("a")
+    bench.send("te/device/a///a/hot", RAISED)
+    bench.send("te/device/a//")
+    bench.child("a")
+    bench.restart()
+    assert bench.go_on(WINDOW_MS) == []
+
+
 def test_number_of_alarms_is_bounded():
     """Those beyond are refused while alarms are gathered, and sent without a journal afterwards."""
     bench = MapperBench(alarm_sync_ms=WINDOW_MS)

@@ -96,6 +96,18 @@ def test_deregistered_device_beats_no_more():
     assert bench.go_on(HALF_MS) == [beat("A")]
 
 
+def test_deregistered_agent_is_not_up():
+    """Its device beats no more, until the agent is there again and says so."""
+    bench = a_bench()
+    bench.child("a")
+    agent = "te/device/a/service/tedge-agent"
+    bench.send(agent, {"@type": "service", "@parent": "device/a//"})
+    bench.send(f"{agent}/status/health", {"status": "up"})
+    assert bench.go_on(HALF_MS) == [beat("A")]
+    bench.send(agent)
+    assert bench.go_on(HALF_MS) == []
+
+
 def test_health_outlives_a_restart():
     """Heartbeats go on without a message."""
     bench = a_bench()

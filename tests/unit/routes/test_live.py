@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgehub.message import Message
 from edgehub.routes.content import read_body
-from edgehub.routes.live import LiveRoutes
+from edgehub.routes.live import BuildError, LiveRoutes
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey, Tenant
 from tests.support.route_tables import EMPTY, CountingHost
 
@@ -159,6 +159,39 @@ async def test_what_cannot_be_built_leaves_what_runs():
     host.broken.clear()
     assert await live.change({key: bad}) == {}
     assert live.hash_of(key) == bad.hash
+
+
+async def test_places_in_the_table_are_used_again():
+    """They are bit numbers; a route that changes for years must not make them ever larger."""
+    live = live_routes(CountingHost())
+    key = RouteKey(DEFAULT_TENANT, "r1")
+    for number in range(50):
+        await live.change({key: content(DEFAULT_TENANT, number % 12)})
+    assert live._slots == 2  # noqa: SLF001 - nothing else shows it
+
+
+async def test_a_source_that_cannot_be_opened_leaves_no_endpoint_open():
+    """The endpoint was opened before; it is closed again, and opened with the next route."""
+    host = SourcelessHost()
+    live = live_routes(host)
+    key = RouteKey(DEFAULT_TENANT, "r1")
+    assert await live.change({key: content(DEFAULT_TENANT, 0)}) == {key: "no such source here"}
+    assert (host.open, live.endpoint_count) == (set(), 0)
+    host.has_sources = True
+    assert await live.change({key: content(DEFAULT_TENANT, 0)}) == {}
+    assert len(host.open) == 2
+
+
+class SourcelessHost(CountingHost):
+    """A host that opens no source until told to."""
+
+    has_sources = False
+
+    def open_source(self, tenant, source) -> None:
+        """See `RouteHost`."""
+        if not self.has_sources:
+            raise BuildError("no such source here")
+        super().open_source(tenant, source)
 
 
 async def test_a_change_cut_short_leaves_no_half():

@@ -150,6 +150,21 @@ async def test_what_a_new_hub_imported_gives_way(shared):
             assert (await one.drift()).total == 0
 
 
+async def test_a_route_that_was_imported_again_belongs_to_whom_it_did(shared):
+    """The same content from the manifest of a new hub: the next manifest must not remove it."""
+    one = hub(shared, "i1", check_s=1)
+    async with running(one):
+        await one.put("r1", ROUTE)
+        lose(shared)
+        two = hub(shared, "i2", manifest=manifest(r1=ROUTE))
+        async with running(two):
+            key = RouteKey(DEFAULT_TENANT, "r1")
+            assert shared.rows[key].origin == "manifest"
+            await until(lambda: two.statistics().epoch == one.statistics().epoch)
+            await until(lambda: one.statistics().restored_total == 1)
+            assert shared.rows[key].origin == "api"
+
+
 async def test_the_latest_version_wins_whoever_comes_first(shared):
     """A hub that was cut off puts back an older table; one that knows more puts it right."""
     one, two = hub(shared, "i1"), hub(shared, "i2")

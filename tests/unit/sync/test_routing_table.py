@@ -400,3 +400,19 @@ async def test_the_comparison_finds_and_reports_what_no_revision_tells(shared):
         assert (await table.drift()).total == 0
         assert table.last_drift.document()["at"].endswith("Z")
         assert table.statistics().drift_repaired_total == 3
+
+
+async def test_who_waits_for_rows_is_answered_though_the_storage_goes_away(shared):
+    """A look that was cut short is taken again for all that waited for it."""
+    one = hub(shared)
+    async with running(one):
+        written = await one.put("r1", ROUTE)
+        one._storage.away = True  # noqa: SLF001 - the harness
+        reconciler = one._reconciler  # noqa: SLF001 - the harness
+        waits = asyncio.create_task(reconciler.settled([written.view.key]))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waits.done()
+        one._storage.away = False  # noqa: SLF001 - the harness
+        async with asyncio.timeout(5):
+            await waits
