@@ -256,6 +256,20 @@ async def test_what_has_expired_goes_first(tmp_path: Path) -> None:
         await exact(hub)
 
 
+async def test_what_has_expired_goes_from_the_worst_priority_on(tmp_path: Path) -> None:
+    """No more than is needed is cleared away at once, and that where it matters least."""
+    async with running(tmp_path / "q.db", options=limited(rows=20)) as hub:
+        await hub.stored(10, a_result(P0, ttl_s=20.5))
+        await hub.stored(10, a_result(P7, ttl_s=20.5))
+        for seconds in (5, 5, 5, 5, 0.8):
+            await hub.clock.advance(seconds)
+            await hub.store.read(lambda _: None)
+        await hub.stored(1)
+        assert hub.queue(P7).statistics().expired_total == 10
+        assert hub.queue(P0).statistics().expired_total == 0
+        await exact(hub)
+
+
 async def test_a_full_queue_takes_its_room_from_itself(tmp_path: Path) -> None:
     """A queue at its own limit loses its own oldest row, not a worse one of another queue."""
     async with running(tmp_path / "q.db", options=limited(queue_rows=10)) as hub:

@@ -4,7 +4,7 @@ from edgehub.clock import ManualClock
 from edgehub.devices.affinity.coordinator import Ballot, JoinClaim, Notice, NoticeBatch
 from edgehub.devices.affinity.copies import COPIES_MAX, Copies, Copy
 from edgehub.devices.affinity.flags import Cause, Flags, InProcessAffinityStore, Ownership
-from edgehub.devices.affinity.in_process import InProcessCoordinator
+from edgehub.devices.affinity.in_process import CLAIM_S, InProcessCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError
 from tests.support.hubs import World, in_a_world
 
@@ -84,6 +84,18 @@ async def test_a_join_is_claimed_once_until_it_is_given_back():
     assert not await coordinator.claim_join(two)
     await coordinator.finish_join(one, generation=None)
     assert await coordinator.claim_join(two)
+
+
+async def test_a_join_may_be_claimed_again_once_its_claim_is_over():
+    """A hub that took it and answered nothing keeps it from the others for so long."""
+    clock = ManualClock()
+    coordinator = InProcessCoordinator(clock, incarnation="one")
+    claim = JoinClaim(device_id="d", hub_id="a", key="k")
+    assert await coordinator.claim_join(claim)
+    await clock.advance(CLAIM_S - 1)
+    assert not await coordinator.claim_join(claim)
+    await clock.advance(1)
+    assert await coordinator.claim_join(claim)
 
 
 async def test_records_are_bounded():

@@ -185,3 +185,18 @@ async def test_every_part_of_the_contract_reaches_the_inner_endpoint(closed: Ben
     closed.endpoint.retry_within(5)
     assert (closed.inner.retries, closed.inner.hints) == (1, [5])
     await closed.endpoint.close()
+
+
+async def test_the_end_of_a_window_leaves_an_urgent_time_whole(closed: Bench) -> None:
+    """A window that the clock steps into has two seconds left; the urgent rows had ten."""
+    closed.urgent = True
+    closed.row_arrives(2)
+    await closed.clock.advance(0)
+    assert closed.inner.link_is_up
+    closed.urgent = False
+    closed.clock.step_wall(40 * 60_000 + (OPEN_FOR_S - 2) * 1000)
+    closed.row_arrives(2)
+    await closed.clock.advance(URGENT_LINGER_S - 1)
+    assert closed.inner.link_is_up
+    await closed.clock.advance(2)
+    assert not closed.inner.link_is_up

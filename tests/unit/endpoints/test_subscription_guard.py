@@ -121,3 +121,15 @@ def test_an_operator_has_it_tried_at_once() -> None:
     session.closes_until_up()
     session.guard.keep_only(["b"])
     assert not session.guard.doubts_any
+
+
+def test_with_several_left_out_a_filter_that_was_granted_before_is_not_asked_again() -> None:
+    """The peer closes over two that it took until now: they wait with the others at once."""
+    forbidden = {"a", "b", "c", "d"}
+    session = Session("x", "y", "a", "b", "c", "d", forbidden=forbidden)
+    session.closes_until_up()
+    assert session.granted == ["x", "y"]
+    assert len(session.guard.left_out) == LEFT_OUT_MAX
+    forbidden |= {"x", "y"}
+    assert session.closes_until_up() == 1
+    assert session.granted == []

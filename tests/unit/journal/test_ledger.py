@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from edgehub.journal.events import Stretches, unpack
-from edgehub.journal.ledger import Ledger
+from edgehub.journal.ledger import STEP_BACK_MAX_MS, Ledger
 from edgehub.journal.lines import DAY_MS, Origin
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, EndpointId, Message, Priority, Row
 from edgehub.row_events import (
@@ -182,8 +182,10 @@ def test_a_small_step_back_over_midnight_keeps_the_date() -> None:
     """Lines stay on the date that has begun."""
     told = Told()
     told.commit(DAY_MS // 2 + 60_000, offsets=(1,))
-    (line,) = told.commit(DAY_MS // 2 + 70_000, offsets=(2,), step_ms=-600_000)
-    assert line["time"] == "2024-10-05T00:00:00.000Z"
+    for number, back_ms in enumerate((600_000, STEP_BACK_MAX_MS + 80_000), 7):
+        step_ms = -back_ms
+        (line,) = told.commit(DAY_MS // 2 + number * 10_000, offsets=(number,), step_ms=step_ms)
+        assert line["time"] == "2024-10-05T00:00:00.000Z"
 
 
 def test_a_clock_that_was_set_closes_one_date_and_opens_the_other() -> None:

@@ -70,9 +70,10 @@ def test_lines_of_a_queue(tmp_path: Path) -> None:
 def test_older_lines_do_not_fit_and_older_segments_are_not_read(tmp_path: Path) -> None:
     """A segment that ends before the time that is asked for ends the search."""
     files = written(tmp_path, [a_line(1)], [a_line(2), a_line(3)], [a_line(4)])
-    files[2].write_bytes(b"never read")
-    assert [line["time"][11:16] for line in asked(files, since=4).lines] == ["00:04"]
     assert [line["time"][11:16] for line in asked(files, since=3).lines] == ["00:03", "00:04"]
+    # The oldest one has a line that would fit, where none can be.
+    files = written(tmp_path, [a_line(9)], [a_line(2), a_line(3)], [a_line(4)])
+    assert [line["time"][11:16] for line in asked(files, since=4).lines] == ["00:04"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.pump.poison import (
+    CLOSES_MAX,
     HURRIED_CLOSES_MAX,
     HURRIED_ROWS_MAX,
     KEPT_OUT_MAX,
@@ -421,3 +422,30 @@ async def test_suspects_are_bounded(start: Start) -> None:
         number for number in range(1, last + 1) if bench.pump.suspicion(a_row(number)) is not None
     ]
     assert told == list(range(21, last + 1))
+
+
+async def test_a_row_that_is_kept_out_stays_a_suspect(start: Start) -> None:
+    """However many others come: its counts are needed when it is tried again."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    queue = bench.queue()
+    queue.put(a_row(1))
+    for _ in range(CLOSES_MAX):
+        await bench.clock.advance(HOLD_S)
+        endpoint.cut(result=CLOSED)
+        endpoint.revive()
+        await bench.settle()
+    kept_out = bench.pump.suspicion(a_row(1))
+    assert kept_out is not None
+    assert kept_out.next is NextStep.KEPT_OUT
+    for number in range(2, SUSPECTS_MAX + 12):
+        queue.put(a_row(number, device=f"d{number}", expires_ms=bench.clock.boottime_ms() + 50))
+        await bench.settle()
+        endpoint.cut(result=CLOSED)
+        await bench.clock.advance(0.1)
+        endpoint.revive()
+        await bench.settle()
+    assert bench.pump.suspicion(a_row(2, device="d2")) is None
+    kept_out = bench.pump.suspicion(a_row(1))
+    assert kept_out is not None
+    assert (kept_out.next, kept_out.alone) == (NextStep.KEPT_OUT, CLOSES_MAX)

@@ -288,3 +288,18 @@ async def test_refused_senders_are_bounded_and_forgotten(start: Start) -> None:
     bench.queue().put(a_row(1000, device="press-1"))
     await passes(bench, endpoint, 1)
     assert bench.pump.statistics().refused_senders == ()
+
+
+def test_a_hold_grows_only_while_others_get_through() -> None:
+    """Rows of others that were confirmed once do not lengthen each later hold."""
+    senders = RefusedSenders("upstream", random.Random(7))
+
+    def refused() -> float:
+        senders.note("other-9", 1, "closed by the peer", closed=True)
+        senders.hold("other-9", 0.0)
+        return senders.statistics(0.0)[0].retry_in_s
+
+    assert refused() == HOLD_S
+    senders.confirmed(["press-1"])
+    assert refused() > HOLD_S
+    assert [refused() for _ in range(3)] == [HOLD_S] * 3

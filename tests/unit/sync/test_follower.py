@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from edgehub.clock import ManualClock
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.follower import RETRY_S
 from edgehub.sync.memory import MemoryStorage, MemoryTable
+from edgehub.sync.storage import Stored, WriteResult
 from tests.support.route_tables import make_table, until
 
 HEARD_S = 0.3
@@ -66,3 +68,18 @@ async def test_a_storage_that_is_away_is_asked_ever_less() -> None:
 async def test_a_connection_that_is_cut_often_is_made_anew_at_once() -> None:
     """As long as the storage was there in between."""
     assert max(await waits(HEARD_S)) <= RETRY_S[0]
+
+
+async def test_a_write_into_another_table_does_not_move_the_position() -> None:
+    """Its revision may follow on by chance; the other table has to be read whole."""
+    clock = Waits()
+    table = make_table(MemoryStorage(MemoryTable(clock), instance="i1"), "i1", clock=clock)
+    await table.open()
+    follower = table._follower  # noqa: SLF001 - the harness
+    before = follower.position
+    stored = (Stored(row=None, created=False, changed=True),)
+    other = WriteResult(epoch=before.epoch + 1, revision=before.revision + 1, stored=stored)
+    follower.wrote("s1", other)
+    assert follower.position == before
+    follower.wrote("s2", replace(other, epoch=before.epoch))
+    assert follower.position.revision == before.revision + 1

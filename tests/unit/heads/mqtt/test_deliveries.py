@@ -119,6 +119,19 @@ async def test_close_settles_the_rest():
     assert peer.kinds == [FailureKind.DISCONNECTED] * 2
 
 
+async def test_a_client_that_has_gone_is_not_reported_again():
+    """What waited for an unresponsive client has no time limit any more."""
+    peer = a_terse_peer(1)
+    peer.send()
+    await peer.clock.advance(10)
+    peer.send()
+    await peer.clock.advance(20)
+    assert peer.unresponsive.all == [()]
+    peer.deliveries.close()
+    await peer.clock.advance(60)
+    assert peer.unresponsive.all == [()]
+
+
 async def test_a_topic_that_does_not_fit():
     """Properties that no topic can hold are too large, not an exception."""
     peer = Peer()
