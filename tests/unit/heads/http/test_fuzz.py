@@ -71,7 +71,7 @@ def parse(chunks: Sequence[bytes]) -> tuple[list[object], int]:
     except RequestError as problem:
         status = problem.status
     whole = [
-        (each.method, each.url, tuple(each.headers), b"".join(each.chunks), each.keep_alive)
+        (each.method, each.url, tuple(each.headers), bytes(each.body), each.keep_alive)
         for each in reader.ready
     ]
     return whole, status
