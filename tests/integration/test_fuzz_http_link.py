@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,11 @@ async def answered(chunks: list[bytes]) -> Answer | HttpLinkError:
             writer.write(chunk)
             await asyncio.sleep(0)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        closed.set()
 
+    closed = asyncio.Event()
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server, asyncio.timeout(10):
         port = server.sockets[0].getsockname()[1]
@@ -60,6 +65,7 @@ async def answered(chunks: list[bytes]) -> Answer | HttpLinkError:
             return error
         finally:
             link.abort("the test is over")
+            await closed.wait()
 
 
 @fuzzer
