@@ -1,5 +1,7 @@
 """The property bag: what is written comes back, and junk is refused by name."""
 
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,3 +145,10 @@ def test_marks_are_taken_out_of_a_copy():
     marked = {"k": "v", "IoTHub-MessageType": "Will", "mqtt-retain": "true"}
     assert without_marks(marked) == {"k": "v"}
     assert len(marked) == 3
+
+
+@given(TEXT.filter(lambda name: name and not is_reserved(name)), TEXT)
+def test_names_and_values_are_percent_encoded(name, value):
+    """All but letters, digits and `_.-~`, whatever the text holds."""
+    bag = build_bag(a_message({name: value}), sender=False)
+    assert bag == f"{quote(name, safe='')}={quote(value, safe='')}"
