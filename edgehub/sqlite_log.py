@@ -389,7 +389,7 @@ def _written(log: int, damage: LogDamage) -> Iterator[bytes]:
 
 
 def _keep_as(log: Path, aside: Path) -> None:
-    """Give a log a second name, or copy it where the file system has one name for a file."""
+    """Link a log under a second name, or copy it where the file system has one name for a file."""
     with suppress(FileExistsError):
         try:
             os.link(log, aside)

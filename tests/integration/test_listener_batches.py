@@ -31,7 +31,7 @@ TOPIC = f"devices/child/messages/events/%24.ct={quote(BATCH_TYPE, safe='')}&%24.
 
 @pytest.fixture
 def identities_file(tmp_path: Path) -> Path:
-    """Give a file with a child hub, which speaks for `dev-*`, and one that does so for none."""
+    """Write a file with a child hub, which speaks for `dev-*`, and one that does so for none."""
     path = tmp_path / "identities.jsonl"
     with changing(path) as identities:
         password = PasswordHash.of(b"secret")

@@ -49,7 +49,7 @@ async def bridged(
 
 
 async def taken(client: aiomqtt.Client) -> list[tuple[str, bytes, bool]]:
-    """Give what has come up to the message that ends a test, and whether it is retained."""
+    """Return what has come up to the message that ends a test, and whether it is retained."""
     found = []
     async with asyncio.timeout(10):
         async for message in client.messages:

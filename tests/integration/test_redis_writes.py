@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def refuse(server: RedisServer, code: str) -> None:
-    """Have the server refuse writes with a code."""
+    """Make the server refuse writes with a code."""
     match code:
         case "OOM":
             server.command("CONFIG", "SET", "maxmemory", "1")
@@ -49,7 +49,7 @@ def refuse(server: RedisServer, code: str) -> None:
 
 
 def accept(server: RedisServer) -> None:
-    """Have it take writes again."""
+    """Make it take writes again."""
     server.command("CONFIG", "SET", "maxmemory", "0")
     server.command("CONFIG", "SET", "min-replicas-to-write", "0")
     server.command("CONFIG", "SET", "save", "")

@@ -95,14 +95,14 @@ async def redis(host: str, port: int, tls: TlsOptions | None = None, timeout_s: 
 
 @pytest.fixture
 def tls(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """Give an authority, and certificate and key of a server that is known by its name only."""
+    """Return an authority, and certificate and key of a server that is known by its name only."""
     authority = Authority(tmp_path)
     return authority.certificate, *authority.named_server(NAME)
 
 
 @contextlib.contextmanager
 def dead_before(port: int) -> Iterator[None]:
-    """Have the other address of the name swallow packets to this port."""
+    """Make the other address of the name swallow packets to this port."""
     with black_hole(port):
         yield
 

@@ -47,7 +47,7 @@ class Bench:
             await self.ask("first", "first")
 
     async def end(self) -> list[str]:
-        """Let all checks go; gives those that began behind the first ones, in their order."""
+        """Release all checks; return those that began behind the first ones, in their order."""
         self._go.set()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.checks.close()

@@ -62,7 +62,7 @@ class ClosingEndpoint(StalledEndpoint):
 
 
 async def lives(bench: Bench, endpoint: ClosingEndpoint, connections: int) -> None:
-    """Let the link come back so many times, each time after the first hold of a sender."""
+    """Bring the link back so many times, each time after the first hold of a sender."""
     for _ in range(connections):
         await bench.clock.advance(HOLD_S)
         if not endpoint.link_is_up:

@@ -56,7 +56,7 @@ class ChoosyEndpoint(StalledEndpoint):
 
 
 async def passes(bench: Bench, endpoint: ChoosyEndpoint, seconds: int) -> None:
-    """Let time pass; the link is tried again each second."""
+    """Advance the clock; the link is tried again each second."""
     for _ in range(seconds):
         await bench.clock.advance(RETRY_S)
         if not endpoint.link_is_up:
@@ -65,7 +65,7 @@ async def passes(bench: Bench, endpoint: ChoosyEndpoint, seconds: int) -> None:
 
 
 async def speaks(bench: Bench, endpoint: ChoosyEndpoint, seconds: int, first: int) -> None:
-    """Let a refused device and another one send a row a second each: even offsets are its."""
+    """Make a refused device and another one send a row a second each: even offsets are its."""
     for second in range(seconds):
         offset = first + 2 * second
         bench.queue().put(a_row(offset, device="other-9"), a_row(offset + 1, device="press-1"))

@@ -112,7 +112,7 @@ class Parts:
         )
 
     def go_on(self) -> None:
-        """Let the turns pass in which something is left to do."""
+        """Run the turns in which something is left to do."""
         while self.later:
             self.later.pop(0)()
 
