@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edgehub.topic_filter import bytes_in
+from edgehub.mqtt.topic_filter import bytes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

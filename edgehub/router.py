@@ -13,8 +13,8 @@ import structlog
 
 from edgehub.losses import Loss
 from edgehub.message import Refusal
+from edgehub.mqtt.property_bag import is_batch
 from edgehub.packet_limits import PacketLimits
-from edgehub.property_bag import is_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

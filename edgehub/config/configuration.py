@@ -27,11 +27,11 @@ from edgehub.endpoints.mqtt_topic import TopicTemplate
 from edgehub.errors import ConfigError, ManifestError, extra_hint
 from edgehub.hub_id import stored_hub_id
 from edgehub.message import UPSTREAM, EndpointId
+from edgehub.mqtt.topic_filter import covers, overlaps
 from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.settings import MqttEndpointSettings, SettingsError
 from edgehub.settings.derived import broker_topics
-from edgehub.topic_filter import covers, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

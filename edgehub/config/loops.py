@@ -10,9 +10,9 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from edgehub.endpoints.mqtt_topic import published_filters
+from edgehub.mqtt.topic_filter import overlaps
 from edgehub.settings import MqttEndpointSettings
 from edgehub.settings.derived import broker_topics
-from edgehub.topic_filter import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from edgehub.errors import ManifestFault
 from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS
+from edgehub.mqtt.topic_filter import overlaps
 from edgehub.routes.source import MqttSource
 from edgehub.settings.derived import mapper_topics
-from edgehub.topic_filter import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError
+from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.settings.routing_table import tenant_name
-from edgehub.topic_filter import filter_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

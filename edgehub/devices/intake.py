@@ -17,7 +17,7 @@ from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.outcome import Result
 from edgehub.devices.faults import DeviceError
 from edgehub.message import Message, Refusal
-from edgehub.property_bag import DUPLICATE_PROPERTY
+from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,9 +37,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edgehub.endpoints.mqtt_channel import Channel, Receiver
-from edgehub.endpoints.mqtt_inbound import MQTT_5, Incoming
 from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, Wanted, Welcome, open_socket
 from edgehub.errors import ConfigError
+from edgehub.mqtt.client_decoder import Incoming
+from edgehub.mqtt.packets import LEVEL_5
 from edgehub.setting_files import read_secret
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class Connection:
         Raises:
             LinkError: If it does not answer.
         """
-        assert self._level >= MQTT_5
+        assert self._level >= LEVEL_5
         options = SubscribeOptions(
             qos=1,
             noLocal=wanted.no_local,
@@ -415,7 +416,7 @@ def _code(code: ReasonCode | int) -> int:
 
 def _session_options(options: LinkOptions) -> dict[str, Any]:
     """Say in the words of the protocol level whether and how long the session is kept."""
-    if options.level < MQTT_5:
+    if options.level < LEVEL_5:
         return {"clean_session": options.clean_session}
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # likewise
     properties.SessionExpiryInterval = 0 if options.clean_session else options.session_expiry_s

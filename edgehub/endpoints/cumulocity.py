@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.endpoints.mqtt_packet import build_publish
 from edgehub.endpoints.mqtt_topic import TopicError
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
-from edgehub.topic_filter import is_topic
+from edgehub.mqtt.packets import publish
+from edgehub.mqtt.topic_filter import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.aiomqtt_bridge import Connection
-    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.local_message import Settle
     from edgehub.message import EndpointId, Row
+    from edgehub.mqtt.client_decoder import Incoming
 
     Publish = Callable[[LocalMessage, Settle, int], None]
 
@@ -167,7 +167,7 @@ class CumulocityDownlink:
                 wanted = [each for each in self._filters if each not in answered]
                 asked, refused = await guard.subscribe(connection, wanted)
                 if not answered:
-                    connection.write(build_publish(b"s/us", connection.next_mid(), GET_OPERATIONS))
+                    connection.write(publish(b"s/us", GET_OPERATIONS, connection.next_mid()))
                 answered |= asked
                 if refused:
                     log.warning(

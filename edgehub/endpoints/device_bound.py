@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.message import FailureKind, Message
-from edgehub.property_bag import BagError, parse_bag
+from edgehub.mqtt.property_bag import BagError, parse_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.endpoints.aiomqtt_bridge import Connection
-    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.message import SendResult
+    from edgehub.mqtt.client_decoder import Incoming
 
     Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
 

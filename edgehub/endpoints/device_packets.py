@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edgehub.errors import EdgeHubError
-from edgehub.property_bag import ORIGIN_PROPERTY
+from edgehub.mqtt.property_bag import ORIGIN_PROPERTY
 
 PINGREQ: Final = b"\xc0\x00"
 MQTT_5: Final = 5

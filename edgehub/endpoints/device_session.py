@@ -39,9 +39,9 @@ from edgehub.endpoints.device_packets import (
     publish_properties,
 )
 from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
-from edgehub.endpoints.mqtt_packet import publish_bytes
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.mqtt.packets import publish_bytes
 from edgehub.setting_files import client_context, read_secret
 from edgehub.tcp import connect_tcp
 

@@ -16,11 +16,11 @@ import structlog
 
 from edgehub.endpoints.device_session import DeviceSession, End
 from edgehub.endpoints.device_twins import DeviceTwins
-from edgehub.endpoints.mqtt_packet import publish_bytes
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import FailureKind, Message, SendResult
-from edgehub.property_bag import BagError, parse_bag
+from edgehub.mqtt.packets import publish_bytes
+from edgehub.mqtt.property_bag import BagError, parse_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

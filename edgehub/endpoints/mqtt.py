@@ -16,11 +16,11 @@ from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.device_bound import DeviceBoundRelay
 from edgehub.endpoints.link_state import LinkState
 from edgehub.endpoints.mqtt_link import LinkError
-from edgehub.endpoints.mqtt_packet import build_publish
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.mqtt.packets import publish
 
 if TYPE_CHECKING:
     import random
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import EndpointListener, Settle
-    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.endpoints.mqtt_link import LinkOptions
     from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.message import EndpointId, Row
+    from edgehub.mqtt.client_decoder import Incoming
 
     Sent = tuple[Sequence[Row], Settle, int]
     """Rows of one PUBLISH, who hears of them, bytes of its packet."""
@@ -161,7 +161,7 @@ class MqttEndpoint:
             mid = connection.next_mid()
             while mid in in_flight:
                 mid = connection.next_mid()
-            packet = build_publish(topic, mid, body)
+            packet = publish(topic, body, mid)
             in_flight[mid] = (packed, settle, len(packet))
             packets.append(packet)
         if packets:

@@ -20,13 +20,14 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from edgehub.endpoints.congestion import leave_thin_way_to_the_window
-from edgehub.endpoints.mqtt_inbound import REMAINING_MAX, InboundFilter
+from edgehub.mqtt.client_decoder import InboundFilter
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.mqtt.client_decoder import Incoming
 
 READ_BYTES: Final = 65_536
 
@@ -59,7 +60,7 @@ class Receiver:
         on_refusals: Callable[[list[tuple[int, int]]], None] | None = None,
         *,
         level: int = 4,
-        bytes_max: int = REMAINING_MAX,
+        bytes_max: int = REMAINING_LENGTH_MAX,
     ) -> None:
         self.on_pubacks = on_pubacks
         self.on_messages = on_messages

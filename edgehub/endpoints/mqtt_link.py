@@ -13,8 +13,8 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.endpoints.mqtt_inbound import REMAINING_MAX
 from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
 from edgehub.setting_files import client_context
 from edgehub.tcp import connect_tcp
 
@@ -74,7 +74,7 @@ class LinkOptions:
     level: int = 4
     session_expiry_s: int = 0xFFFF_FFFF
     receive_maximum: int = 65_535
-    incoming_bytes_max: int = REMAINING_MAX
+    incoming_bytes_max: int = REMAINING_LENGTH_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

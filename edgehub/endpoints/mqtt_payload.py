@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edgehub.batch import RECORDS_MAX, ZSTD_ENCODING, build_batch
-from edgehub.endpoints.mqtt_packet import publish_bytes
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, TopicError, Topics
 from edgehub.endpoints.record import encode_batch_record
 from edgehub.message import FailureKind, SendResult
-from edgehub.property_bag import build_batch_bag
+from edgehub.mqtt.batch import RECORDS_MAX, ZSTD_ENCODING, build_batch
+from edgehub.mqtt.packets import publish_bytes
+from edgehub.mqtt.property_bag import build_batch_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.property_bag import build_bag
+from edgehub.mqtt.property_bag import build_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.property_bag import WIRE_NAMES, outgoing
+from edgehub.mqtt.property_bag import WIRE_NAMES, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

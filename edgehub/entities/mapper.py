@@ -43,7 +43,7 @@ from edgehub.entities.topics import (
 )
 from edgehub.entities.twins import set_twin
 from edgehub.entities.units import UnitTable
-from edgehub.topic_filter import matches
+from edgehub.mqtt.topic_filter import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -15,8 +15,8 @@ from edgehub.entities.capabilities import CLOUD_OPERATIONS
 from edgehub.entities.faults import MappingError
 from edgehub.entities.options import Availability, CacheScope, MapperOptions
 from edgehub.entities.topics import read_topic_id
+from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.routes.hints import near_miss
-from edgehub.topic_filter import filter_fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection

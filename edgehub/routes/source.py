@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from edgehub.mqtt.topic_filter import filter_fault as topic_filter_fault
+from edgehub.mqtt.topic_filter import matches
 from edgehub.routes.query.text import upper
-from edgehub.topic_filter import filter_fault as topic_filter_fault
-from edgehub.topic_filter import matches
 
 MQTT_PREFIX: Final = "/mqtt/"
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from edgehub.errors import ManifestError
 from edgehub.message import NEVER_MS, EndpointId, RouteResult
+from edgehub.mqtt.topic_filter import is_topic
 from edgehub.routes.catch_all import CATCH_ALL_KEYS
 from edgehub.routes.chunks import Chunks, Condition
 from edgehub.routes.explain import RouteVerdict, explain
@@ -23,7 +24,6 @@ from edgehub.routes.named import unknown_endpoints
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.text import upper
 from edgehub.routes.source import MQTT_PREFIX, MqttSource, PathSource
-from edgehub.topic_filter import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

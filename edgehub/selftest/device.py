@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
-from edgehub.endpoints.mqtt_packet import build_publish
+from edgehub.mqtt.packets import publish
 from edgehub.selftest.ledger import is_kept
 from edgehub.selftest.scratch import DELIVERED_KIND, KEPT_KIND
 
@@ -103,7 +103,7 @@ class Device:
             while mid in self._in_flight:
                 mid = connection.next_mid()
             self._in_flight[mid] = number
-            connection.write(build_publish(topic, mid, build_body(number)))
+            connection.write(publish(topic, build_body(number), mid))
             await self._clock.sleep(PAUSE_S * self._rng.uniform(0.5, 1.5))
             await self._until_in_flight_below(IN_FLIGHT_MAX)
         await self._until_in_flight_below(1)

@@ -9,9 +9,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
 from edgehub.settings.values import Host, OptionalFile, OptionalText, Section, Whole
-from edgehub.topic_filter import filter_fault
 
 DEVICE: Final = "{device}"
 MODULE: Final = "{module}"

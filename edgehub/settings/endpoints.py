@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from edgehub.batch import has_zstd
 from edgehub.errors import extra_hint
+from edgehub.mqtt.batch import has_zstd
 from edgehub.settings.link import LinkSettings
 from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
 from edgehub.settings.values import (

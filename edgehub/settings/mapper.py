@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.settings.values import OptionalText, Section, Text, Whole
-from edgehub.topic_filter import filter_fault
 
 _ENTITY_SLASHES: Final = 3
 _OPERATIONS = Literal[

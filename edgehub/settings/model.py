@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from edgehub.mqtt.topic_filter import covers, filter_fault, overlaps
 from edgehub.settings.affinity import AffinitySettings
 from edgehub.settings.broker import BrokerSettings  # noqa: TC001 - pydantic reads it
 from edgehub.settings.endpoints import (
@@ -39,7 +40,6 @@ from edgehub.settings.values import (
     Whole,
 )
 from edgehub.settings.web import WebSettings
-from edgehub.topic_filter import covers, filter_fault, overlaps
 
 MESSAGE_BYTES_MAX: Final = 262_144
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.endpoints.aiomqtt_bridge import Connection, connect
 from edgehub.endpoints.mqtt_link import LinkOptions
-from edgehub.endpoints.mqtt_packet import build_publish
+from edgehub.mqtt.packets import publish
 from tests.support.daemon import Daemon
 from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
@@ -55,10 +55,10 @@ async def send(connection: Connection, daemon: Daemon, rate: int, total: int) ->
     while sent < total:
         due = min(total, int((time.monotonic() - start) * rate))
         packets = [
-            build_publish(
+            publish(
                 b"te/device/d%d///m/" % (number % DEVICES),
-                connection.next_mid(),
                 b'{"temperature":%d.5,"pressure":1013,"count":%d}' % (number % 90, number),
+                connection.next_mid(),
             )
             for number in range(sent, due)
         ]
@@ -113,9 +113,7 @@ async def _measure(daemon: Daemon, site: Mosquitto, rate: int, total: int) -> di
     ) as connection:
         for number in range(DEVICES):
             topic = b"te/device/d%d//" % number
-            connection.write(
-                build_publish(topic, connection.next_mid(), b'{"@type":"child-device"}')
-            )
+            connection.write(publish(topic, b'{"@type":"child-device"}', connection.next_mid()))
         await until(daemon, lambda: acknowledged(daemon) >= 0)
         before = cpu_s(pid)
         figures = await send(connection, daemon, rate, total)

@@ -13,7 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from structlog.testing import capture_logs
 
-from edgehub.batch import BATCH_TYPE
+from edgehub.mqtt.batch import BATCH_TYPE
 from tests.support.broker_hub import (
     bodies_of,
     broker_hub,

@@ -14,7 +14,7 @@ from edgehub.endpoints.mqtt_channel import Channel, Receiver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgehub.endpoints.mqtt_inbound import Incoming
+    from edgehub.mqtt.client_decoder import Incoming
 
 pytestmark = pytest.mark.integration
 

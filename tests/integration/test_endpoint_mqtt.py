@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.endpoints.mqtt_packet import build_publish
 from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.packets import publish
 from tests.support.memory_queue import a_row
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.ports import free_port
@@ -251,7 +251,7 @@ async def test_junk_from_the_peer_ends_the_connection_only() -> None:
 async def test_device_bound_messages_are_acknowledged_after_the_device() -> None:
     """The peer's PUBLISH, in small pieces, reaches the device; its PUBACK goes back after."""
     offers = []
-    publish = build_publish(b"devices/d1/messages/devicebound/kind=cmd", 77, b"go" * 500)
+    packet = publish(b"devices/d1/messages/devicebound/kind=cmd", b"go" * 500, 77)
     async with (
         mqtt_peer() as peer,
         uplink(peer.port, device_bound=lambda *offer: offers.append(offer)) as up,
@@ -259,8 +259,8 @@ async def test_device_bound_messages_are_acknowledged_after_the_device() -> None
         await up.until(lambda: up.endpoint.state == "up")
         up.endpoint.subscribe_device("d1")
         await peer.until(lambda: peer.subscribes == 1)
-        for at in range(0, len(publish), 100):
-            peer.send(publish[at : at + 100])
+        for at in range(0, len(packet), 100):
+            peer.send(packet[at : at + 100])
             await asyncio.sleep(0.001)
         await up.until(lambda: len(offers) == 1)
         device_id, message, settle = offers[0]

@@ -10,12 +10,12 @@ import mqtt5
 import pytest
 from structlog.testing import capture_logs
 
-from edgehub import batch
-from edgehub.batch import BATCH_TYPE, build_batch
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.heads.mqtt.ingress5 import SENDERS_NAMED_MAX
 from edgehub.message import Refusal
+from edgehub.mqtt import batch
+from edgehub.mqtt.batch import BATCH_TYPE, build_batch
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import Client5
 from tests.support.mqtt_listener import running

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import paho.mqtt.client as paho
 
-from edgehub.batch import read_batch
 from edgehub.clock import SystemClock
+from edgehub.mqtt.batch import read_batch
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
 from tests.support.uplink import batched_rows, http_uplink, uplink

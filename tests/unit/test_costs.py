@@ -17,7 +17,6 @@ import pytest
 import zstandard
 from starlette.requests import Request
 
-from edgehub.batch import RECORDS_MAX, build_batch, read_batch
 from edgehub.devices.identities import Identities
 from edgehub.devices.identity_file import Identity
 from edgehub.devices.passwords import PasswordHash
@@ -26,12 +25,14 @@ from edgehub.heads.http.forms import Limits, batch_messages, parse_target
 from edgehub.heads.http.parser import RequestParser
 from edgehub.heads.http.sign_in import parse_basic
 from edgehub.heads.mqtt.batch import RecordError, message_of
-from edgehub.heads.mqtt.codec import Decoder
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
-from edgehub.heads.mqtt.message_properties import read_message_properties
-from edgehub.heads.mqtt.packets import parse_subscribe, parse_unsubscribe
 from edgehub.message import Message
-from edgehub.property_bag import parse_bag
+from edgehub.mqtt.batch import RECORDS_MAX, build_batch, read_batch
+from edgehub.mqtt.message_properties import read_message_properties
+from edgehub.mqtt.packets import parse_subscribe, parse_unsubscribe
+from edgehub.mqtt.property_bag import parse_bag
+from edgehub.mqtt.server_decoder import Decoder
+from edgehub.mqtt.topic_filter import covers, matches, overlaps
 from edgehub.routes.chunks import Chunks
 from edgehub.routes.content import read_body
 from edgehub.routes.query import text, values
@@ -39,7 +40,6 @@ from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.body import read_body as read_message_body
 from edgehub.routes.query.parser import parse_condition
 from edgehub.routes.tenant import DEFAULT_TENANT
-from edgehub.topic_filter import covers, matches, overlaps
 from edgehub.web.body import json_body
 from edgehub.web.revisions import parse_if_match
 from tests.support.entities import MapperBench

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from edgehub.batch import BATCH_TYPE
 from edgehub.message import Message, Refusal
+from edgehub.mqtt.batch import BATCH_TYPE
 from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router
 from edgehub.routes.manifest import DEFAULT_MANIFEST, parse_manifest

@@ -15,21 +15,21 @@ from edgehub.errors import ProtocolError
 from edgehub.heads.broker.statistics import BrokerDrop
 from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.local.routes import routed
-from edgehub.heads.mqtt.message_properties import MessageProperties, read_message_properties
-from edgehub.heads.mqtt.properties import without_identifiers
 from edgehub.local_message import LocalMessage
-from edgehub.property_bag import ORIGIN_PROPERTY
-from edgehub.topic_filter import bytes_in, matches
+from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
+from edgehub.mqtt.properties import without_identifiers
+from edgehub.mqtt.property_bag import ORIGIN_PROPERTY
+from edgehub.mqtt.topic_filter import bytes_in, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.heads.broker.senders import Senders
     from edgehub.heads.broker.statistics import BrokerCounters
     from edgehub.heads.broker.subscriptions import Subscriptions
     from edgehub.heads.head import Refused, Settle, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.mqtt.client_decoder import Incoming
 
 SESSION: Final = "#broker"
 """Client id of the broker in the local topic space; no client can have it."""

@@ -17,7 +17,6 @@ import structlog
 from edgehub.durable_files import replace_file
 from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.backoff import Backoff, RetryWait
-from edgehub.endpoints.mqtt_inbound import MQTT_5
 from edgehub.endpoints.mqtt_link import LinkError, Wanted
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.heads.broker.exchange import SESSION, Exchange
@@ -27,6 +26,7 @@ from edgehub.heads.broker.outlet import Outlet
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
+from edgehub.mqtt.packets import LEVEL_5
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.endpoints.aiomqtt_bridge import Connection
-    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.heads.broker.exchange import Services
     from edgehub.heads.broker.options import BrokerOptions
     from edgehub.losses import Loss
+    from edgehub.mqtt.client_decoder import Incoming
 
 PARKED_RETRY_S: Final = 60.0
 
@@ -217,7 +217,7 @@ class BrokerHead:
         self._session_kept = connection.welcome.session_present
         if not self._session_kept:
             self._subscriptions.forget()
-        elif options.link.level >= MQTT_5:
+        elif options.link.level >= LEVEL_5:
             # With 3.1.1 retained messages would come again with each connection.
             self._subscriptions.doubt()
         self._intake = Intake(
@@ -365,7 +365,7 @@ class BrokerHead:
             )
 
     async def _subscribe(self, connection: Connection, wire: str) -> bool:
-        if self._options.link.level < MQTT_5:
+        if self._options.link.level < LEVEL_5:
             return not await connection.subscribe((wire,))
         subscription = self._subscriptions.add(wire)
         if subscription.shared and not connection.welcome.shares:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.endpoints.mqtt_inbound import Incoming
     from edgehub.heads.broker.exchange import Exchange
     from edgehub.heads.broker.statistics import BrokerCounters
+    from edgehub.mqtt.client_decoder import Incoming
     from edgehub.telemetry.log_limit import LogLimit
 
 MESSAGE_BYTES: Final = 256

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.endpoints.mqtt_inbound import MQTT_5
 from edgehub.heads.mqtt.local.frames import frame
 from edgehub.heads.mqtt.local.options import WINDOW
 from edgehub.heads.mqtt.local.rights import LocalRights
+from edgehub.mqtt.packets import LEVEL_5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,5 +142,5 @@ class Outlet:
             retain=retain and self._connection.welcome.retains,
             again=again,
             now_ms=self._space.now_ms(),
-            with_properties=self._level >= MQTT_5,
+            with_properties=self._level >= LEVEL_5,
         )

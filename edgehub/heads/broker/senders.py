@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.devices.ids import is_device_id
+from edgehub.mqtt.topic_filter import ANY_LEVEL, takes_levels
 from edgehub.settings.broker import DEVICE, MODULE, sender_pattern_fault
-from edgehub.topic_filter import ANY_LEVEL, takes_levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from edgehub.topic_filter import covers, matches
+from edgehub.mqtt.topic_filter import covers, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -22,7 +22,7 @@ import orjson
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.heads.http.problem import RequestError, shown
 from edgehub.message import PROPERTIES_MAX, Message, message_source
-from edgehub.property_bag import is_reserved
+from edgehub.mqtt.property_bag import is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

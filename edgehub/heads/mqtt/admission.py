@@ -17,19 +17,19 @@ from edgehub.heads.mqtt.lifetime import Lifetime
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.intake import LocalIntake
 from edgehub.heads.mqtt.local.rights import rights_of
-from edgehub.heads.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
 from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.heads.mqtt.will import will_message
+from edgehub.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.connection import Connection
     from edgehub.heads.mqtt.local.rights import LocalRights
-    from edgehub.heads.mqtt.packets import Connect
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.mqtt.packets import Connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

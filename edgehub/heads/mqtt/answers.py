@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.heads.mqtt import packets, packets5
-from edgehub.heads.mqtt.codec5 import TOPIC_ALIAS_MAX
 from edgehub.heads.mqtt.ingress5 import RECEIVE_MAXIMUM
-from edgehub.heads.mqtt.packets import SUBACK_FAILURE, ConnectCode
-from edgehub.heads.mqtt.properties import Property
-from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode, ReasonedError
 from edgehub.heads.mqtt.statistics import CloseReason
+from edgehub.mqtt import packets, packets5
+from edgehub.mqtt.packets import SUBACK_FAILURE, ConnectCode
+from edgehub.mqtt.properties import Property
+from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, ReasonedError
+from edgehub.mqtt.server_decoder5 import TOPIC_ALIAS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.errors import ProtocolError
     from edgehub.heads.mqtt.options import ListenerOptions
-    from edgehub.heads.mqtt.packets import Connect, ConnectProperties
     from edgehub.heads.mqtt.sign_in import SignInError
+    from edgehub.mqtt.packets import Connect, ConnectProperties
 
 _HEADER_BYTES_MAX: Final = 5
 

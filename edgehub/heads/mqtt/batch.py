@@ -12,18 +12,17 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.batch import UNPACKED_BYTES_MAX, read_batch
 from edgehub.devices.ids import is_device_id
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
-from edgehub.heads.mqtt.topics import bytes_of
 from edgehub.message import PROPERTIES_MAX, Message, Refusal, message_source
-from edgehub.property_bag import WIRE_NAMES, add_item
+from edgehub.mqtt.batch import UNPACKED_BYTES_MAX, read_batch
+from edgehub.mqtt.property_bag import WIRE_NAMES, add_item, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.heads.head import Settle, Submit
-    from edgehub.property_bag import Properties
+    from edgehub.mqtt.property_bag import Properties
 
 # JSON escapes, and base64 takes a third more.
 _RECORD_PER_MESSAGE: Final = 6

@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Final
 from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.admission import admit
 from edgehub.heads.mqtt.answers import MQTT_3_1_1, answer_to_error, answers_to
-from edgehub.heads.mqtt.codec import Decoder
 from edgehub.heads.mqtt.endings import ending, log_end
-from edgehub.heads.mqtt.packets import (
+from edgehub.heads.mqtt.sign_in import SignInError, sign_in
+from edgehub.heads.mqtt.statistics import CloseReason, DropReason
+from edgehub.heads.mqtt.topics import DIALECT
+from edgehub.heads.mqtt.turns import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
+from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, TURN, WRITING, Wire
+from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.packets import (
     PINGRESP,
     Connect,
     ConnectCode,
@@ -28,12 +33,7 @@ from edgehub.heads.mqtt.packets import (
     Unsubscribe,
     UnsupportedLevelError,
 )
-from edgehub.heads.mqtt.sign_in import SignInError, sign_in
-from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import DIALECT
-from edgehub.heads.mqtt.turns import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
-from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, TURN, WRITING, Wire
-from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.server_decoder import Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.ingress import Ingress
     from edgehub.heads.mqtt.keep_alive import KeepAlive
-    from edgehub.heads.mqtt.packets import Packet
-    from edgehub.heads.mqtt.reasons import ReasonCode
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.statistics import ClientInfo
     from edgehub.message import Message
+    from edgehub.mqtt.packets import Packet
+    from edgehub.mqtt.reasons import ReasonCode
 
 _SLOW: Final = SendResult(FailureKind.THROTTLED, "the client reads too slowly", 1.0)
 _AWAY: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.message_properties import MessageProperties
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.message import Message, Refusal
+    from edgehub.mqtt.message_properties import MessageProperties
 
 _TOPICS_MAX: Final = 4096
 _TOPIC_BYTES_MAX: Final = 1024

@@ -12,13 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
-from edgehub.heads.mqtt.message_properties import write_message_properties
-from edgehub.heads.mqtt.packets import publish
-from edgehub.heads.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
-from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
 from edgehub.message import DELIVERED, FailureKind, SendResult
-from edgehub.property_bag import RETAIN_PROPERTY
+from edgehub.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
+from edgehub.mqtt.message_properties import write_message_properties
+from edgehub.mqtt.packets import publish
+from edgehub.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.property_bag import RETAIN_PROPERTY
+from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

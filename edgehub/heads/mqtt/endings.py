@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.reasons import OversizedPublishError, ReasonCode, reason_of
 from edgehub.heads.mqtt.statistics import CloseReason
+from edgehub.mqtt.reasons import OversizedPublishError, ReasonCode, reason_of
 
 if TYPE_CHECKING:
     from edgehub.errors import ProtocolError

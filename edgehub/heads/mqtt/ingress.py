@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from edgehub.batch import BatchError, BatchLibraryError
 from edgehub.errors import extra_hint
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.batch import (
@@ -22,7 +21,12 @@ from edgehub.heads.mqtt.batch import (
     records_of,
 )
 from edgehub.heads.mqtt.options import READ_BYTES_MAX
-from edgehub.heads.mqtt.packets import (
+from edgehub.heads.mqtt.statistics import CloseReason, DropReason
+from edgehub.heads.mqtt.topics import DIALECT, with_property
+from edgehub.local_message import LocalMessage
+from edgehub.message import Message, Refusal
+from edgehub.mqtt.batch import BatchError, BatchLibraryError
+from edgehub.mqtt.packets import (
     PUBACK_HEAD,
     RETAIN,
     OversizedPublish,
@@ -30,11 +34,7 @@ from edgehub.heads.mqtt.packets import (
     pack_puback,
     puback,
 )
-from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import DIALECT, with_property
-from edgehub.local_message import LocalMessage
-from edgehub.message import Message, Refusal
-from edgehub.property_bag import RETAIN_PROPERTY, BagError, is_batch, without_marks
+from edgehub.mqtt.property_bag import RETAIN_PROPERTY, BagError, is_batch, without_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.intake import LocalIntake
-    from edgehub.heads.mqtt.packets import Publish
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.topics import EventsTopic
-    from edgehub.property_bag import Properties
+    from edgehub.mqtt.packets import Publish
+    from edgehub.mqtt.property_bag import Properties
 
 _SENDERS_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 80

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.ingress import Ingress, shown
 from edgehub.heads.mqtt.local.intake import is_utf8
-from edgehub.heads.mqtt.packets import RETAIN, Publish5, puback
-from edgehub.heads.mqtt.packets5 import puback as refusing_puback
-from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
-from edgehub.property_bag import RETAIN_PROPERTY
+from edgehub.mqtt.packets import RETAIN, Publish5, puback
+from edgehub.mqtt.packets5 import puback as refusing_puback
+from edgehub.mqtt.property_bag import RETAIN_PROPERTY
+from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from edgehub.heads.head import Settle
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Peer
     from edgehub.heads.mqtt.local.intake import LocalIntake
-    from edgehub.heads.mqtt.packets import Publish
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.local_message import LocalMessage
+    from edgehub.mqtt.packets import Publish
 
 SENDERS_NAMED_MAX: Final = 64
 """More foreign senders of one batch are not named in its answer, nor any of them."""

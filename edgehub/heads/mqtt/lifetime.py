@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgehub.heads.mqtt.packets5 import expiry_s
+from edgehub.mqtt.packets5 import expiry_s
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.connection import Connection
-    from edgehub.heads.mqtt.packets import Disconnect
     from edgehub.heads.mqtt.services import Services
     from edgehub.local_message import LocalMessage
     from edgehub.message import Message
+    from edgehub.mqtt.packets import Disconnect
 
 
 class Lifetime:

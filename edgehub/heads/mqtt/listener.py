@@ -28,7 +28,7 @@ from edgehub.heads.mqtt.turns import Share
 from edgehub.heads.mqtt.will import PendingWills
 from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, SendResult
-from edgehub.property_bag import build_bag
+from edgehub.mqtt.property_bag import build_bag
 
 if TYPE_CHECKING:
     import socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from edgehub.heads.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
 
 # PUBLISH beside its body: topic with length, packet id.
 _PUBLISH_OVERHEAD: Final = 2 + STRING_BYTES_MAX + 2

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.mqtt.packets import ConnectCode
 from edgehub.heads.mqtt.session_writes import SessionWrites
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
+from edgehub.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from edgehub.devices.ids import split_sender
 from edgehub.devices.password_checks import TooManyChecksError
 from edgehub.errors import EdgeHubError
-from edgehub.heads.mqtt.packets import LEVEL_5, ConnectCode
-from edgehub.heads.mqtt.reasons import ReasonCode
+from edgehub.mqtt.packets import LEVEL_5, ConnectCode
+from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     import re
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from edgehub.devices.identities import Identities
     from edgehub.devices.identity_file import Identity
-    from edgehub.heads.mqtt.packets import Connect
+    from edgehub.mqtt.packets import Connect
 
 _DIALECT_LEVELS: Final = (2, 3)
 

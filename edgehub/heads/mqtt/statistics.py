@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from edgehub.devices.bounds import BoundStatistics
     from edgehub.heads.mqtt.local.statistics import LocalStatistics
-    from edgehub.heads.mqtt.packets import ConnectCode
+    from edgehub.mqtt.packets import ConnectCode
 
 
 class DropReason(StrEnum):

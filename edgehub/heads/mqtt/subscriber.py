@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from edgehub.heads.mqtt.packets5 import QOS, REPLAY_IF_NEW, REPLAY_NEVER, retain_handling
-from edgehub.heads.mqtt.reasons import FIRST_FAILURE, ReasonCode
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.topics import parse_subscription
+from edgehub.mqtt.packets5 import QOS, REPLAY_IF_NEW, REPLAY_NEVER, retain_handling
+from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from edgehub.errors import StoreError
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.local.client import LocalClient
-    from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
     from edgehub.heads.mqtt.topics import Subscription
+    from edgehub.mqtt.packets import Subscribe, Unsubscribe
     from edgehub.telemetry.log_limit import LogLimit
 
 UNANSWERED_MAX: Final = 64

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.ids import is_device_id
 from edgehub.message import message_source
-from edgehub.property_bag import has_marks, is_batch, parse_bag
+from edgehub.mqtt.property_bag import bytes_of, has_marks, is_batch, parse_bag
 
 if TYPE_CHECKING:
-    from edgehub.property_bag import Properties
+    from edgehub.mqtt.property_bag import Properties
 
 DIALECT: Final = b"devices/"
 """All topics of the dialect begin so; those of the local topic space never do."""
@@ -143,8 +143,3 @@ def input_prefixes(device_id: str, module_id: str, input_name: str) -> tuple[str
 def with_property(properties: Properties, name: str, value: str) -> Properties:
     """Add a property to a copy; dictionaries of topics are shared."""
     return {**properties, name: value}
-
-
-def bytes_of(properties: Properties) -> int:
-    """Give what properties count against the message limit."""
-    return sum(len(name) + len(value or "") for name, value in properties.items())

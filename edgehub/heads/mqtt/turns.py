@@ -13,16 +13,16 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.packets import Subscribe, Unsubscribe
+from edgehub.mqtt.packets import Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.mqtt.backlog import Backlog
-    from edgehub.heads.mqtt.codec import Decoder
     from edgehub.heads.mqtt.ingress import Ingress
-    from edgehub.heads.mqtt.packets import Packet
+    from edgehub.mqtt.packets import Packet
+    from edgehub.mqtt.server_decoder import Decoder
 
 READ_BYTES_MIN: Final = 16 * 1024
 """Reads up to this size are acted upon at once."""

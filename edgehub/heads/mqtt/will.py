@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.local.intake import local_message
-from edgehub.heads.mqtt.message_properties import MessageProperties
-from edgehub.heads.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
-from edgehub.heads.mqtt.reasons import ReasonCode
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.topics import (
     DIALECT,
-    bytes_of,
     parse_events_topic,
     with_property,
 )
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, message_source
-from edgehub.property_bag import RETAIN_PROPERTY, WILL_PROPERTY, BagError, without_marks
+from edgehub.mqtt.message_properties import MessageProperties
+from edgehub.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
+from edgehub.mqtt.property_bag import (
+    RETAIN_PROPERTY,
+    WILL_PROPERTY,
+    BagError,
+    bytes_of,
+    without_marks,
+)
+from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +37,8 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.packets import Will
     from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.mqtt.packets import Will
 
 PENDING_BYTES_MAX: Final = 16 * 2**20
 """Wills that may wait for their clients' return; beyond it they are submitted at once."""

@@ -12,7 +12,7 @@ from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.devices.intake import Intake, sequence_of
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.message import Message, Refusal
-from edgehub.property_bag import DUPLICATE_PROPERTY
+from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 from tests.support.hubs import Hub, World, in_a_world
 
 

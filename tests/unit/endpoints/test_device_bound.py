@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.endpoints.device_bound import UNDELIVERED_MAX, DeviceBoundRelay
-from edgehub.endpoints.mqtt_inbound import Incoming
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, Message, SendResult
+from edgehub.mqtt.client_decoder import Incoming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgehub.endpoints.device_packets import PacketError, PacketParser, Publish
 from edgehub.endpoints.http_answer import RETRY_AFTER_MAX_S, judge
 from edgehub.endpoints.http_link import Answer
-from edgehub.endpoints.mqtt_inbound import InboundFilter, Incoming
+from edgehub.mqtt.client_decoder import InboundFilter, Incoming
 from tests.support import mqtt_wire as wire
 from tests.support.hostile import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile, hostile_text
 

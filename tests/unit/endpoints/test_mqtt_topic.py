@@ -12,7 +12,7 @@ from edgehub.endpoints.mqtt_topic import (
 )
 from edgehub.errors import ConfigError
 from edgehub.message import UPSTREAM
-from edgehub.topic_filter import matches
+from edgehub.mqtt.topic_filter import matches
 from tests.support.memory_queue import a_row
 
 

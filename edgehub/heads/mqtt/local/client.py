@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgehub.heads.mqtt.local.frames import frame
 from edgehub.heads.mqtt.local.options import WINDOW
-from edgehub.heads.mqtt.reasons import ReasonCode
+from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from edgehub.topic_filter import ANY_LEVEL, ANY_REST
+from edgehub.mqtt.topic_filter import ANY_LEVEL, ANY_REST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

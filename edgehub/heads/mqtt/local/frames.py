@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.fields import variable
-from edgehub.heads.mqtt.packets import publish
-from edgehub.heads.mqtt.properties import Property
+from edgehub.mqtt.fields import variable
+from edgehub.mqtt.packets import publish
+from edgehub.mqtt.properties import Property
 
 if TYPE_CHECKING:
     from edgehub.local_message import LocalMessage

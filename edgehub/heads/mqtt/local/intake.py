@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgehub.heads.mqtt.packets import RETAIN, Publish5
 from edgehub.heads.mqtt.statistics import DropReason
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.local_message import LocalMessage
+from edgehub.mqtt.packets import RETAIN, Publish5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.message_properties import MessageProperties
-    from edgehub.heads.mqtt.packets import Publish
+    from edgehub.mqtt.message_properties import MessageProperties
+    from edgehub.mqtt.packets import Publish
 
 
 class LocalIntake:

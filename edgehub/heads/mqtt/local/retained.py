@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
 from edgehub.message import NEVER_MS
-from edgehub.topic_filter import WILDCARDS, takes_levels
+from edgehub.mqtt.topic_filter import WILDCARDS, takes_levels
 
 if TYPE_CHECKING:
     from edgehub.devices.bounds import KnownIds, Usage

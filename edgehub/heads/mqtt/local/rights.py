@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgehub.devices.identity_file import OWN_ID
-from edgehub.topic_filter import covers, matches
+from edgehub.mqtt.topic_filter import covers, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.ids import split_sender
-from edgehub.heads.mqtt.message_properties import read_message_properties
 from edgehub.heads.mqtt.statistics import DropReason
 from edgehub.heads.mqtt.topics import with_property
 from edgehub.message import Message
-from edgehub.property_bag import RETAIN_PROPERTY, without_marks
+from edgehub.mqtt.message_properties import read_message_properties
+from edgehub.mqtt.property_bag import RETAIN_PROPERTY, without_marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.statistics import Counters
     from edgehub.local_message import LocalMessage, Settle
-    from edgehub.property_bag import Properties
+    from edgehub.mqtt.property_bag import Properties
 
 SOURCE: Final = "/mqtt/"
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from edgehub.heads.mqtt.local.options import LEVEL_BYTES, MESSAGE_BYTES
 from edgehub.heads.mqtt.local.retained import RetainedSearch
 from edgehub.heads.mqtt.local.statistics import LocalDrop
-from edgehub.heads.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
-from edgehub.topic_filter import bytes_in
+from edgehub.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.topic_filter import bytes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.mqtt.fields import is_plain
 from edgehub.heads.mqtt.local.context import LocalContext
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.heads.mqtt.local.options import (
@@ -25,10 +24,11 @@ from edgehub.heads.mqtt.local.retained import RetainedMessages, RetainedSearch
 from edgehub.heads.mqtt.local.session import LocalSession
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
-from edgehub.heads.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
 from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS, LocalMessage
+from edgehub.mqtt.fields import is_plain
+from edgehub.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.topic_filter import bytes_in, filter_fault, is_topic, matches, overlaps
 from edgehub.telemetry.log_limit import LogLimit
-from edgehub.topic_filter import bytes_in, filter_fault, is_topic, matches, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
-from edgehub.endpoints.mqtt_inbound import Incoming
 from edgehub.heads.broker.intake import (
     FIRST_RETRY_S,
     PAUSE_S_MAX,
@@ -20,6 +19,7 @@ from edgehub.heads.broker.intake import (
 )
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerDrop
 from edgehub.message import Refusal
+from edgehub.mqtt.client_decoder import Incoming
 from edgehub.telemetry.log_limit import LogLimit
 
 Settle = Callable[[int, Refusal | None], None]

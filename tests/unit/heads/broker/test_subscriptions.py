@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
-from edgehub.topic_filter import covers, matches
+from edgehub.mqtt.topic_filter import covers, matches
 
 IDENTITY = ("broker", 1883, "gw-broker", 5)
 

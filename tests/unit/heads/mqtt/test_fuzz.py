@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 
-from edgehub.batch import BATCH_TYPE, BatchError, build_batch
 from edgehub.devices.ids import is_device_id
 from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.batch import RecordError, message_of, record_bytes, records_of
-from edgehub.heads.mqtt.codec import Decoder
-from edgehub.heads.mqtt.message_properties import MessageProperties, read_message_properties
-from edgehub.heads.mqtt.packets import OversizedPublish, Publish
-from edgehub.heads.mqtt.packets5 import CONNECT_BEGIN
-from edgehub.heads.mqtt.properties import Property, without_identifiers, write_block
 from edgehub.heads.mqtt.topics import parse_events_topic, parse_subscription
-from edgehub.property_bag import BagError
-from edgehub.topic_filter import filter_fault, is_topic, matches
+from edgehub.mqtt.batch import BATCH_TYPE, BatchError, build_batch
+from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
+from edgehub.mqtt.packets import OversizedPublish, Publish
+from edgehub.mqtt.packets5 import CONNECT_BEGIN
+from edgehub.mqtt.properties import Property, without_identifiers, write_block
+from edgehub.mqtt.property_bag import BagError
+from edgehub.mqtt.server_decoder import Decoder
+from edgehub.mqtt.topic_filter import filter_fault, is_topic, matches
 from tests.support import mqtt_wire as wire
 from tests.support.hostile import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile, hostile_text
 

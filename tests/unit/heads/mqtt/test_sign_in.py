@@ -5,9 +5,9 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities
 from edgehub.heads.mqtt.local.rights import LocalRights
-from edgehub.heads.mqtt.packets import Connect, ConnectCode, Will
 from edgehub.heads.mqtt.sign_in import Client, SignInError, UserName, parse_user_name, sign_in
 from edgehub.heads.mqtt.will import will_message
+from edgehub.mqtt.packets import Connect, ConnectCode, Will
 from tests.support.mqtt_listener import a_space
 
 

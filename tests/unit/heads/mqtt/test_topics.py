@@ -8,7 +8,7 @@ from edgehub.heads.mqtt.topics import (
     parse_events_topic,
     parse_subscription,
 )
-from edgehub.property_bag import BagError
+from edgehub.mqtt.property_bag import BagError
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from edgehub.clock import ManualClock
 from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.codec import Decoder
 from edgehub.heads.mqtt.turns import SHARE_BYTES_MIN, Share, Turn
+from edgehub.mqtt.server_decoder import Decoder
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_listener import Changes
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
-from edgehub.topic_filter import matches
-from tests.unit.test_topic_filter import FILTERS, TOPICS
+from edgehub.mqtt.topic_filter import matches
+from tests.unit.mqtt.test_topic_filter import FILTERS, TOPICS
 
 CHANGES = st.lists(st.tuples(st.booleans(), FILTERS, st.integers(0, 3)), min_size=12, max_size=30)
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.heads.mqtt.fields import is_plain
-from edgehub.heads.mqtt.properties import (
+from edgehub.mqtt.fields import is_plain
+from edgehub.mqtt.properties import (
     IN_PUBLISH,
     Property,
     parse_properties,
     write_block,
     write_properties,
 )
-from edgehub.heads.mqtt.topics import bytes_of
-from edgehub.property_bag import add_item, outgoing
-from edgehub.topic_filter import is_topic
+from edgehub.mqtt.property_bag import add_item, bytes_of, outgoing
+from edgehub.mqtt.topic_filter import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from edgehub.message import Message
-    from edgehub.property_bag import Properties
+    from edgehub.mqtt.property_bag import Properties
 
 _MS_PER_S: Final = 1000
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgehub.endpoints.mqtt_packet import build_publish, publish_bytes
+from edgehub.mqtt.packets import publish, publish_bytes
 
 
 def decode(packet: bytes) -> tuple[bytes, int, bytes]:
@@ -32,7 +32,7 @@ def decode(packet: bytes) -> tuple[bytes, int, bytes]:
 def test_a_publish_reads_back(topic: bytes, mid: int, size: int) -> None:
     """What is built decodes to the same parts, and its length was known before."""
     body = b"b" * size
-    packet = build_publish(topic, mid, body)
+    packet = publish(topic, body, mid)
     assert decode(packet) == (topic, mid, body)
     assert publish_bytes(len(topic), size) == len(packet)
 
@@ -41,4 +41,4 @@ def test_a_publish_reads_back(topic: bytes, mid: int, size: int) -> None:
 def test_the_length_is_right_where_the_header_grows(remaining: int) -> None:
     """At each border of the remaining length the counted and the built size agree."""
     body = b"b" * (remaining - 5)
-    assert publish_bytes(1, len(body)) == len(build_publish(b"t", 1, body))
+    assert publish_bytes(1, len(body)) == len(publish(b"t", body, 1))

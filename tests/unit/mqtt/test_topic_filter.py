@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.topic_filter import covers, filter_fault, is_topic, matches, overlaps
+from edgehub.mqtt.topic_filter import covers, filter_fault, is_topic, matches, overlaps
 
 NAMES = st.sampled_from(["a", "b", "", "$x"])
 TOPICS = st.lists(NAMES, min_size=1, max_size=4).map("/".join).filter(bool)

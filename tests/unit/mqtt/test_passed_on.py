@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.heads.mqtt.message_properties import MessageProperties
-from edgehub.heads.mqtt.properties import Property
 from edgehub.heads.mqtt.will import PENDING_BYTES_MAX, PendingWills
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message
+from edgehub.mqtt.message_properties import MessageProperties
+from edgehub.mqtt.properties import Property
 
 
 @pytest.mark.parametrize(

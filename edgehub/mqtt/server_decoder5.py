@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.fields import HEAD
-from edgehub.heads.mqtt.framing import (
+from edgehub.mqtt.fields import HEAD
+from edgehub.mqtt.framing import (
     BAD_PUBLISH,
     HEADER_BYTES_MIN,
     MORE_DIGITS,
@@ -20,20 +20,20 @@ from edgehub.heads.mqtt.framing import (
     TYPE,
     long_length,
 )
-from edgehub.heads.mqtt.message_properties import MessageProperties, read_message_properties
-from edgehub.heads.mqtt.packets import Publish, Publish5, parse_pingreq
-from edgehub.heads.mqtt.packets5 import (
+from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
+from edgehub.mqtt.packets import Publish, Publish5, parse_pingreq
+from edgehub.mqtt.packets5 import (
     parse_disconnect,
     parse_puback,
     parse_subscribe,
     parse_unsubscribe,
 )
-from edgehub.heads.mqtt.reasons import OversizedPublishError, ReasonCode, ReasonedError
+from edgehub.mqtt.reasons import OversizedPublishError, ReasonCode, ReasonedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.heads.mqtt.packets import Packet
+    from edgehub.mqtt.packets import Packet
 
 TOPIC_ALIAS_MAX: Final = 16
 """Aliases that a client may use; each holds a topic of up to 64 KiB."""

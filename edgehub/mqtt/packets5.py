@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.fields import HEAD, Reader, packet
-from edgehub.heads.mqtt.message_properties import MessageProperties
-from edgehub.heads.mqtt.packets import (
+from edgehub.mqtt.fields import HEAD, Reader, packet
+from edgehub.mqtt.message_properties import MessageProperties
+from edgehub.mqtt.packets import (
     CLEAN_SESSION,
     LEVEL_5,
     PASSWORD,
@@ -30,7 +30,7 @@ from edgehub.heads.mqtt.packets import (
     check_connect_flags,
     check_filter_count,
 )
-from edgehub.heads.mqtt.properties import (
+from edgehub.mqtt.properties import (
     IN_CONNECT,
     IN_DISCONNECT,
     IN_PUBACK,
@@ -41,7 +41,7 @@ from edgehub.heads.mqtt.properties import (
     read_properties,
     write_properties,
 )
-from edgehub.heads.mqtt.reasons import ReasonCode, ReasonedError
+from edgehub.mqtt.reasons import ReasonCode, ReasonedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ import json
 import pytest
 import zstandard
 
-from edgehub import batch
-from edgehub.batch import (
+from edgehub.mqtt import batch
+from edgehub.mqtt.batch import (
     UNPACKED_BYTES_MAX,
     BatchError,
     BatchLibraryError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.fields import HEAD
+from edgehub.mqtt.fields import HEAD
 
 PUBLISH: Final = 0x30
 TYPE: Final = 0xF0

@@ -12,13 +12,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
+from edgehub.mqtt.packets import LEVEL_5
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PUBACK: Final = 4
 PUBLISH: Final = 3
-REMAINING_MAX: Final = 268_435_455
-MQTT_5: Final = 5
 
 _PLAIN_PUBACK: Final = 0x40
 _PUBACK_BYTES: Final = 4
@@ -103,7 +104,7 @@ class InboundFilter:
         pass_on: Callable[[bytes], None],
         *,
         level: int = 4,
-        bytes_max: int = REMAINING_MAX,
+        bytes_max: int = REMAINING_LENGTH_MAX,
     ) -> None:
         self._pass_on = pass_on
         self._level = level
@@ -175,7 +176,7 @@ class InboundFilter:
             self._passing = sys.maxsize
         elif kind == PUBLISH and (data[position] & _QOS) >> 1 <= _QOS_1:
             return self._publish(data, position, length)
-        elif kind == PUBACK and self._level >= MQTT_5:
+        elif kind == PUBACK and self._level >= LEVEL_5:
             return self._puback(data, position, length)
         else:
             self._passing = length
@@ -237,7 +238,7 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
         mid = rest[at] << 8 | rest[at + 1] if at + 1 < len(rest) else 0
         at += 2
         is_whole = at <= len(rest)
-    if is_whole and level >= MQTT_5 and not cut:
+    if is_whole and level >= LEVEL_5 and not cut:
         block = _block(rest, at)
         if block is None:
             is_whole = False

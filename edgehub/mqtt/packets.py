@@ -14,10 +14,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.fields import HEAD, STRING_BYTES_MAX, Reader, packet, variable
+from edgehub.mqtt.fields import HEAD, Reader, packet, variable
 
 if TYPE_CHECKING:
-    from edgehub.heads.mqtt.message_properties import MessageProperties
+    from edgehub.mqtt.message_properties import MessageProperties
 
 LEVEL_3_1_1: Final = 4
 LEVEL_5: Final = 5
@@ -49,6 +49,11 @@ _TWO_SHORTS: Final = struct.Struct(">HH")
 pack_puback: Final = _TWO_SHORTS.pack
 """Writes a PUBACK from `PUBACK_HEAD` and a packet id; without a call for the message path."""
 PUBACK_HEAD: Final = 0x4002
+
+_SHORT: Final = struct.Struct(">H").pack
+_PUBLISH_START_1: Final = struct.Struct(">BBH").pack
+_PUBLISH_START_2: Final = struct.Struct(">BBBH").pack
+"""Write the bytes of a PUBLISH before its topic: with one and two bytes of remaining length."""
 
 
 class ConnectCode(IntEnum):
@@ -364,32 +369,43 @@ def unsuback(packet_id: int) -> bytes:
     return _TWO_SHORTS.pack(0xB002, packet_id)
 
 
+def publish_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int = 0) -> int:
+    """Return the length of a whole PUBLISH with QoS 1, header included."""
+    remaining = topic_bytes + body_bytes + properties_bytes + 4
+    if remaining < 0x80:  # noqa: PLR2004 - a length byte carries seven bits
+        return remaining + 2
+    return remaining + 1 + (remaining.bit_length() + 6) // 7
+
+
 def publish(
     topic: bytes,
     body: bytes,
-    *,
-    qos: int,
     packet_id: int,
+    *,
+    qos: int = 1,
     retain: bool = False,
     again: bool = False,
     properties: bytes = b"",
 ) -> bytes:
-    """Write a PUBLISH.
+    """Return the bytes of a PUBLISH.
 
     Args:
         topic: Topic name, at most `STRING_BYTES_MAX` bytes.
         body: Payload.
-        qos: 0 or 1.
         packet_id: 1 to `PACKET_ID_MAX`, 0 with QoS 0.
+        qos: 0 or 1.
         retain: The retain flag.
         again: The DUP flag: it may have been sent before.
         properties: Property block of MQTT 5 with its length in front, empty with MQTT 3.1.1.
     """
-    assert len(topic) <= STRING_BYTES_MAX
     assert (packet_id > 0) == (qos > 0)
-    head = bytes((0x30 | again << 3 | qos << 1 | retain,))
-    identifier = packet_id.to_bytes(2, "big") if qos else b""
-    length = variable(2 + len(topic) + len(identifier) + len(properties) + len(body))
-    return b"".join(
-        (head, length, len(topic).to_bytes(2, "big"), topic, identifier, properties, body)
-    )
+    head = 0x30 | again << 3 | qos << 1 | retain
+    remaining = (4 if qos else 2) + len(topic) + len(properties) + len(body)
+    # Without a call for the lengths that nearly all messages have.
+    if remaining < 0x80:  # noqa: PLR2004 - one byte carries seven bits
+        start = _PUBLISH_START_1(head, remaining, len(topic))
+    elif remaining < 0x4000:  # noqa: PLR2004 - two bytes carry fourteen
+        start = _PUBLISH_START_2(head, remaining & 0x7F | 0x80, remaining >> 7, len(topic))
+    else:
+        start = bytes((head,)) + variable(remaining) + _SHORT(len(topic))
+    return b"".join((start, topic, _SHORT(packet_id) if qos else b"", properties, body))

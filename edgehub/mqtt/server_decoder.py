@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt import packets5
-from edgehub.heads.mqtt.codec5 import Decoder5
-from edgehub.heads.mqtt.fields import HEAD
-from edgehub.heads.mqtt.framing import (
+from edgehub.mqtt import packets5
+from edgehub.mqtt.fields import HEAD
+from edgehub.mqtt.framing import (
     BAD_PUBLISH,
     HEADER_BYTES_MIN,
     MORE_DIGITS,
@@ -25,7 +24,7 @@ from edgehub.heads.mqtt.framing import (
     TYPE,
     long_length,
 )
-from edgehub.heads.mqtt.packets import (
+from edgehub.mqtt.packets import (
     LEVEL_5,
     OversizedPublish,
     Publish,
@@ -36,12 +35,13 @@ from edgehub.heads.mqtt.packets import (
     parse_subscribe,
     parse_unsubscribe,
 )
+from edgehub.mqtt.server_decoder5 import Decoder5
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.heads.mqtt.message_properties import MessageProperties
-    from edgehub.heads.mqtt.packets import Packet
+    from edgehub.mqtt.message_properties import MessageProperties
+    from edgehub.mqtt.packets import Packet
 
 CONTROL_BYTES_MAX: Final = 96 * 1024
 """Longest packet other than PUBLISH: room for a will of 64 KiB or some thousand filters."""

@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.codec import CONTROL_BYTES_MAX, Decoder
-from edgehub.heads.mqtt.packets import (
+from edgehub.mqtt.packets import (
     Connect,
     Disconnect,
     Pingreq,
@@ -20,6 +19,7 @@ from edgehub.heads.mqtt.packets import (
     puback,
     publish,
 )
+from edgehub.mqtt.server_decoder import CONTROL_BYTES_MAX, Decoder
 from tests.support import mqtt_wire as wire
 
 PUBLISH_BYTES_MAX = 300

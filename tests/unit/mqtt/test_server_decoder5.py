@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.codec import CONTROL_BYTES_MAX, Decoder
-from edgehub.heads.mqtt.packets import Disconnect, Pingreq, Puback, Publish, Publish5
-from edgehub.heads.mqtt.reasons import ReasonCode, reason_of
+from edgehub.mqtt.packets import Disconnect, Pingreq, Puback, Publish, Publish5
+from edgehub.mqtt.reasons import ReasonCode, reason_of
+from edgehub.mqtt.server_decoder import CONTROL_BYTES_MAX, Decoder
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_wire import field, packet
 

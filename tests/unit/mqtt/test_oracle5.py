@@ -8,11 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgehub.heads.mqtt import packets5
 from edgehub.heads.mqtt.answers import Answers5
-from edgehub.heads.mqtt.codec import Decoder
-from edgehub.heads.mqtt.message_properties import write_message_properties
-from edgehub.heads.mqtt.packets import (
+from edgehub.heads.mqtt.sign_in import SignInError
+from edgehub.heads.mqtt.statistics import CloseReason
+from edgehub.message import Message
+from edgehub.mqtt import packets5
+from edgehub.mqtt.message_properties import write_message_properties
+from edgehub.mqtt.packets import (
     Connect,
     ConnectCode,
     ConnectProperties,
@@ -24,11 +26,9 @@ from edgehub.heads.mqtt.packets import (
     puback,
     publish,
 )
-from edgehub.heads.mqtt.packets5 import expiry_s
-from edgehub.heads.mqtt.reasons import ReasonCode
-from edgehub.heads.mqtt.sign_in import SignInError
-from edgehub.heads.mqtt.statistics import CloseReason
-from edgehub.message import Message
+from edgehub.mqtt.packets5 import expiry_s
+from edgehub.mqtt.reasons import ReasonCode
+from edgehub.mqtt.server_decoder import Decoder
 
 LIMIT = 100_000
 

@@ -11,9 +11,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.fields import HEAD, Reader, binary, decoded, variable
-from edgehub.heads.mqtt.reasons import ReasonCode, ReasonedError
 from edgehub.message import PROPERTIES_MAX
+from edgehub.mqtt.fields import HEAD, Reader, binary, decoded, variable
+from edgehub.mqtt.reasons import ReasonCode, ReasonedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -24,7 +24,7 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BATCH_TYPE: Final = "application/vnd.edgehub.batch+jsonl"
+BATCH_TYPE: Final = "application/vnd.edgehub.mqtt.batch+jsonl"
 """Content type of a payload; the content encoding is `zstd` or absent."""
 
 BATCH_VERSION: Final = 1

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.endpoints.mqtt_inbound import InboundFilter, Incoming
-from edgehub.endpoints.mqtt_packet import build_publish
+from edgehub.mqtt.client_decoder import InboundFilter, Incoming
+from edgehub.mqtt.packets import publish
 
 PINGRESP = b"\xd0\x00"
 SUBACK = b"\x90\x03\x00\x01\x01"
@@ -64,7 +64,7 @@ def shown(message: Incoming) -> tuple[object, ...]:
 packets = st.one_of(
     st.integers(1, 65_535).map(lambda mid: b"\x40\x02" + mid.to_bytes(2, "big")),
     st.sampled_from([PINGRESP, SUBACK]),
-    st.integers(0, 400).map(lambda size: build_publish(b"devices/d", 7, b"p" * size)),
+    st.integers(0, 400).map(lambda size: publish(b"devices/d", b"p" * size, 7)),
     st.binary(max_size=200).map(lambda body: a_publish(b"x/y", body, qos=0)),
 )
 
@@ -178,7 +178,7 @@ def test_a_large_message_is_copied_a_few_times_not_with_each_part() -> None:
     """16 MiB in parts of 4 KiB: with a copy for each it takes a minute, and nobody else a turn."""
     body = bytes(16 * 2**20)
     inbound = InboundFilter(lambda _data: None)
-    data = build_publish(b"t", 7, body) + build_publish(b"t", 8, b"next")
+    data = publish(b"t", body, 7) + publish(b"t", b"next", 8)
     began = time.process_time()
     for position in range(0, len(data), 4096):
         inbound.feed(data[position : position + 4096])

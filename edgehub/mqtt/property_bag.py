@@ -11,9 +11,9 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
-from edgehub.batch import BATCH_TYPE
 from edgehub.errors import EdgeHubError
 from edgehub.message import PROPERTIES_MAX
+from edgehub.mqtt.batch import BATCH_TYPE
 
 if TYPE_CHECKING:
     from edgehub.message import Message
@@ -191,6 +191,11 @@ def build_batch_bag(device_id: str, module_id: str | None, *, encoding: str | No
     if encoding is not None:
         items.append(_pair("$.ce", encoding))
     return "&".join(items + _sender(device_id, module_id))
+
+
+def bytes_of(properties: Properties) -> int:
+    """Return what properties count against the message limit."""
+    return sum(len(name) + len(value or "") for name, value in properties.items())
 
 
 def _sender(device_id: str, module_id: str | None) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.fields import HEAD
+from edgehub.mqtt.fields import HEAD
 
 
 class ReasonCode(IntEnum):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.batch import BATCH_TYPE
 from edgehub.message import Message
-from edgehub.property_bag import (
+from edgehub.mqtt.batch import BATCH_TYPE
+from edgehub.mqtt.property_bag import (
     SYSTEM_NAMES,
     BagError,
     build_bag,
