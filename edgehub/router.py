@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.losses import Loss
 from edgehub.message import Refusal
 from edgehub.mqtt.property_bag import is_batch
 from edgehub.packet_limits import PacketLimits
+from edgehub.telemetry.losses import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -179,7 +179,7 @@ class Router:
             )
 
     def losses(self) -> list[Loss]:
-        """Return what was acknowledged and dropped since the start; see `edgehub.losses`."""
+        """Return what was acknowledged and dropped since the start."""
         device_id, source, properties = self._unrouted
         return [
             Loss(

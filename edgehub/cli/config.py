@@ -27,9 +27,9 @@ from edgehub.config.origin import SettingsSource
 from edgehub.config.schema import settings_schema
 from edgehub.errors import ConfigError
 from edgehub.hub_id import stored_hub_id
-from edgehub.plural import counted
 from edgehub.routes.catch_all import missing_warnings
 from edgehub.settings import load_settings
+from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
     from edgehub.config.origin import LoadedSettings

@@ -12,7 +12,7 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

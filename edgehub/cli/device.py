@@ -12,7 +12,7 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.source import Deduplication
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 _NOT_NOTED: Final = (
     "devices are not noted, since nobody elects: this hub speaks for all that send to it (set"

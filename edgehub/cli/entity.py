@@ -17,7 +17,7 @@ from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 _TYPES: Final = ("device", "child-device", "service")
 _DEBT_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")

@@ -16,7 +16,7 @@ from edgehub.cli.tables import new_table, print_table
 from edgehub.cli.why import WAITED_TEXTS
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 from edgehub.journal.lines import EVENTS
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 EXIT_FAILED: Final = 1
 EXIT_NOT_YET: Final = 75

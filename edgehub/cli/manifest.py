@@ -19,9 +19,9 @@ from edgehub.cli.tables import new_table, print_table
 from edgehub.config.configuration import compile_table, endpoint_names
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.plural import counted
 from edgehub.routes import load_manifest
 from edgehub.settings import load_settings
+from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 _FIGURES: Final = (
     "waiting",

@@ -23,12 +23,12 @@ from edgehub.cli.tables import new_table, print_table
 from edgehub.config.configuration import compile_table, endpoint_names, read_table
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.plural import counted
 from edgehub.routes import Manifest, RouteTable, load_manifest
 from edgehub.routes.catch_all import missing_warnings
 from edgehub.routes.explain import Outcome
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.settings import load_settings
+from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

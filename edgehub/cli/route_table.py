@@ -22,7 +22,7 @@ from edgehub.cli.table_answer import (
     wait_option,
 )
 from edgehub.cli.tables import new_table, print_table
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 _MEMBERS: Final = (
     ("priority", "priority"),

@@ -17,7 +17,7 @@ import uvloop
 from edgehub.cli.config_file import default_config
 from edgehub.config.configuration import read_settings
 from edgehub.config.origin import LoadedSettings, SettingsSource
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.lifecycle import Signals
 from edgehub.notify.service_manager import ServiceManager
 from edgehub.telemetry.log import configure

@@ -10,7 +10,7 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import queue_table
 from edgehub.cli.tables import span
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 
 @click.command()

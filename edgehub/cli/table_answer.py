@@ -12,7 +12,7 @@ import click
 from edgehub.cli.config import EXIT_CONFIG
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.output import print_json, print_line
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 EXIT_FAILED: Final = 1
 

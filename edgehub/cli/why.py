@@ -10,7 +10,7 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import sender
 from edgehub.cli.tables import span
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 _GONE_AHEAD: Final = frozenset({"in_flight", "leaving"})
 """States of rows before which nothing goes any more."""

@@ -21,10 +21,10 @@ from edgehub.control.socket_path import address
 from edgehub.errors import EdgeHubError, StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    Command = Callable[[Mapping[str, Any]], Awaitable[Any]]
+    from edgehub.operations.operation import Command
 
 REQUEST_BYTES_MAX: Final = 4 * 2**20
 """A manifest must fit."""

@@ -41,7 +41,7 @@ from edgehub.demo.verdict import Verdict, judge, missing
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import EdgeHubError
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 
 if TYPE_CHECKING:

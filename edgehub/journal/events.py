@@ -1,4 +1,4 @@
-"""The events of one commit, unpacked: what `edgehub.row_events.pack` packed.
+"""The events of one commit, unpacked: what `edgehub.journal.row_events.pack` packed.
 
 Pure functions on values. Invariant: what `unpack` gives equals what was packed.
 """
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from edgehub.row_events import FORM
+from edgehub.journal.row_events import FORM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from edgehub.row_events import Counts, Note
+    from edgehub.journal.row_events import Counts, Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

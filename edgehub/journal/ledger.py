@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.journal.lines import DAY_MS, CommitLines, event_name, move_keys, shown_priority
+from edgehub.journal.row_events import PUMP_OFFLINE, PUMP_UNSERVED, RowEvent, moved_target
 from edgehub.journal.waits import Waits
-from edgehub.row_events import PUMP_OFFLINE, PUMP_UNSERVED, RowEvent, moved_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from edgehub.journal.events import CommitEvents, Stretches
     from edgehub.journal.lines import Origin
+    from edgehub.journal.row_events import Counts, Note
     from edgehub.journal.waits import Key, Split
-    from edgehub.row_events import Counts, Note
 
 HOUR_MS: Final = 3_600_000
 DAYS_MISSED_MAX: Final = 400

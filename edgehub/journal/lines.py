@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.journal.row_events import RowEvent, moved_target
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.row_events import RowEvent, moved_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,13 @@ from itertools import accumulate
 from operator import sub
 from typing import Any, Final
 
-from edgehub.row_events import PUMP_DEFAULT, PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED, pump_state
+from edgehub.journal.row_events import (
+    PUMP_DEFAULT,
+    PUMP_IDLE,
+    PUMP_OFFLINE,
+    PUMP_PAUSED,
+    pump_state,
+)
 
 POINTS_MAX: Final = 512
 INTERVALS_MAX: Final = 512

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from edgehub.row_events import PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED, pump_state
+from edgehub.journal.row_events import PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED, pump_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ class PumpListener(Protocol):
     """Who hears of pumps; the store's `JournalFeed` has this shape."""
 
     def pump_changed(self, endpoint_id: EndpointId, state: int) -> None:
-        """Note what a pump does from now on; see `edgehub.row_events`."""
+        """Note what a pump does from now on; see `edgehub.journal.row_events`."""
 
     def queue_delayed(self, endpoint_id: EndpointId, priority: Priority, delayed: bool) -> None:
         """Note that a queue as a whole is held back after a refusal, or no more."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.clock import Clock
-    from edgehub.row_events import Note
+    from edgehub.journal.row_events import Note
     from edgehub.store.boots import Boot, PowerOff
     from edgehub.store.encoding import Params
     from edgehub.store.event_log import EventBatch

@@ -13,8 +13,8 @@ from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import NEVER_MS
-from edgehub.row_events import EventColumns, RowEvent
 from edgehub.store.dead_letters import bytes_of
 
 if TYPE_CHECKING:

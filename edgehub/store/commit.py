@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.row_events import EventColumns, JoinedRows, RowEvent
+from edgehub.journal.row_events import EventColumns, JoinedRows, RowEvent
 from edgehub.store.dead_letters import bytes_of, dead_ms_of
 from edgehub.store.transaction import Outcome, QueueWrite, Transaction
 from edgehub.store.zones import ZoneChanges
@@ -16,7 +16,7 @@ from edgehub.store.zones import ZoneChanges
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from edgehub.row_events import QueueEvents
+    from edgehub.journal.row_events import QueueEvents
     from edgehub.store.boots import Boot
     from edgehub.store.checkpointer import Results
     from edgehub.store.dead_letters import DeadLetters

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import structlog
 
+from edgehub.journal.row_events import EventColumns, moved_to
 from edgehub.message import NEVER_MS, Priority
-from edgehub.row_events import EventColumns, moved_to
 from edgehub.store.database import StoreBusyError
 from edgehub.store.pause import Pause
 from edgehub.store.row_records import read_records

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Generator, Sequence
 
-    from edgehub.row_events import Record
+    from edgehub.journal.row_events import Record
     from edgehub.store.database import Database
     from edgehub.store.group import Group
     from edgehub.store.labels import Labels

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from edgehub.row_events import EventColumns, RowEvent, pack
+from edgehub.journal.row_events import EventColumns, RowEvent, pack
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Sequence
 
     from edgehub.clock import HubTime
+    from edgehub.journal.row_events import Note, QueueEvents
     from edgehub.message import EndpointId, Priority, Row
-    from edgehub.row_events import Note, QueueEvents
 
 NOTES_MAX: Final = 4096
 REFUSED_MAX: Final = 256

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from edgehub.row_events import PUMP_PAUSED, PUMP_UNSERVED
+from edgehub.journal.row_events import PUMP_PAUSED, PUMP_UNSERVED
 
 if TYPE_CHECKING:
     from edgehub.message import EndpointId, Priority

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import queue_id
-from edgehub.row_events import EventColumns, RowEvent
 from edgehub.store.checkpointer import Checkpointer, Departure, Results
 from edgehub.store.creations import Creations
 from edgehub.store.out_of_turn import OutOfTurn
@@ -21,8 +21,8 @@ from edgehub.store.zones import ZONE_OFFSETS, Zones
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from edgehub.journal.row_events import Record
     from edgehub.message import EndpointId, FailureKind, Priority, Row
-    from edgehub.row_events import Record
     from edgehub.store.dead_letters import DeadLetters
     from edgehub.store.event_log import EventLog
     from edgehub.store.group import Part

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import NEVER_MS, EndpointId, Priority
-from edgehub.row_events import EventColumns, RowEvent
 from edgehub.store.database import StoreBusyError
 from edgehub.store.demotion import Target
 from edgehub.store.encoding import ROW_OVERHEAD_BYTES, make_message_id

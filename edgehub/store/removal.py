@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.journal.row_events import EventColumns, RowEvent, moved_to
 from edgehub.message import NEVER_MS
-from edgehub.row_events import EventColumns, RowEvent, moved_to
 from edgehub.store.database import StoreBusyError
 from edgehub.store.demotion import Target
 from edgehub.store.row_records import read_records

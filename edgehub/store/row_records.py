@@ -14,7 +14,7 @@ from edgehub.store.encoding import decode_sender
 if TYPE_CHECKING:
     import sqlite3
 
-    from edgehub.row_events import Record
+    from edgehub.journal.row_events import Record
     from edgehub.store.labels import Labels
 
 

@@ -96,7 +96,7 @@ CREATE TABLE suspect (
 ) STRICT;
 
 -- Events of rows on their way to the journal: one blob per commit that has any, written by that
--- commit, deleted once its lines are in a segment. See edgehub/row_events.py.
+-- commit, deleted once its lines are in a segment. See edgehub/journal/row_events.py.
 CREATE TABLE journal (
   number INTEGER PRIMARY KEY,              -- of the commit, rising, never used twice
   events BLOB NOT NULL

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from edgehub.cli.main import EXIT_CONFIG, cli
-from edgehub.drain import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S
+from edgehub.hub.drain import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S
 from edgehub.settings import HttpSettings, MqttSettings, Settings
 from tests.support.unit_file import read_unit, seconds
 

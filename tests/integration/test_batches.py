@@ -16,7 +16,7 @@ import pytest
 from edgehub.clock import SystemClock
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.message import FailureKind
 from edgehub.settings import Settings
 from tests.support.memory_queue import a_row

@@ -11,7 +11,7 @@ import pytest
 
 from edgehub.config.origin import LoadedSettings
 from edgehub.devices.affinity.flags import Cause, Flags, Ownership
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_peer import mqtt_peer

@@ -18,9 +18,9 @@ from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
 from edgehub.endpoints.device_session import SessionOptions
 from edgehub.endpoints.device_sessions import DeviceSessions
+from edgehub.hub.devices import Twins
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
-from edgehub.roaming import Twins
 from edgehub.state_file import StateFile
 from tests.support.mosquitto import Mosquitto
 from tests.support.redis import RedisServer

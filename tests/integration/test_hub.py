@@ -13,7 +13,7 @@ import pytest
 from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
 from edgehub.errors import ConfigError, StartupError
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 
 if TYPE_CHECKING:

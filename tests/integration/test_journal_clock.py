@@ -10,8 +10,8 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.journal.journal import UNKNOWN_AFTER_MS
 from edgehub.journal.retention import Bounds
+from edgehub.journal.row_events import PUMP_IDLE
 from edgehub.journal.segments import Segments
-from edgehub.row_events import PUMP_IDLE
 from edgehub.store.ageing import LOOK_S
 from tests.support.journal import JournalHarness, journaling, state_copy
 from tests.support.journal_page import check_copies, check_equation, read_folder

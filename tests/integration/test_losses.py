@@ -17,7 +17,7 @@ from tests.support.http_peer import Reply, http_peer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgehub.hub import Hub
+    from edgehub.hub.hub import Hub
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from tests.support.mapping import Cloud, gateway
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgehub.mapping.desk import Desk
+    from edgehub.operations.entities import Desk
     from tests.support.mapping import Gateway
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 
 if TYPE_CHECKING:

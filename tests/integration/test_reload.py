@@ -14,9 +14,9 @@ from edgehub.clock import ManualClock
 from edgehub.config.origin import LoadedSettings
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
-from edgehub.egress import REPLACE_DRAIN_S
 from edgehub.errors import EdgeHubError
-from edgehub.hub import Hub
+from edgehub.hub.endpoints import REPLACE_DRAIN_S
+from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 from tests.support.journal_page import read_folder
 from tests.support.mqtt_peer import mqtt_peer

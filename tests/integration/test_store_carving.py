@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.hub.status import store_warnings
 from edgehub.message import EndpointId, FailureKind
 from edgehub.sqlite_log import PAGE_BYTES
-from edgehub.status import store_warnings
 from edgehub.store import SessionTable, Store
 from edgehub.store.file_header import header_fault
 from edgehub.store.opening import OFFSETS_SKIPPED

@@ -11,8 +11,8 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreCorruptError
+from edgehub.hub.status import store_warnings
 from edgehub.message import FailureKind
-from edgehub.status import store_warnings
 from edgehub.store import SessionTable, Store, StoreOptions
 from edgehub.store.damage import KEPT_MAX
 from edgehub.store.opening import OFFSETS_SKIPPED

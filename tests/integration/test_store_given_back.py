@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from edgehub.status import store_warnings
+from edgehub.hub.status import store_warnings
 from edgehub.store import Caps, StoreOptions
 from edgehub.store.wal import BYTES_MIN
 from tests.support.stores import P0, P2, a_message, a_result, read_all, running

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.hub.store import store_options
 from edgehub.message import Refusal
 from edgehub.settings import Settings, StoreSettings
 from edgehub.store import Caps, Overflow, StoreOptions
-from edgehub.storing import store_options
 from tests.support.stores import (
     LAB,
     P0,

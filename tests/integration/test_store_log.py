@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
+from edgehub.hub.status import store_warnings
 from edgehub.sqlite_log import FRAME_BYTES, FRAME_HEADER, LOG_HEADER, find_log_damage, replace_log
 from edgehub.state_file import StateFile
-from edgehub.status import store_warnings
 from edgehub.store.damage import replace_damaged, stored_damage
 from tests.support.spoiling import queue_rows
 from tests.support.stores import P0, P2, a_result, bodies, crash_copy, read_all, running

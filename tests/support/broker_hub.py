@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiomqtt
 
 from edgehub.cli.daemon import call
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.settings import check_settings
 
 if TYPE_CHECKING:

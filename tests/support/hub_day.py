@@ -18,7 +18,7 @@ import aiomqtt
 
 from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
-from edgehub.hub import Hub
+from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 from tests.support.http_peer import Reply, results
 

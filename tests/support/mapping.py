@@ -13,8 +13,8 @@ from edgehub.clock import ManualClock
 from edgehub.endpoints.cumulocity import MAPPER_MODULE
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
+from edgehub.hub.entities import Mapping
 from edgehub.local_message import LocalMessage
-from edgehub.mapping.mapping import Mapping
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, FailureKind, Order, SendResult
 from edgehub.pump.pump import Pump
 from edgehub.router import Router

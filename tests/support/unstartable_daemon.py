@@ -9,9 +9,9 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING
 
-from edgehub import hub
 from edgehub.cli.main import main
 from edgehub.clock import SystemClock
+from edgehub.hub import hub
 from edgehub.store import opening, store
 
 if TYPE_CHECKING:

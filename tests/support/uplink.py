@@ -8,12 +8,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import SystemClock
-from edgehub.egress import BATCH_PIECE_SHARE
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
 from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic
+from edgehub.hub.endpoints import BATCH_PIECE_SHARE
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump

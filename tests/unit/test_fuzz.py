@@ -8,9 +8,9 @@ import orjson
 from hypothesis import given
 
 from edgehub.journal.events import unpack
+from edgehub.journal.row_events import EventColumns, RowEvent, pack
 from edgehub.message import NEVER_MS, EndpointId, Message, Priority, Row
 from edgehub.mqtt.property_bag import BagError, build_bag, parse_bag
-from edgehub.row_events import EventColumns, RowEvent, pack
 from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
 BAGS = [

@@ -7,7 +7,7 @@ import asyncio
 from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
-from edgehub.losses import LINE_S, LOOK_S, Loss, RecentLosses
+from edgehub.telemetry.losses import LINE_S, LOOK_S, Loss, RecentLosses
 
 HOUR_S = 3600
 

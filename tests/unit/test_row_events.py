@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.journal.events import unpack
+from edgehub.journal.row_events import EventColumns, RowEvent, pack
 from edgehub.message import NEVER_MS, EndpointId, Message, Priority, Row
-from edgehub.row_events import EventColumns, RowEvent, pack
 
 QUEUE = (EndpointId("upstream"), Priority(7))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgehub.status import refused_warnings
+from edgehub.hub.status import refused_warnings
 
 
 def _text(*, state: str = "up", depth: int, dead: int, retry_s: float = 0.0) -> str:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.heads.broker.exchange import Services
     from edgehub.heads.broker.options import BrokerOptions
-    from edgehub.losses import Loss
     from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.telemetry.losses import Loss
 
 PARKED_RETRY_S: Final = 60.0
 
@@ -185,7 +185,7 @@ class BrokerHead:
         )
 
     def losses(self) -> list[Loss]:
-        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        """Return what was dropped for good since the start; see `edgehub.telemetry.losses`."""
         return self._counters.losses()
 
     # One connection.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.losses import Loss
+from edgehub.telemetry.losses import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ class BrokerCounters:
         self.newest_dropped: dict[BrokerDrop, str] = {}
 
     def losses(self) -> list[Loss]:
-        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        """Return what was dropped for good since the start; see `edgehub.telemetry.losses`."""
         return [
             Loss(
                 key=("broker", reason.value),

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sessions import SessionStore
-    from edgehub.losses import Loss
     from edgehub.message import Message
+    from edgehub.telemetry.losses import Loss
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
 _NO_DEVICE: Final = SendResult(FailureKind.TRANSIENT, "the device is not listening")
@@ -381,7 +381,7 @@ class MqttListener:
         )
 
     def losses(self) -> list[Loss]:
-        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        """Return what was dropped for good since the start; see `edgehub.telemetry.losses`."""
         return self._context.counters.losses()
 
     # Parts.

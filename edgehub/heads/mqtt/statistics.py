@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.losses import Loss
+from edgehub.telemetry.losses import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +126,7 @@ class Counters:
         self.refused_connects[name] = self.refused_connects.get(name, 0) + 1
 
     def losses(self) -> list[Loss]:
-        """Return what was dropped for good since the start; see `edgehub.losses`."""
+        """Return what was dropped for good since the start; see `edgehub.telemetry.losses`."""
         # A client of MQTT 3.1.1 is closed over it instead.
         closed = {DropReason.FOREIGN_IDENTITY: self.closed[CloseReason.FOREIGN_IDENTITY]}
         return [

@@ -10,7 +10,7 @@ from edgehub.cli.queue import body, properties, sender
 from edgehub.cli.status import _endpoint_text
 from edgehub.cli.tables import new_table, print_table
 from edgehub.cli.why import _print
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 
 def test_a_pipe_gets_whole_cells_however_narrow_it_claims_to_be(capsys, monkeypatch):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.forecast.drain import SAMPLE_S, SPAN_S, DrainForecast
 from edgehub.message import UPSTREAM
+from edgehub.operations.forecast.drain import SAMPLE_S, SPAN_S, DrainForecast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StoreError
-from edgehub.forecast.expiry import WARNINGS_PER_LOOK, ExpiryWatch, Head
 from edgehub.message import NEVER_MS, QueueId
+from edgehub.operations.forecast.expiry import WARNINGS_PER_LOOK, ExpiryWatch, Head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

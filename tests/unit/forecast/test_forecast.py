@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgehub.forecast.forecast import Present, difference_document, manifest_document
-from edgehub.forecast.rates import Rate
-from edgehub.forecast.room import Room
 from edgehub.message import DEFAULT_PRIORITY, EndpointId, Priority, QueueId, queue_id
+from edgehub.operations.forecast.rates import Rate
+from edgehub.operations.manifest_change import Present, difference_document, manifest_document
+from edgehub.operations.room import Room
 from edgehub.routes.manifest import parse_manifest
 from edgehub.store.caps import Caps
 from edgehub.store.statistics import QueueState, QueueStatistics

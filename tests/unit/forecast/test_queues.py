@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.forecast.queues import DrainState, Link, Load, drains, leaves
 from edgehub.message import QueueId
+from edgehub.operations.forecast.queues import DrainState, Link, Load, drains, leaves
 
 UP = Link(is_up=True, bytes_s=1000.0)
 

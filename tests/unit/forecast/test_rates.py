@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.forecast.rates import SAMPLE_S, SPAN_S, QueueRates
 from edgehub.message import QueueId
+from edgehub.operations.forecast.rates import SAMPLE_S, SPAN_S, QueueRates
 
 QUEUE = QueueId("upstream")
 

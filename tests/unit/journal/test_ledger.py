@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edgehub.journal.events import Stretches, unpack
 from edgehub.journal.ledger import STEP_BACK_MAX_MS, Ledger
 from edgehub.journal.lines import DAY_MS, Origin
-from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, EndpointId, Message, Priority, Row
-from edgehub.row_events import (
+from edgehub.journal.row_events import (
     PUMP_IDLE,
     PUMP_OFFLINE,
     PUMP_UNSERVED,
@@ -18,10 +17,11 @@ from edgehub.row_events import (
     moved_to,
     pack,
 )
+from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, EndpointId, Message, Priority, Row
 from tests.support.journal_page import check_equation, check_line
 
 if TYPE_CHECKING:
-    from edgehub.row_events import Note
+    from edgehub.journal.row_events import Note
 
 ORIGIN = Origin("gw", "00112233445566aa", "abc-")
 DAY = 20_000

@@ -6,9 +6,9 @@ import json
 import random
 from itertools import pairwise
 
+from edgehub.journal.row_events import PUMP_DEFAULT, PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED
 from edgehub.journal.waits import INTERVALS_MAX, POINTS_MAX, Course, Waits
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.row_events import PUMP_DEFAULT, PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED
 
 UP = "upstream"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgehub.message import DEFAULT_PRIORITY, queue_id
-from edgehub.operating.arguments import ArgumentError, optional_text, text, whole, wholes
-from edgehub.operating.commands import parse_queue_id
+from edgehub.operations.arguments import ArgumentError, optional_text, text, whole, wholes
+from edgehub.operations.queues import parse_queue_id
 
 
 @pytest.mark.parametrize("value", [None, "", 5, ["x"], True])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority, Row, queue_id
-from edgehub.operating.documents import letter_document, row_document
+from edgehub.operations.documents import letter_document, row_document
 from edgehub.store import DeadLetter
 from edgehub.store.statistics import RowState
 

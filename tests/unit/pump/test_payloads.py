@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.egress import BATCH_PIECE_SHARE
+from edgehub.hub.endpoints import BATCH_PIECE_SHARE
 from edgehub.pump.window import PAYLOAD_BYTES, SendWindow
 from tests.support.endpoints import FlakyEndpoint
 from tests.support.memory_queue import a_row

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from edgehub.hub.store import store_options
 from edgehub.settings import ClockSettings, JournalSettings, Settings, StoreSettings
 from edgehub.store import Caps, Overflow
 from edgehub.store.options import ClockTrust, TtlWhileOff
-from edgehub.storing import store_options
 
 NONE = {"bytes_max": 0, "free_bytes_min": 0}
 CAPS: list[tuple[dict[str, Any], Caps]] = [

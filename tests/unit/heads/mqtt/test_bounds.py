@@ -10,8 +10,8 @@ from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.retained import RetainedMessages
 from edgehub.heads.mqtt.will import PENDING_BYTES_MAX, PendingWills
+from edgehub.hub.status import bound_warnings
 from edgehub.local_message import LocalMessage
-from edgehub.status import bound_warnings
 
 KNOWN = {"id1": object()}
 

@@ -1,0 +1,417 @@
+"""Devices that several hubs hear: the parts that decide who speaks for one, put together.
+
+Owns which coordinator, registry and flags there are, the tasks that keep them, and the way of
+messages through them; the parts own their state. Invariants: a hub whose settings ask for nothing
+of this has its messages go straight to the router; connections of devices are closed before the
+group ends in which they live; Redis is imported only where the settings name it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.devices.affinity.flags import (
+    Change,
+    Flag,
+    Flags,
+    Ownership,
+    SoleOwnerFlags,
+    StoredAffinity,
+)
+from edgehub.devices.affinity.in_process import InProcessCoordinator
+from edgehub.devices.affinity.notices import NoticeReader
+from edgehub.devices.affinity.rules import AffinityRules
+from edgehub.devices.deadline import deadline
+from edgehub.devices.device import Surroundings
+from edgehub.devices.devices import Devices
+from edgehub.devices.faults import (
+    CoordinatorUnreachableError,
+    DeviceConnectionError,
+    DeviceSourceError,
+)
+from edgehub.devices.intake import Intake
+from edgehub.devices.source import Activation, Deduplication, DeviceProfile
+from edgehub.devices.state_registry import SCRIPT, StateRegistry
+from edgehub.devices.twin_source import TwinSource
+from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes
+from edgehub.endpoints.device_session import End, SessionError
+from edgehub.operations.devices import RoamingCommands
+from edgehub.store.affinity_table import AffinityTable, FlagRow
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from edgehub.clock import Clock
+    from edgehub.devices.affinity.coordinator import Coordinator
+    from edgehub.devices.source import DeviceRegistry, DeviceSource
+    from edgehub.endpoints.device_sessions import DeviceSessions
+    from edgehub.endpoints.device_twins import TwinAnswer
+    from edgehub.message import Message, Refusal
+    from edgehub.operations.operation import Command
+    from edgehub.redis_link.link import RedisLink
+    from edgehub.redis_link.write_probe import WriteProbe
+    from edgehub.router import Router
+    from edgehub.settings import Settings
+    from edgehub.state_file import StateFile
+    from edgehub.store.store import Store
+
+    Spawn = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
+
+CATCH_UP_S: Final = 2.0
+"""So long a start waits for the coordinator; without an answer the flags hold as they were."""
+
+log = structlog.get_logger(__name__)
+
+
+class Roaming:
+    """See the module; implements `Assembly`.
+
+    Args:
+        settings: The hub's.
+        hub_id: Name of this hub.
+        store: Keeps flags and ledger.
+        router: Takes messages.
+        clock: For all timers.
+    """
+
+    name = "affinity"
+
+    def __init__(
+        self, settings: Settings, *, hub_id: str, store: Store, router: Router, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._hub_id = hub_id
+        self._store = store
+        self._router = router
+        self._clock = clock
+        self._table = AffinityTable(store)
+        self._link: RedisLink | None = None
+        self._probe: WriteProbe | None = None
+        self._sessions: DeviceSessions | None = None
+        self._lanes: UpstreamLanes | None = None
+        self._tasks: asyncio.TaskGroup
+        self._flags: Flags
+        self._registry: DeviceRegistry | None
+        self._devices: Devices
+        self._intake: Intake
+        self._reader: NoticeReader | None = None
+        self._has_twin: Callable[[], bool] = lambda: False
+        self._running: list[asyncio.Task[None]] = []
+        self.submit: Callable[[Message, Callable[[int, Refusal | None], None], int], None] = (
+            router.submit
+        )
+        """Takes messages from heads; the router itself where nobody elects."""
+
+    @property
+    def elects(self) -> bool:
+        """Whether numbered messages are elected."""
+        return self._settings.affinity.coordinator != "off"
+
+    async def open(self, tasks: asyncio.TaskGroup, spawn: Spawn, state: StateFile) -> None:
+        """Read what is known and begin.
+
+        Args:
+            tasks: Where operations of devices run; outlives the pumps' work.
+            spawn: Starts a supervised task there.
+            state: The hub's state file.
+        """
+        affinity = self._settings.affinity
+        self._tasks = tasks
+        await state.add(SCRIPT)
+        if "redis" in {affinity.coordinator, affinity.registry}:
+            self._link = self._redis()
+            self._probe = self._build_probe(self._link)
+            self._running.append(spawn(self._probe.run, "redis-writes"))
+        self._registry = self._build_registry(state)
+        source: DeviceSource = self._registry or TwinSource(
+            Twins(lambda: self._sessions), common=self._common()
+        )
+        flags = Flags if affinity.coordinator == "redis" else SoleOwnerFlags
+        self._flags = await flags.open(_Kept(self._table))
+        coordinator = self._build_coordinator()
+        self._devices = Devices(
+            Surroundings(
+                hub_id=self._hub_id,
+                clock=self._clock,
+                source=source,
+                coordinator=coordinator,
+                flags=self._flags,
+                rules=AffinityRules(
+                    processing_delay_ms=affinity.processing_delay_ms,
+                    answer_timeout_s=affinity.answer_timeout_s,
+                ),
+                link_of=lambda device_id: _SessionLink(device_id, lambda: self._sessions),
+                tasks=tasks,
+                stores=True,
+            ),
+            devices_max=affinity.devices_max,
+        )
+        if not self.elects:
+            return
+        journal = self._store.journal
+        self._intake = Intake(
+            self._devices,
+            self._router.submit,
+            tasks=tasks,
+            rejected=_untold if journal is None else journal.refused,
+        )
+        self.submit = self._intake.submit
+        self._running.append(spawn(self._devices.run, "devices"))
+        if affinity.coordinator == "redis":
+            self._reader = NoticeReader(
+                self._hub_id,
+                coordinator=coordinator,
+                flags=self._flags,
+                devices=self._devices,
+                clock=self._clock,
+            )
+            await self._catch_up(self._reader)
+            self._running.append(spawn(self._reader.run, "notices"))
+
+    def take(
+        self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
+    ) -> None:
+        """Take a message of a head; see `edgehub.heads.head.Submit`."""
+        if message.device_id == self._hub_id:
+            # A topic of a broker that names no sender, for example: it is no device's.
+            self._router.submit(message, settle, token)
+        else:
+            self.submit(message, settle, token)
+
+    def lanes_of(self, sessions: DeviceSessions) -> UpstreamLanes:
+        """Give an endpoint at which devices have their own sessions its lanes."""
+        if self._lanes is not None:
+            self._lanes.stop()
+        self._sessions = sessions
+        lanes = self._lanes = UpstreamLanes(
+            self._hub_id,
+            devices=self._devices,
+            flags=self._flags,
+            clock=self._clock,
+            tasks=self._tasks,
+            on_behalf=sessions.on_behalf,
+            keep_alive_s=self._settings.affinity.keep_alive_s,
+        )
+
+        def over_hub(device_id: str) -> bool | None:
+            carrier = lanes.carrier(device_id)
+            return None if carrier is Carrier.NONE else carrier is Carrier.HUB
+
+        def ended(device_id: str, end: End, _reason: str) -> None:
+            lanes.session_ended(
+                device_id,
+                taken_over=end in {End.TAKEN_OVER, End.DROPPED},
+                certain=end is End.TAKEN_OVER,
+            )
+
+        sessions.over_hub = over_hub
+        sessions.ended = ended
+        sessions.link_changed = lambda is_up: lanes.link_changed(is_up=is_up)
+        return lanes
+
+    async def end(self) -> None:
+        """End what runs and close all connections, before the group of the tasks ends."""
+        for task in self._running:
+            task.cancel()
+        if self._lanes is not None:
+            await self._lanes.end()
+        await self._devices.end()
+        if self._link is not None:
+            await self._link.close()
+
+    def document(self) -> dict[str, Any]:
+        """See `Assembly`."""
+        statistics = self._devices.statistics()
+        document: dict[str, Any] = {
+            "coordinator": self._settings.affinity.coordinator,
+            **asdict(statistics),
+            "owned": self._flags.count(Ownership.OWNER),
+            "lost": self._flags.count(Ownership.LOSER),
+            "waiting_messages": self._intake.waiting if self.elects else 0,
+        }
+        if self._reader is not None:
+            document["notices_unreachable_s"] = self._reader.unreachable_s()
+        if self._lanes is not None and self._sessions is not None:
+            document["lanes"] = asdict(self._lanes.statistics())
+            document["sessions"] = self._sessions.open_sessions()
+        return document
+
+    def warnings(self) -> list[str]:
+        """See `Assembly`."""
+        writes = [] if self._probe is None else self._probe.warnings()
+        found = [f"affinity: {warning}" for warning in writes]
+        if self._reader is not None and self._reader.unreachable_s() > 0:
+            seconds = self._reader.unreachable_s()
+            found.append(f"affinity: no answer from the coordinator for {seconds:.0f} s")
+        if self._has_twin():
+            found.append(
+                f"affinity: another hub calls itself {self._hub_id} too; both send what one should"
+            )
+        parked = 0 if self._lanes is None else self._lanes.statistics().parked
+        if parked:
+            found.append(f"affinity: {parked} devices wait after their session was taken or lost")
+        return found
+
+    def commands(self) -> Mapping[str, Command]:
+        """See `Assembly`."""
+        return RoamingCommands(
+            hub_id=self._hub_id,
+            store=self._store,
+            table=self._table,
+            flags=self._flags,
+            devices=self._devices,
+            registry=self._registry,
+            common=self._common(),
+            coordinator=self._settings.affinity.coordinator,
+        ).table()
+
+    async def _catch_up(self, reader: NoticeReader) -> None:
+        # Before any device is heard and any session opened: others may have taken some meanwhile.
+        try:
+            async with deadline(self._clock, CATCH_UP_S):
+                await reader.catch_up()
+        except (TimeoutError, CoordinatorUnreachableError) as exc:
+            log.warning("affinity.started_on_old_flags", reason=str(exc) or "no answer in time")
+
+    def _common(self) -> DeviceProfile:
+        affinity = self._settings.affinity
+        return DeviceProfile(
+            device_id="",
+            deduplication=Deduplication(affinity.deduplication),
+            keep_alive_s=affinity.keep_alive_s,
+            # A device that numbers its messages begins again with 0 or 1 when it has forgotten, and
+            # any number of them may have been lost before.
+            activation=Activation.ABP,
+            gap_max=None,
+        )
+
+    def _build_registry(self, state: StateFile) -> DeviceRegistry | None:
+        if self._settings.affinity.registry == "twin":
+            return None
+        if self._link is None or self._settings.affinity.registry != "redis":
+            return StateRegistry(state, common=self._common())
+        from edgehub.devices.redis_registry import RedisRegistry  # noqa: PLC0415 - only where configured
+
+        prefix = self._settings.redis.prefix
+        return RedisRegistry(self._link, prefix=prefix, common=self._common())
+
+    def _build_coordinator(self) -> Coordinator:
+        if self._link is None or self._settings.affinity.coordinator != "redis":
+            return InProcessCoordinator(self._clock, incarnation=secrets.token_hex(4))
+        from edgehub.devices.affinity.redis_coordinator import RedisCoordinator  # noqa: PLC0415 - only where configured
+
+        coordinator = RedisCoordinator(self._link, prefix=self._settings.redis.prefix)
+        self._has_twin = lambda: bool(coordinator.twin)
+        return coordinator
+
+    def _build_probe(self, link: RedisLink) -> WriteProbe:
+        from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
+
+        return WriteProbe(link, f"{{{self._settings.redis.prefix}}}:devices:probe", self._clock)
+
+    def _redis(self) -> RedisLink:
+        from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
+        from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
+
+        name = f"edgehub-{self._hub_id}-devices"
+        return RedisLink(RedisOptions.of(self._settings.redis, name=name))
+
+
+class _Kept:
+    """Flags and ledger in the store; implements `AffinityStore`."""
+
+    def __init__(self, table: AffinityTable) -> None:
+        self._table = table
+
+    async def load(self) -> StoredAffinity:
+        rows, position = await self._table.load()
+        flags = {
+            row.device_id: Flag(ownership=Ownership(row.ownership), epoch=row.epoch) for row in rows
+        }
+        return StoredAffinity(flags=flags, position=position)
+
+    def save_flag(self, device_id: str, flag: Flag) -> None:
+        self._table.keep_flag(FlagRow(device_id, flag.ownership.value, flag.epoch))
+
+    def forget_flag(self, device_id: str) -> None:
+        self._table.forget_flag(device_id)
+
+    def save_position(self, position: str) -> None:
+        self._table.keep_position(position)
+
+    def note(self, change: Change) -> None:
+        self._table.note(
+            change.device_id,
+            ownership=change.flag.ownership.value,
+            former=change.former.value,
+            cause=change.cause.value,
+            other=change.other,
+            epoch=change.flag.epoch,
+        )
+
+
+class _SessionLink:
+    """A device's session at the present endpoint; implements `DeviceLink`.
+
+    Where the hub's one session carries all, there is none to open.
+    """
+
+    def __init__(self, device_id: str, sessions: Callable[[], DeviceSessions | None]) -> None:
+        self._device_id = device_id
+        self._sessions = sessions
+
+    @property
+    def is_open(self) -> bool:
+        sessions = self._sessions()
+        return sessions is not None and sessions.session(self._device_id).is_open
+
+    async def open(self) -> None:
+        sessions = self._sessions()
+        if sessions is None:
+            raise DeviceConnectionError(self._device_id, "no upstream has sessions of devices")
+        try:
+            await sessions.open(self._device_id)
+        except SessionError as exc:
+            raise DeviceConnectionError(self._device_id, str(exc)) from exc
+
+    async def close(self) -> None:
+        sessions = self._sessions()
+        if sessions is not None:
+            await sessions.session(self._device_id).close()
+
+
+class Twins:
+    """Twins at the present endpoint; implements `TwinAccess`."""
+
+    def __init__(self, sessions: Callable[[], DeviceSessions | None]) -> None:
+        self._sessions = sessions
+
+    async def read(self, device_id: str) -> tuple[int, bytes]:
+        """See `TwinAccess`."""
+        answer = await self._ask(device_id, lambda sessions: sessions.twin(device_id))
+        return answer.status, answer.body
+
+    async def report(self, device_id: str, patch: bytes) -> int:
+        """See `TwinAccess`."""
+        answer = await self._ask(device_id, lambda sessions: sessions.report(device_id, patch))
+        return answer.status
+
+    async def _ask(
+        self, device_id: str, question: Callable[[DeviceSessions], Awaitable[TwinAnswer]]
+    ) -> TwinAnswer:
+        sessions = self._sessions()
+        if sessions is None:
+            raise DeviceSourceError(device_id, "no upstream has sessions of devices")
+        try:
+            return await question(sessions)
+        except SessionError as exc:
+            raise DeviceSourceError(device_id, str(exc)) from exc
+
+
+def _untold(device: str, size: int, reason: str) -> None:
+    """Stand in for the journal of a hub that keeps none."""

@@ -1,0 +1,99 @@
+"""The journal of one hub: built where the settings want it.
+
+Owns the journal and the order of its end: what the hub did last is written before the files are
+let go. Without a journal everything here does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.errors import StoreError
+from edgehub.journal.journal import Journal
+from edgehub.journal.lines import Origin
+from edgehub.journal.retention import Bounds
+from edgehub.journal.segments import Segments
+from edgehub.operations.journal import WRITE_OUT_S, JournalOperations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.clock import Clock
+    from edgehub.operations.operation import Command
+    from edgehub.settings import Settings
+    from edgehub.store.store import Store
+
+FOLDER: Final = "journal"
+
+log = structlog.get_logger(__name__)
+
+
+class Journaling:
+    """See the module.
+
+    Args:
+        settings: Of the hub.
+        hub_id: Stands in every line.
+        store: Gives the events; opened with `journal` if the settings want one.
+        clock: Timers and dates.
+    """
+
+    name = "journal"
+
+    def __init__(self, settings: Settings, *, hub_id: str, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._journal: Journal | None = None
+        folder = settings.data_dir.absolute() / FOLDER
+        feed = store.journal
+        if feed is not None:
+            self._journal = Journal(
+                feed,
+                Segments(folder, hub_id=hub_id, store_id=feed.store_id),
+                Origin(hub_id, feed.store_id, feed.message_prefix),
+                clock=clock,
+                bounds=Bounds(
+                    keep_days=settings.journal.keep_days,
+                    bytes_max=settings.journal.bytes_max,
+                ),
+            )
+        self.operations = JournalOperations(
+            self._journal, folder=folder, hub_id=hub_id, store=store
+        )
+
+    async def run(self) -> None:
+        """Write lines until cancelled.
+
+        Raises:
+            StoreCorruptError: The database file is damaged.
+        """
+        if self._journal is not None:
+            await self._journal.run()
+
+    async def end(self) -> None:
+        """Write what still waits, within some seconds; nothing else is going to happen."""
+        if self._journal is None or self._store.journal is None:
+            return
+        self._store.journal.end()
+        try:
+            async with asyncio.timeout(WRITE_OUT_S):
+                await self._store.flush()
+                # A step that has begun ends within the second that is left.
+                await self._journal.write_out(seconds_max=WRITE_OUT_S - 1)
+        except (TimeoutError, OSError, StoreError) as error:
+            # What is in the database file is written after the next start.
+            log.warning("journal.end_cut_short", error=str(error) or "it took too long")
+
+    def document(self) -> dict[str, Any]:
+        """Describe the journal."""
+        return self.operations.document()
+
+    def warnings(self) -> list[str]:
+        """List what an operator should look at."""
+        return [] if self._journal is None else self._journal.statistics().warnings()
+
+    def commands(self) -> Mapping[str, Command]:
+        """Return the commands of the control socket."""
+        return self.operations.table()

@@ -1,0 +1,327 @@
+"""The routing table of one hub, put together: storage, live routes, and what those need below.
+
+Owns which storage there is and the order of its start and end. Invariants: the table is loaded
+before a head serves; a reload changes the routes of the manifest's file and no others; Redis is
+imported only where the settings name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.devices.tenancy import Tenancy
+from edgehub.errors import ManifestError, StartupError
+from edgehub.message import EndpointId
+from edgehub.operations.routes import RouteCommands
+from edgehub.router import Router, TenantRouter
+from edgehub.routes.catch_all import LOST_OF_MANIFEST
+from edgehub.routes.live import BuildError
+from edgehub.routes.named import unknown_endpoint
+from edgehub.routes.tenant import Tenant
+from edgehub.sync.disk_copy import DiskCopy
+from edgehub.sync.faults import StorageUnavailableError
+from edgehub.sync.memory import MemoryStorage, MemoryTable
+from edgehub.sync.options import TableOptions
+from edgehub.sync.routing_table import RoutingTable
+from edgehub.sync.sqlite import SCRIPT, SqliteStorage
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from edgehub.clock import Clock
+    from edgehub.config.configuration import Configuration
+    from edgehub.devices.identities import Identities
+    from edgehub.hub.endpoints import Egress
+    from edgehub.operations.operation import Command
+    from edgehub.packet_limits import PacketLimits
+    from edgehub.redis_link.link import RedisLink
+    from edgehub.redis_link.write_probe import WriteProbe
+    from edgehub.routes.content import RouteContent
+    from edgehub.routes.source import Source
+    from edgehub.routes.spec import Manifest
+    from edgehub.routes.table import RouteTable
+    from edgehub.settings import Settings
+    from edgehub.state_file import StateFile
+    from edgehub.store.store import Store
+    from edgehub.sync.storage import TableStorage
+
+INSTANCE_BYTES: Final = 4
+FROZEN_FROM: Final = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+class TableHost:
+    """What live routes need from this hub; see `edgehub.routes.live.RouteHost`.
+
+    Args:
+        router: Takes the tables.
+        settings: Say which endpoints there are.
+    """
+
+    def __init__(self, router: Router, settings: Settings) -> None:
+        self._router = router
+        self._named = _named(settings)
+        self._egress: Egress | None = None
+
+    def use(self, settings: Settings) -> None:
+        """Judge routes by other settings from now on."""
+        self._named = _named(settings)
+
+    def attach(self, egress: Egress | None) -> None:
+        """Have endpoints opened and closed there; None = the hub ends, nothing is any more."""
+        self._egress = egress
+
+    def check(self, content: RouteContent) -> None:
+        """Refuse a route to an endpoint that the settings do not have."""
+        sink = content.spec.route.sink
+        if sink.named and sink.endpoint_id not in self._named:
+            fault = unknown_endpoint(content.spec, self._named)
+            raise BuildError(fault.message, fault)
+
+    def open_source(self, tenant: Tenant, source: Source) -> None:
+        """Do nothing: heads follow the filters of the table in force, which names each once."""
+
+    def close_source(self, tenant: Tenant, source: Source) -> None:
+        """Do nothing, likewise."""
+
+    def open_endpoint(self, endpoint_id: EndpointId) -> None:
+        """Start an endpoint; before the pumps exist they start what the table names."""
+        if self._egress is not None:
+            self._egress.open(endpoint_id)
+
+    def close_endpoint(self, endpoint_id: EndpointId) -> None:
+        """Let an endpoint end that neither settings nor waiting rows need."""
+        if self._egress is not None:
+            self._egress.release(endpoint_id)
+
+    def put_in_force(self, table: RouteTable) -> None:
+        """Hand the table to the router."""
+        self._router.replace(table)
+
+    def started(self, content: RouteContent) -> None:
+        """Do nothing: the table logs and counts."""
+
+    def stopped(self, content: RouteContent) -> None:
+        """Do nothing, likewise."""
+
+
+class RouteTableAssembly:
+    """See the module; implements `Assembly`.
+
+    Args:
+        configuration: What the hub starts with.
+        hub_id: Name of this hub.
+        router: Takes the tables.
+        state: Keeps the table, or a copy of it.
+        clock: For all timers.
+        rng: Jitter.
+    """
+
+    name = "routing_table"
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        hub_id: str,
+        router: Router,
+        state: StateFile,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        settings = configuration.settings
+        self._settings = settings
+        self._manifest = configuration.manifest
+        self._state = state
+        self._router = router
+        self._link: RedisLink | None = None
+        self._probe: WriteProbe | None = None
+        self._egress: Egress | None = None
+        self._host = TableHost(router, settings)
+        instance = f"{hub_id}-{secrets.token_hex(INSTANCE_BYTES)}"
+        self._storage = self._make_storage(instance, clock)
+        options = settings.routing_table
+        self.table = RoutingTable(
+            self._storage,
+            self._host,
+            TableOptions(
+                hub_id=hub_id,
+                instance=instance,
+                shared=options.storage == "redis",
+                check_s=options.check_s,
+                compare_s=options.compare_s,
+                routes_max=options.routes_max,
+                tenants={
+                    Tenant.parse(name): tenant.routes_max
+                    for name, tenant in settings.tenants.items()
+                },
+            ),
+            configuration.manifest,
+            clock=clock,
+            rng=rng,
+        )
+        if options.storage == "redis":
+            named = f"{settings.redis.url} {settings.redis.prefix}"
+            self.table.copy_to(lambda known: DiskCopy(state, known, clock, table=named))
+
+    async def open(self) -> None:
+        """Load the table and put it in force.
+
+        Raises:
+            ManifestError: Routes of the manifest have ids that the hub's own table has as well.
+            StartupError: The hub's own table cannot be read.
+        """
+        await self._state.add(SCRIPT)
+        try:
+            await self.table.open()
+        except StorageUnavailableError as error:
+            raise StartupError(f"the routing table cannot be read: {error.reason}") from error
+        figures = self.table.statistics()
+        if figures.live_routes >= FROZEN_FROM:
+            # A collection that looks at the trees of thousands of routes stops the hub for a while.
+            gc.collect()
+            gc.freeze()
+        log.info(
+            "sync.table_opened",
+            storage=figures.storage,
+            revision=figures.revision,
+            routes=figures.routes,
+            live_routes=figures.live_routes,
+            failed=figures.failed,
+        )
+
+    def attach(self, egress: Egress) -> None:
+        """Have endpoints opened and closed by what routes need."""
+        self._egress = egress
+        self._host.attach(egress)
+
+    async def run(self) -> None:
+        """Keep the table in step, until cancelled."""
+        assert self._egress is not None
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.table.run(), name="table")
+            group.create_task(self._egress.tidy(), name="tidy")
+            if self._probe is not None:
+                group.create_task(self._probe.run(), name="redis-writes")
+
+    async def close(self) -> None:
+        """Stop all routes, after the heads."""
+        self._host.attach(None)
+        await self.table.close()
+        if self._link is not None:
+            await self._link.close()
+
+    def check(self, manifest: Manifest) -> None:
+        """Say whether a reload may put a manifest in force.
+
+        Raises:
+            ManifestError: One of its routes has the id of a route of the hub's own table.
+        """
+        self.table.check_file(manifest)
+
+    async def reload(self, configuration: Configuration) -> tuple[str, ...]:
+        """Take over settings and manifest of a reload, which have been checked.
+
+        Returns:
+            Warnings of what the change of routes means.
+
+        Raises:
+            ManifestError: One of its routes has an id that was added since; nothing has changed.
+        """
+        self._host.use(configuration.settings)
+        had_catch_all = self.table.live.table.has_catch_all()
+        was, now = self._manifest, configuration.manifest
+        if now.fingerprint == was.fingerprint and now.file == was.file:
+            self.table.settings_changed()
+        else:
+            try:
+                await self.table.follow_file(now)
+            except ManifestError:
+                self._host.use(self._settings)
+                raise
+        self._manifest, self._settings = now, configuration.settings
+        lost = had_catch_all and not self.table.live.table.has_catch_all()
+        return (LOST_OF_MANIFEST,) if lost else ()
+
+    def manifest(self) -> Manifest:
+        """Give the routes in force that come from a manifest."""
+        return self.table.manifest_in_force()
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        document = self.table.statistics().document()
+        drift = self.table.last_drift
+        document["last_drift"] = None if drift is None else drift.document()
+        document["connections_made"] = 0 if self._link is None else self._link.sessions
+        document["tenants"] = {
+            tenant: {"refused_total": count} for tenant, count in self._refused().items()
+        }
+        return document
+
+    def warnings(self) -> list[str]:
+        """List what a person should look at."""
+        refused = [
+            f"{count} messages of tenant {tenant} were refused, which may send no more a second"
+            for tenant, count in self._refused().items()
+            if count
+        ]
+        writes = [] if self._probe is None else self._probe.warnings()
+        shown = [f"the routing table cannot be changed: {warning}" for warning in writes]
+        return [*self._state.warnings(), *self.table.warnings(), *shown, *refused]
+
+    def commands(self) -> Mapping[str, Command]:
+        """Give its commands of the control socket."""
+        return RouteCommands(self.table).table()
+
+    def _refused(self) -> Mapping[str, int]:
+        router = self._router
+        return router.tenancy.refused_total if isinstance(router, TenantRouter) else {}
+
+    def _make_storage(self, instance: str, clock: Clock) -> TableStorage:
+        options = self._settings.routing_table
+        if options.storage == "memory":
+            return MemoryStorage(MemoryTable(clock), instance=instance)
+        if options.storage == "sqlite":
+            return SqliteStorage(self._state, clock)
+        from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
+        from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
+        from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
+        from edgehub.sync.redis import RedisStorage  # noqa: PLC0415 - only where configured
+
+        redis = self._settings.redis
+        self._link = RedisLink(RedisOptions.of(redis, name=f"edgehub-{instance}"))
+        self._probe = WriteProbe(self._link, f"{{{redis.prefix}:routes}}:probe", clock)
+        return RedisStorage(
+            self._link,
+            prefix=redis.prefix,
+            instance=instance,
+            log_entries=options.log_entries,
+        )
+
+
+def build_router(
+    configuration: Configuration,
+    store: Store,
+    *,
+    identities: Identities,
+    limits: PacketLimits,
+    clock: Clock,
+) -> Router:
+    """Build the router; one that tells tenants apart only where the settings name some."""
+    tenants = configuration.settings.tenants
+    if not tenants:
+        return Router(configuration.table, store, limits)
+    rates = {name: tenant.event_rate_max for name, tenant in tenants.items()}
+    tenancy = Tenancy(identities, rates, clock)
+    return TenantRouter(configuration.table, store, limits, tenancy)
+
+
+def _named(settings: Settings) -> frozenset[EndpointId]:
+    return frozenset(EndpointId(name) for name in settings.endpoints)

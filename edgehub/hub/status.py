@@ -1,0 +1,278 @@
+"""What a hub says of itself: one document from the statistics of its parts.
+
+Owns nothing; reads the frozen statistics that every stateful part gives, and what the kernel has
+counted of the process. Invariant: the command
+line, the demo and later the web page show the same figures, because they all come from here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.lifecycle import Phase
+from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
+from edgehub.telemetry.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from edgehub.devices.bounds import BoundStatistics
+    from edgehub.message import QueueId
+    from edgehub.store import Damage, LimitStatistics, StoreStatistics
+    from edgehub.store.boots import ClockStatistics
+    from edgehub.store.queue import Queue
+
+_NAMED_MAX: Final = 5
+
+IO_FILE: Final = Path("/proc/self/io")
+"""What the kernel has counted of this process."""
+
+
+def written_document(queues: Iterable[Queue]) -> dict[str, Any]:
+    """Say what the hub has written to disk since its start, for each byte of rows that came in.
+
+    Source: Linux, proc(5), `write_bytes` of /proc/self/io: all files of the process, as the disk
+    gets them; the journal's and logs of the database are among them.
+    """
+    try:
+        text = IO_FILE.read_text("ascii")
+    except OSError:
+        text = ""
+    found = re.search(r"^write_bytes: (\d+)$", text, re.MULTILINE)
+    written = None if found is None else int(found[1])
+    taken = sum([queue.statistics().enqueued_bytes_total for queue in queues])
+    return {
+        "bytes": written,
+        "row_bytes": taken,
+        "per_row_byte": round(written / taken, 2) if written is not None and taken else None,
+    }
+
+
+def summary(
+    phase: Phase,
+    endpoints: Iterable[Mapping[str, Any]],
+    queues: Iterable[Mapping[str, Any]],
+    *,
+    upstream: bool,
+) -> str:
+    """Say in a few words whether the hub delivers."""
+    waiting = sum(queue["depth"] for queue in queues)
+    if phase is not Phase.RUNNING:
+        return f"takes no messages, {waiting} waiting"
+    states = {endpoint["id"]: endpoint["state"] for endpoint in endpoints}
+    if not upstream:
+        return f"collecting, no upstream named, {waiting} waiting"
+    if states.get(UPSTREAM) != "up":
+        return f"collecting, not sending, {waiting} waiting"
+    return f"delivering, {waiting} waiting"
+
+
+NEARLY: Final = 0.9
+"""Part of a bound from which on there is a warning."""
+
+MISSING_TEXTS: Final[Mapping[str, str]] = {
+    "file": "the database file of an earlier start was gone, empty or replaced: what waited in it "
+    "is lost; a restart ends this warning",
+    "log": "the last hub was not stopped in order, and the log of its database is gone: the newest "
+    "messages are lost; a restart ends this warning",
+}
+"""By what is missing, see `StoreStatistics.missing`."""
+
+
+def store_warnings(figures: StoreStatistics) -> list[str]:
+    """List what is wrong with the store: disk, damage, clock."""
+    found = []
+    if figures.failing is not None:
+        found.append(
+            f"nothing can be stored for {figures.failing_for_s:.0f} s now, so nothing is "
+            f"acknowledged: {figures.failing}"
+        )
+    if figures.damage is not None:
+        found.append(damage_text(figures.damage))
+    if figures.wal_held_for_s is not None:
+        found.append(
+            f"another process reads queue.db, for {figures.wal_held_for_s:.0f} s now: its "
+            f"write-ahead log cannot be emptied and takes {figures.wal_bytes / 2**20:.0f} MiB; end "
+            "that process, only the hub opens the file"
+        )
+    if figures.damaged_logs:
+        found.append(
+            "the write-ahead log of the database was damaged, what could be restored of it is in "
+            f"use; {', '.join(figures.damaged_logs)} holds the old log: look at the disk, delete "
+            "or move it and restart to end this warning"
+        )
+    if figures.missing is not None:
+        found.append(MISSING_TEXTS[figures.missing])
+    if not figures.durable:
+        found.append("durable: no - store.durable is false, a stop or power cut loses what waits")
+    found += [limit_text(reached) for reached in figures.limits]
+    return found
+
+
+def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the endpoints for which a person must act; `endpoints` as `endpoint_document` gives."""
+    return [
+        f"endpoint {endpoint['id']!r} is parked: {endpoint['reason'] or 'no reason given'}; correct"
+        " that and reload, it is tried once a minute besides"
+        for endpoint in endpoints
+        if endpoint["state"] == "parked"
+    ]
+
+
+def dead_letter_warnings(kept: Mapping[QueueId, int]) -> list[str]:
+    """List the queues that have dead letters, for as long as they are kept."""
+    return [
+        f"{counted(number, 'dead letter')} of {name} (edgehub queue dead list says why)"
+        for name, number in kept.items()
+    ]
+
+
+def refused_warnings(
+    endpoints: Iterable[Mapping[str, Any]], queues: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """List whose messages peers refuse, and what to do.
+
+    Args:
+        endpoints: As `endpoint_document` returns them.
+        queues: As `queue_document` returns them.
+    """
+    waiting = {queue["endpoint"] for queue in queues if queue["depth"]}
+    return [
+        _refused_text(endpoint, waits=endpoint["id"] in waiting)
+        for endpoint in endpoints
+        if endpoint["refused_senders"]
+    ]
+
+
+def left_out_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the subscriptions over which peers close the connection; `endpoints` as above."""
+    return [
+        left_out_text(f"the peer of endpoint {endpoint['id']!r}", endpoint["left_out_filters"])
+        for endpoint in endpoints
+        if endpoint["left_out_filters"]
+    ]
+
+
+def _first_of(texts: Iterable[str]) -> str:
+    named = list(texts)
+    more = len(named) - _NAMED_MAX
+    return ", ".join(named[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def left_out_text(peer: str, filters: Sequence[str]) -> str:
+    """Return which subscriptions a peer answers by closing the connection, and what to do."""
+    return (
+        f"{peer} closes the connection over subscriptions, so it is not asked for"
+        f" {_first_of(map(repr, filters))}: correct its access rules and reload; one of them is"
+        " tried every 15 minutes"
+    )
+
+
+def _refused_text(endpoint: Mapping[str, Any], *, waits: bool) -> str:
+    refused: Sequence[Mapping[str, Any]] = endpoint["refused_senders"]
+    named = (
+        f"{each['sender']!r} (it closed the connection {counted(each['closes'], 'time')})"
+        if each["closes"]
+        else f"{each['sender']!r} ({each['reason']})"
+        for each in refused
+    )
+    text = (
+        f"the peer of endpoint {endpoint['id']!r} refuses messages of {_first_of(named)}: let this"
+        " hub speak for such a device there (on_behalf of its identity at a parent hub), or check"
+        " whether its messages are too large"
+    )
+    if waits:
+        retry_s = min(each["retry_in_s"] for each in refused)
+        if endpoint["state"] != "up":
+            retry = f"once the endpoint, which is {endpoint['state']}, is up"
+        else:
+            retry = f"in {retry_s:.0f} s" if retry_s >= 1 else "now"
+        text += f"; what waits of them is tried {retry}"
+    if dead := sum([each["dead_lettered"] for each in refused]):
+        have = "has become a dead letter" if dead == 1 else "have become dead letters"
+        text += (
+            f"; {counted(dead, 'message')} of them {have}: `edgehub queue dead requeue` sends what"
+            " is one, once that is corrected"
+        )
+    return text
+
+
+def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:
+    """List the endpoints that do not keep their connection windows, since nobody knows the date."""
+    return [
+        f"endpoint {endpoint['id']!r} is open outside of its connection windows too: the clock is "
+        f"not trusted ({clock.reason})"
+        for endpoint in endpoints
+        if endpoint["keeps_windows"] is False
+    ]
+
+
+def bound_warnings(bounds: Iterable[BoundStatistics]) -> list[str]:
+    """List the bounds that MQTT clients share of which nine tenths are used."""
+    found = []
+    for bound in bounds:
+        setting = f" ({bound.setting})" if bound.setting else ""
+        if bound.used >= NEARLY * bound.limit:
+            found.append(f"MQTT: {bound.used} of {bound.limit} {bound.name} are in use{setting}")
+        elif bound.anonymous >= NEARLY * bound.anonymous_limit:
+            found.append(
+                f"MQTT: {bound.anonymous} of {bound.anonymous_limit} {bound.name} that anonymous"
+                f" clients may have are in use{setting}"
+            )
+    return found
+
+
+def limit_text(reached: LimitStatistics) -> str:
+    """Say which cap is reached, since when, and what that has cost."""
+    whose = "" if reached.queue is None else f" of {reached.queue}"
+    return (
+        f"the limit of {reached.cap}{whose} is reached for {reached.for_s:.0f} s now"
+        f" ({reached.overflow}): {counted(reached.dropped, 'message')} dropped,"
+        f" {reached.refused} refused"
+    )
+
+
+def _offsets_text(ranges: Sequence[tuple[int, int]]) -> str:
+    return f" between offsets {ranges[0][0]} and {ranges[-1][1]}" if ranges else ""
+
+
+def damage_text(damage: Damage) -> str:
+    """Say what damage of the database file has cost."""
+    rows = sum(rows for _, _, rows, _ in damage.lost)
+    lost = [
+        f"{rows} of {queue_id(EndpointId(endpoint), Priority(priority))}"
+        + _offsets_text([each[2:] for each in damage.offsets if each[:2] == (endpoint, priority)])
+        for endpoint, priority, rows, _ in damage.lost
+    ]
+    more = "" if damage.is_exact else " and perhaps more"
+    text = f"the database file was damaged ({damage.found}: {damage.reason}): "
+    text += f"{counted(damage.salvaged_rows, 'message')} saved, {rows}{more} lost"
+    text += f" ({', '.join(lost)})" if lost else ""
+    text += f", parts of {', '.join(damage.tables)} lost" if damage.tables else ""
+    return f"{text}; {damage.file} holds the old file, delete or move it to end this warning"
+
+
+def warnings(
+    orphans: Collection[EndpointId],
+    manifest_warnings: Iterable[str],
+    stalled: Mapping[str, float],
+) -> list[str]:
+    """List what a person should look at.
+
+    Args:
+        orphans: Endpoints of stored rows that nobody names.
+        manifest_warnings: What the manifest in force was accepted with.
+        stalled: Seconds by endpoint for pumps that stand still.
+    """
+    found = [
+        f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub; restart it"
+        for name, seconds in stalled.items()
+    ]
+    found += [
+        f"messages of endpoint {name!r} are orphaned: no settings or route name it any more"
+        " (edgehub queue move takes them elsewhere)"
+        for name in sorted(orphans)
+    ]
+    return [*found, *manifest_warnings]

@@ -1,0 +1,252 @@
+"""The HTTP API of one hub: its sockets, its routers, built from the settings.
+
+Owns the sockets and when the packages of the `web` extra are imported: in a thread, once the heads
+listen, and not at all without a port. Invariant: the API answers for as long as the hub has a
+phase to tell, the drain included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from edgehub.devices.server_tls import read_server_tls, renew_server_tls
+from edgehub.errors import StartupError
+from edgehub.heads.binding import bind, bind_hint, is_loopback
+from edgehub.lifecycle import Phase
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from fastapi import APIRouter
+
+    from edgehub.clock import Clock
+    from edgehub.devices.handshakes import ServerContext
+    from edgehub.devices.tokens import Tokens
+    from edgehub.operations.operation import Command
+    from edgehub.settings import WebSettings
+    from edgehub.sync.routing_table import RoutingTable
+    from edgehub.web.entities import EntityDesk
+    from edgehub.web.gate import Gate
+    from edgehub.web.server import WebServer
+
+_BACKLOG = 64
+
+log = structlog.get_logger(__name__)
+
+
+def _no_desk() -> None:
+    """Stand in for the desk of a hub that keeps no entities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the API shows of a hub, and changes.
+
+    Attributes:
+        phase: Where it stands between start and end.
+        status: Describes all of it.
+        table: The routing table.
+        desk: Gives what there is to ask of entities, None = the hub keeps none.
+    """
+
+    phase: Callable[[], Phase]
+    status: Callable[[], dict[str, Any]]
+    table: RoutingTable
+    desk: Callable[[], EntityDesk | None] = _no_desk
+
+
+class Serving:
+    """See the module; an assembly of the hub.
+
+    Args:
+        settings: Section `[web]`.
+        tokens: Those in force.
+        clock: For all timers, and the date.
+        shown: What is shown; asked only while `run` serves.
+    """
+
+    def __init__(
+        self, settings: WebSettings, *, tokens: Tokens, clock: Clock, shown: Shown
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._clock = clock
+        self._shown = shown
+        self._sockets: list[socket.socket] = []
+        self._tls: ServerContext | None = None
+        self._gate: Gate | None = None
+        self._server: WebServer | None = None
+
+    @property
+    def name(self) -> str:
+        """Give the key of its document in the status."""
+        return "web"
+
+    @property
+    def is_on(self) -> bool:
+        """Say whether the settings ask for it."""
+        return self._settings.port is not None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Give host and port of each listening socket."""
+        return [sock.getsockname()[:2] for sock in self._sockets]
+
+    async def open(self) -> None:
+        """Bind and listen; connections wait until `run` accepts them.
+
+        Raises:
+            StartupError: If an address cannot be had, or anybody on the network could read.
+            ConfigError: If the certificate cannot be read.
+        """
+        web = self._settings
+        if web.port is None:
+            return
+        await self.reload()
+        where = f"{web.host}:{web.port}"
+        try:
+            self._sockets = await bind(web.host, web.port, backlog=_BACKLOG)
+        except OSError as error:
+            hint = bind_hint("web", error)
+            raise StartupError(f"cannot listen for the API on {where}: {hint}") from error
+        local = all(map(is_loopback, self._sockets))
+        if not local and not self._tokens.are_required:
+            self._close_sockets()
+            msg = (
+                f"anybody who reaches {where} could read the API: without tokens it listens on"
+                " loopback addresses only (set web.token_file and add one with `edgehub token"
+                " add`, or bind web.host to 127.0.0.1)"
+            )
+            raise StartupError(msg)
+        if not local and self._tls is None:
+            log.warning(
+                "web.tokens_in_clear",
+                host=web.host,
+                hint="set web.certificate_file and web.key_file, or bind web.host to 127.0.0.1",
+            )
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if not self._sockets:
+            return
+        self._server = await asyncio.to_thread(self._build)
+        log.info(
+            "web.listening",
+            addresses=[f"{host}:{port}" for host, port in self.addresses],
+            tls=self._tls is not None,
+            tokens=self._tokens.are_required,
+        )
+        await self._server.run(self._sockets, self._tls)
+
+    def stop_accepting(self) -> None:
+        """Take no more connections."""
+        if self._server is not None:
+            self._server.stop_accepting()
+
+    async def close(self) -> None:
+        """Close the sockets, also of a start that failed."""
+        self.stop_accepting()
+        self._close_sockets()
+
+    async def reload(self) -> None:
+        """Read the certificate again; connections made from now on get it.
+
+        Raises:
+            ConfigError: If it cannot be read; the one that was in force stays so.
+        """
+        web = self._settings
+        if web.port is None or web.certificate_file is None or web.key_file is None:
+            return
+        files = (web.certificate_file, web.key_file)
+        if self._tls is None:
+            self._tls = (await asyncio.to_thread(read_server_tls, "web", *files, None)).context
+        else:
+            await asyncio.to_thread(renew_server_tls, self._tls, "web", *files)
+
+    def document(self) -> dict[str, Any]:
+        """Describe it for the status."""
+        server, gate = self._server, self._gate
+        return {
+            "enabled": self.is_on,
+            "addresses": [f"{host}:{port}" for host, port in self.addresses],
+            "tokens": len(self._tokens) if self._tokens.are_required else None,
+            "connections": 0 if server is None else len(server.connections),
+            "accepted_total": 0 if server is None else server.accepted_total,
+            "handshakes_refused_total": 0 if self._tls is None else self._tls.refused_total,
+            "answers": {}
+            if gate is None
+            else {str(status): count for status, count in sorted(gate.answers.items())},
+        }
+
+    def warnings(self) -> list[str]:
+        """List what a person should look at."""
+        return []
+
+    def commands(self) -> Mapping[str, Command]:
+        """Give its commands of the control socket; it has none."""
+        return {}
+
+    def _build(self) -> WebServer:
+        """Import the packages and build the application; takes tenths of a second."""
+        from edgehub.web.access import Access  # noqa: PLC0415 - likewise
+        from edgehub.web.app import build_app  # noqa: PLC0415 - likewise
+        from edgehub.web.gate import Gate  # noqa: PLC0415 - likewise
+        from edgehub.web.server import ServerOptions, WebServer  # noqa: PLC0415 - likewise
+        from edgehub.web.table_problems import problem_of  # noqa: PLC0415 - loaded by hubs that have the API only
+
+        web = self._settings
+        self._gate = Gate(
+            build_app(self._routers(), translate=problem_of),
+            Access(self._tokens, web.host_names),
+            self._clock,
+            body_bytes_max=web.body_bytes_max,
+            ending=lambda: self._shown.phase() is not Phase.RUNNING,
+        )
+        return WebServer(
+            self._gate,
+            ServerOptions(
+                connections_max=web.connections_max, request_timeout_s=web.request_timeout_s
+            ),
+            self._clock,
+        )
+
+    def _routers(self) -> list[APIRouter]:
+        """Give all that there is to ask, in the order of the API's document.
+
+        A part of the hub that wants to be asked over HTTP gets a line here, and what its router
+        needs a member of `Shown`.
+        """
+        from edgehub.web.entities import entities_router  # noqa: PLC0415 - likewise
+        from edgehub.web.page import page_router  # noqa: PLC0415 - likewise
+        from edgehub.web.probes import probes_router  # noqa: PLC0415 - likewise
+        from edgehub.web.routes import routes_router  # noqa: PLC0415 - likewise
+        from edgehub.web.status import status_router  # noqa: PLC0415 - likewise
+        from edgehub.web.table_problems import tenant_of  # noqa: PLC0415 - loaded by hubs that have the API only
+
+        shown = self._shown
+        return [
+            page_router(),
+            probes_router(self._unready),
+            status_router(shown.status),
+            routes_router(shown.table, tenant_of),
+            entities_router(shown.desk),
+        ]
+
+    def _unready(self) -> str:
+        phase = self._shown.phase()
+        if phase is not Phase.RUNNING:
+            return phase.value
+        ready, why = self._shown.table.ready
+        return "" if ready else why
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.close()
+        self._sockets.clear()

@@ -1,0 +1,224 @@
+"""Commands on devices, as the control socket carries them: who speaks for one, since when, why.
+
+Owns nothing; reads flags, objects, registry and ledger, and writes profiles. Everything is answered
+in pages, so that no number of devices makes an answer long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.devices.affinity.flags import Cause, Ownership
+from edgehub.devices.ids import ID_RULE, is_device_id
+from edgehub.devices.source import Deduplication, StoredDevice
+from edgehub.hub_id import is_hub_id
+from edgehub.operations.arguments import ArgumentError, optional_text, text, whole
+from edgehub.operations.documents import utc_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.devices import Devices
+    from edgehub.devices.source import DeviceProfile, DeviceRegistry
+    from edgehub.operations.operation import Command
+    from edgehub.store.affinity_table import AffinityTable, LedgerRow
+    from edgehub.store.store import Store
+
+    Arguments = Mapping[str, object]
+
+PAGE_MAX: Final = 1000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+STEALS: Final = frozenset({Cause.OWNER_SILENT.value, Cause.HEARD_FIRST.value})
+"""Causes with which this hub took a device from another."""
+
+
+class RoamingCommands:
+    """See the module.
+
+    Args:
+        hub_id: Name of this hub.
+        store: Knows times.
+        table: The ledger.
+        flags: What this hub knows of elections.
+        devices: What is in memory.
+        registry: Where profiles are kept, None = in twins upstream, which others write.
+        common: Profile of devices that nobody wrote down.
+        coordinator: Who elects, as the settings say it; `off` = nobody, and devices are not noted.
+    """
+
+    def __init__(
+        self,
+        *,
+        hub_id: str,
+        store: Store,
+        table: AffinityTable,
+        flags: Flags,
+        devices: Devices,
+        registry: DeviceRegistry | None,
+        common: DeviceProfile,
+        coordinator: str,
+    ) -> None:
+        self._hub_id = hub_id
+        self._store = store
+        self._table = table
+        self._flags = flags
+        self._devices = devices
+        self._registry = registry
+        self._common = common
+        self._coordinator = coordinator
+        self._writing = asyncio.Lock()
+
+    def table(self) -> dict[str, Command]:
+        """Give every command by its name."""
+        return {
+            "device list": self._list,
+            "device show": self._show,
+            "device ledger": self._ledger,
+            "device set": self._set,
+            "device forget": self._forget,
+        }
+
+    async def _list(self, arguments: Arguments) -> dict[str, Any]:
+        after = optional_text(arguments, "after") or ""
+        limit = whole(arguments, "limit", default=100, maximum=PAGE_MAX)
+        names = {*self._flags.all(), *(device.device_id for device in self._devices.all())}
+        page = sorted(name for name in names if name > after)
+        rows = [self._row(name) for name in page[:limit]]
+        return {
+            "hub_id": self._hub_id,
+            "coordinator": self._coordinator,
+            "devices": rows,
+            "next": page[limit - 1] if limit and len(page) > limit else None,
+        }
+
+    async def _show(self, arguments: Arguments) -> dict[str, Any]:
+        device_id = _device_id(arguments)
+        device = self._devices.known(device_id)
+        in_memory = None if device is None else device.stored
+        # A twin is not read for this: that would take the session from the hub that has it.
+        stored = in_memory or StoredDevice(profile=replace(self._common, device_id=device_id))
+        if self._registry is not None:
+            stored = await self._registry.load(device_id)
+        document = self._row(device_id)
+        document["profile"] = asdict(stored.profile)
+        session = (in_memory or stored).session
+        document["session"] = {
+            "name": session.session,
+            "generation": session.generation,
+            "address": session.address,
+            "f_cnt_up": session.f_cnt_up,
+        }
+        if device is not None:
+            document["queue"] = asdict(device.queue.statistics())
+            document["connection"] = asdict(device.connection.statistics())
+        document["ledger"] = [
+            self._entry(row) for row in await self._table.ledger(device_id, limit=20)
+        ]
+        return document
+
+    async def _ledger(self, arguments: Arguments) -> dict[str, Any]:
+        device_id = None if arguments.get("device_id") is None else _device_id(arguments)
+        limit = whole(arguments, "limit", default=100, maximum=PAGE_MAX)
+        now_ms = self._store.hub_time.now_ms()
+        rows = await self._table.ledger(device_id)
+        recent = [row for row in rows if row.at_ms >= now_ms - DAY_MS]
+        hour = [row for row in recent if row.at_ms >= now_ms - HOUR_MS]
+        return {
+            "hub_id": self._hub_id,
+            "entries": [self._entry(row) for row in rows[-limit:]] if limit else [],
+            "last_hour": _counts(hour),
+            "last_day": _counts(recent),
+        }
+
+    async def _set(self, arguments: Arguments) -> dict[str, Any]:
+        device_id = _device_id(arguments)
+        registry = self._written()
+        changes: dict[str, Any] = {}
+        mode = optional_text(arguments, "deduplication")
+        if mode is not None:
+            if mode not in tuple(Deduplication):
+                raise ArgumentError(f"want `deduplication`, one of {', '.join(Deduplication)}")
+            changes["deduplication"] = Deduplication(mode)
+        if "gateway_id" in arguments:
+            changes["gateway_id"] = _gateway_id(arguments)
+        if "keep_alive_s" in arguments:
+            changes["keep_alive_s"] = whole(arguments, "keep_alive_s", default=0, maximum=86_400)
+        async with self._writing:  # of two that change it at once, both count
+            profile = replace((await registry.load(device_id)).profile, **changes)
+            await registry.put(profile)
+        await self._devices.settings_changed(device_id)
+        return asdict(profile)
+
+    async def _forget(self, arguments: Arguments) -> dict[str, Any]:
+        device_id = _device_id(arguments)
+        async with self._writing:
+            forgotten = await self._written().remove(device_id)
+        await self._devices.forgotten(device_id)
+        return {"forgotten": forgotten}
+
+    def _written(self) -> DeviceRegistry:
+        if self._registry is None:
+            raise ArgumentError("registry = twin: settings of devices are changed upstream")
+        return self._registry
+
+    def _row(self, device_id: str) -> dict[str, Any]:
+        flag = self._flags.flag(device_id)
+        device = self._devices.known(device_id)
+        return {
+            "device_id": device_id,
+            "ownership": self._flags.of(device_id).value,
+            "epoch": flag.epoch,
+            "in_memory": device is not None,
+            "session_open": device is not None and device.connection.is_open,
+            "waiting": 0 if device is None else len(device.queue.statistics().waiting),
+            "silent_s": None if device is None else round(device.silent_s(), 1),
+        }
+
+    def _entry(self, row: LedgerRow) -> dict[str, Any]:
+        time_ms = self._store.utc_ms(row.at_ms)
+        return {
+            "device_id": row.device_id,
+            "time": utc_text(time_ms),
+            "time_ms": time_ms,
+            "ownership": row.ownership,
+            "former": row.former,
+            "cause": row.cause,
+            "other": row.other or None,
+            "epoch": row.epoch,
+            "steal": row.cause in STEALS,
+        }
+
+
+def _counts(rows: Iterable[LedgerRow]) -> dict[str, int]:
+    """Count what was taken, lost, and came back after it was lost within the same time."""
+    taken = lost = taken_over = returned = 0
+    away: set[str] = set()
+    for row in rows:
+        taken += row.cause in STEALS
+        taken_over += row.cause == Cause.TAKEN_OVER
+        if row.former == Ownership.OWNER and row.ownership == Ownership.LOSER:
+            lost += 1
+            away.add(row.device_id)
+        elif row.ownership == Ownership.OWNER and row.device_id in away:
+            away.discard(row.device_id)
+            returned += 1
+    return {"taken": taken, "lost": lost, "ping_pongs": returned, "sessions_taken_over": taken_over}
+
+
+def _gateway_id(arguments: Arguments) -> str | None:
+    # A name that no hub can have would have the device refused everywhere.
+    gateway_id = optional_text(arguments, "gateway_id")
+    if gateway_id is not None and not is_hub_id(gateway_id):
+        raise ArgumentError("`gateway_id`: want the `hub_id` of a hub, or none")
+    return gateway_id
+
+
+def _device_id(arguments: Arguments) -> str:
+    device_id = text(arguments, "device_id")
+    if not is_device_id(device_id):
+        raise ArgumentError(f"`device_id`: want {ID_RULE}")
+    return device_id

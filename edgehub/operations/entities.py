@@ -1,0 +1,307 @@
+"""What people ask and order about entities, from the command line or over HTTP.
+
+Owns nothing. Invariants: what is ordered goes through the mapper like a message, and is answered
+once it is durable; a registration that came this way is retained like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.entities.account import debt_document, entity_document, twin_document
+from edgehub.entities.documents import write_json
+from edgehub.entities.faults import (
+    EntityArgumentError,
+    MappingError,
+    NoRoomError,
+    UnknownEntityError,
+)
+from edgehub.entities.topics import read_topic_id
+from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.telemetry.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from edgehub.entities.effect_executor import Carrier
+    from edgehub.entities.effects import Effect, Instant
+    from edgehub.entities.entity import Entity
+    from edgehub.entities.mapper import Mapper
+    from edgehub.message import Refusal
+    from edgehub.operations.operation import Command
+    from edgehub.store.store import Store
+
+    Arguments = Mapping[str, Any]
+
+COMMANDS: Final = (
+    "entity list",
+    "entity show",
+    "entity register",
+    "entity remove",
+    "entity pending",
+)
+SHOWN_MAX: Final = 1000
+DEBT_WARNING_S: Final = 3600
+"""A message held for so long is worth a look."""
+
+
+class Desk:
+    """See the module.
+
+    Args:
+        mapper: Who exists.
+        carrier: Carries out what orders cause.
+        store: Says whether there is room, and what time it is.
+        now: Gives the moment.
+        changed: Called after an order.
+        hub_id: Who gives the orders.
+    """
+
+    def __init__(
+        self,
+        mapper: Mapper,
+        carrier: Carrier,
+        store: Store,
+        *,
+        now: Callable[[], Instant],
+        changed: Callable[[], None],
+        hub_id: str,
+    ) -> None:
+        self._mapper = mapper
+        self._carrier = carrier
+        self._store = store
+        self._now = now
+        self._changed = changed
+        self._hub_id = hub_id
+
+    def entities(
+        self, *, root: str | None = None, parent: str | None = None, type_: str | None = None
+    ) -> list[dict[str, Any]]:
+        """List entities, the gateway first.
+
+        Args:
+            root: Only this one and all below it.
+            parent: Only what is right below this one.
+            type_: Only `device`, `child-device` or `service`.
+
+        Raises:
+            UnknownEntityError: `root` or `parent` is not registered.
+        """
+        registry = self._mapper.registry
+        entities = registry.all()
+        if root is not None:
+            entities = registry.with_descendants(self._entity(root))
+        if parent is not None:
+            parent = self._entity(parent).topic_id
+        return [
+            entity_document(entity)
+            for entity in entities
+            if parent in {None, entity.parent} and type_ in {None, entity.type}
+        ]
+
+    def show(self, topic_id: str) -> dict[str, Any]:
+        """Describe an entity with its twin values and children.
+
+        Raises:
+            UnknownEntityError: It is not registered.
+        """
+        entity = self._entity(topic_id)
+        below = self._mapper.registry.children(entity)
+        return {**entity_document(entity), "twin": twin_document(entity), "children": below}
+
+    async def register(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Register an entity or change its registration, as a message on its topic would.
+
+        Returns:
+            `outcome`: `registered`, `updated`, `unchanged`, or `pending` where the parent is
+            missing; the entity where there is one, and `advice` where automatic registration
+            stands against what was asked for.
+
+        Raises:
+            MappingError: It is refused; the text says why.
+            NoRoomError: The store is full.
+        """
+        written, topic_id = topic_id, self._usable(topic_id)
+        if "/" not in written:
+            # It would be an entity of another scheme, and the cloud would keep it.
+            raise EntityArgumentError(
+                f"`{written}` has one segment; a device is device/{written}//, and if {topic_id} is"
+                " meant, write it like that"
+            )
+        registry = self._mapper.registry
+        known = registry.get(topic_id)
+        before = None if known is None else self.show(topic_id)
+        payload = write_json(document)
+        self._check_room()
+        effects, error = self._mapper.register(topic_id, payload, self._now(), client=self._hub_id)
+        await self._settled(effects, None if error else (topic_id, payload))
+        if error is not None:
+            raise error
+        if registry.get(topic_id) is None:
+            waits_for = self._mapper.waits_for(topic_id)
+            return {"outcome": "pending", "@topic-id": topic_id, "waits_for": waits_for}
+        after = self.show(topic_id)
+        outcome = "registered" if before is None else "updated"
+        answer = {"outcome": "unchanged" if before == after else outcome, "entity": after}
+        advice = self._mapper.statistics().advice.get(topic_id)
+        return answer if advice is None else {**answer, "advice": advice}
+
+    async def change(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Change `@parent` or `@health` of an entity; see `register`.
+
+        Raises:
+            UnknownEntityError: It is not registered.
+            EntityArgumentError: Another member is named.
+        """
+        entity = self._entity(topic_id)
+        others = sorted(set(document) - {"@parent", "@health"})
+        if others or not document:
+            raise EntityArgumentError(
+                f"only @parent and @health can be changed, not {', '.join(others) or 'nothing'}"
+            )
+        same = {"@type": str(entity.type), "@id": entity.external_id}
+        inline = {key: orjson.loads(value) for key, value in entity.inline.items()}
+        return await self.register(entity.topic_id, {**same, **inline, **document})
+
+    async def remove(self, topic_id: str) -> dict[str, Any]:
+        """Forget an entity and all below it, and what is retained of them.
+
+        Raises:
+            UnknownEntityError: It is not registered, and nothing of it waits.
+            MappingError: It is the gateway.
+        """
+        topic_id = _topic_id(topic_id)
+        entity = self._mapper.registry.get(topic_id)
+        if entity is None and self._mapper.waits_for(topic_id) is None:
+            raise _unknown(topic_id)
+        gone = [] if entity is None else self._mapper.registry.with_descendants(entity)
+        self._check_room()
+        effects, error = self._mapper.register(topic_id, b"", self._now(), client=self._hub_id)
+        await self._settled(effects, None if error else (topic_id, b""))
+        if error is not None:
+            raise error
+        return {"removed": [each.topic_id for each in gone] or [topic_id]}
+
+    def pending(self, limit: int = SHOWN_MAX) -> dict[str, Any]:
+        """Describe the registration debt: who sends without being registered, most bytes first."""
+        statistics = self._mapper.statistics()
+        now_ms = self._now().hub_ms
+        return {
+            "messages": statistics.held,
+            "bytes": statistics.held_bytes,
+            "evicted_total": statistics.evicted_total,
+            "expired_total": statistics.expired_total,
+            "entities_total": self._mapper.debtors,
+            "entities": [
+                debt_document(debt, now_ms=now_ms, utc_ms=self._store.utc_ms)
+                for debt in self._mapper.debts(limit)
+            ],
+        }
+
+    def warnings(self) -> list[str]:
+        """List what a person should look at."""
+        oldest = self._mapper.oldest_held_ms()
+        age_s = 0 if oldest is None else (self._now().hub_ms - oldest) // 1000
+        if age_s < DEBT_WARNING_S:
+            return []
+        messages = self._mapper.statistics().held
+        warning = (
+            f"{counted(messages, 'message')} of"
+            f" {counted(self._mapper.debtors, 'unregistered entity', 'unregistered entities')}"
+            f" {'waits' if messages == 1 else 'wait'}, for up to {age_s // 3600} h"
+            " (edgehub entity pending)"
+        )
+        return [warning]
+
+    def commands(self) -> dict[str, Command]:
+        """Give the commands of the control socket."""
+        functions = (
+            self._list_command,
+            self._show_command,
+            self._register_command,
+            self._remove_command,
+            self._pending_command,
+        )
+        return dict(zip(COMMANDS, functions, strict=True))
+
+    async def _list_command(self, arguments: Arguments) -> Any:
+        return self.entities(
+            root=_optional(arguments, "root"),
+            parent=_optional(arguments, "parent"),
+            type_=_optional(arguments, "type"),
+        )
+
+    async def _show_command(self, arguments: Arguments) -> Any:
+        return self.show(_text(arguments, "topic_id"))
+
+    async def _register_command(self, arguments: Arguments) -> Any:
+        document = arguments.get("document")
+        if not isinstance(document, dict):
+            raise EntityArgumentError("want `document`, the registration as an object")
+        return await self.register(_text(arguments, "topic_id"), document)
+
+    async def _remove_command(self, arguments: Arguments) -> Any:
+        return await self.remove(_text(arguments, "topic_id"))
+
+    async def _pending_command(self, _arguments: Arguments) -> Any:
+        return self.pending()
+
+    def _entity(self, topic_id: str) -> Entity:
+        topic_id = _topic_id(topic_id)
+        entity = self._mapper.registry.get(topic_id)
+        if entity is None:
+            raise _unknown(topic_id)
+        return entity
+
+    def _usable(self, topic_id: str) -> str:
+        topic_id = _topic_id(topic_id)
+        if not self._carrier.can_publish(self._mapper.topic(topic_id)):
+            raise EntityArgumentError(f"{topic_id[:100]!a} cannot stand in a topic")
+        return topic_id
+
+    def _check_room(self) -> None:
+        if not self._store.has_room():
+            raise NoRoomError("the store is full or cannot be written; nothing has changed")
+
+    async def _settled(self, effects: Sequence[Effect], retained: tuple[str, bytes] | None) -> None:
+        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def settle(_token: int, refusal: Refusal | None) -> None:
+            if not done.done():
+                done.set_result(refusal)
+
+        ticket = Ticket(settle, 0)
+        self._carrier.carry_out(effects, ticket.hold(), 0)
+        if retained is not None:
+            topic_id, payload = retained
+            self._carrier.publish(self._mapper.topic(topic_id), payload, ticket, retain=True)
+        ticket.done(0, None)
+        self._changed()
+        refusal = await done
+        if refusal is not None:
+            raise NoRoomError(f"it could not be stored: {refusal.value}")
+
+
+def _topic_id(text: str) -> str:
+    try:
+        return read_topic_id(text)
+    except MappingError as error:
+        raise EntityArgumentError(str(error)) from error
+
+
+def _unknown(topic_id: str) -> UnknownEntityError:
+    return UnknownEntityError(f"{topic_id} is not registered (edgehub entity list shows what is)")
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str) or not value:
+        raise EntityArgumentError(f"want `{name}`, a text that is not empty")
+    return value
+
+
+def _optional(arguments: Arguments, name: str) -> str | None:
+    return None if arguments.get(name) is None else _text(arguments, name)

@@ -1,0 +1,1 @@
+"""What queues take in and when they will be empty, from what is measured."""

@@ -1,0 +1,370 @@
+"""Commands on queues, rows and dead letters, as the control socket carries them.
+
+Owns nothing; asks and changes the store. A long operation is a row of calls: each works for about
+half a second and says where the next one goes on, so that neither a stop of the hub nor a client
+that goes away waits for it or cuts it in the middle. Invariant: what is destroyed is named by the
+caller, never "all that there is by now": rows up to an offset, letters by number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from edgehub.errors import EdgeHubError
+from edgehub.journal.lines import EVENTS, shown_priority
+from edgehub.journal.search import LINES_MAX, LineQuery
+from edgehub.message import (
+    BEST_PRIORITY,
+    DEFAULT_PRIORITY,
+    WORST_EXPLICIT_PRIORITY,
+    EndpointId,
+    Priority,
+    queue_id,
+)
+from edgehub.operations.arguments import ArgumentError, optional_text, text, whole, wholes
+from edgehub.operations.documents import letter_document, row_document, state_of, utc_text
+from edgehub.operations.why import Why
+from edgehub.store.inspection import PEEK_BYTES_MAX
+from edgehub.store.release import LETTERS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from edgehub.message import Row
+    from edgehub.operations.forecast.forecast import Outlook
+    from edgehub.operations.journal import JournalOperations
+    from edgehub.operations.served import ServedEndpoints
+    from edgehub.router import Router
+    from edgehub.store import Queue
+    from edgehub.store.statistics import QueueStatistics
+    from edgehub.store.store import Store
+
+    Arguments = Mapping[str, object]
+    Command = Callable[[Arguments], Awaitable[Any]]
+
+ROWS_MAX: Final = 1000
+"""Rows or dead letters of one answer."""
+
+SINCE_S: Final = 86_400
+SINCE_S_MAX: Final = 400 * 86_400
+
+log = structlog.get_logger(__name__)
+
+
+class RowsChanged(Protocol):
+    """Who keeps account of rows that others wait for."""
+
+    def __call__(self, endpoint_id: EndpointId, *, gone: bool) -> None:
+        """Note that rows of an endpoint were removed (`gone`), moved, or came back."""
+
+
+class NotFoundError(EdgeHubError):
+    """What a command names is not there."""
+
+
+class Operating:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        endpoints: ServedEndpoints,
+        outlook: Outlook,
+        journal: JournalOperations,
+        router: Router,
+        rows_changed: RowsChanged,
+    ) -> None:
+        self._store = store
+        self._rows_changed = rows_changed
+        self._journal = journal
+        self._endpoints = endpoints
+        self._outlook = outlook
+        self._why = Why(
+            store=store, endpoints=endpoints, outlook=outlook, journal=journal, router=router
+        )
+        self._commands: dict[str, Command] = {
+            "queue list": self._list,
+            "queue peek": self._peek,
+            "queue purge": self._purge,
+            "queue move": self._move,
+            "dead list": self._dead_list,
+            "dead show": self._dead_show,
+            "dead requeue": self._dead_requeue,
+            "dead purge": self._dead_purge,
+            "journal show": self._journal_show,
+            "why": self._explain,
+        }
+
+    async def call(self, name: str, arguments: Arguments) -> Any:
+        """Carry out the command of a name of `NAMES`.
+
+        Raises:
+            EdgeHubError: It cannot be done; the text says why.
+        """
+        return await self._commands[name](arguments)
+
+    async def _list(self, _arguments: Arguments) -> list[dict[str, Any]]:
+        await self._outlook.refresh()
+        return self._outlook.queue_documents()
+
+    async def _explain(self, arguments: Arguments) -> dict[str, Any]:
+        return await self._why.explain(text(arguments, "id"))
+
+    async def _journal_show(self, arguments: Arguments) -> dict[str, Any]:
+        event, name = optional_text(arguments, "event"), optional_text(arguments, "queue")
+        if event is not None and event not in EVENTS:
+            raise ArgumentError(f"there is no event {event!r}; there are {', '.join(EVENTS)}")
+        since_s = whole(arguments, "since_s", default=SINCE_S, maximum=SINCE_S_MAX)
+        since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - since_s * 1000
+        queue = None if name is None else self._known(name)
+        answer = await self._journal.search(
+            LineQuery(
+                event=event,
+                queue=None if queue is None else (queue[0], shown_priority(queue[1])),
+                since=utc_text(max(0, since_ms)),
+                lines_max=whole(arguments, "limit", default=100, maximum=LINES_MAX),
+            )
+        )
+        if (
+            name is not None
+            and not answer.found
+            and self._known(name)[0] not in self._endpoint_ids()
+        ):
+            raise NotFoundError(self._unknown(name, [each.id for each in self._store.queues()]))
+        for line in answer.lines:
+            if "endpoint" in line:
+                number = Priority(line.get("priority", DEFAULT_PRIORITY))
+                line["queue"] = queue_id(EndpointId(line["endpoint"]), number)
+        return asdict(answer)
+
+    async def _peek(self, arguments: Arguments) -> dict[str, Any]:
+        name = text(arguments, "queue")
+        queues = self._queues(name, arguments)
+        after = whole(arguments, "after", default=0)
+        filled = [queue for queue in queues if queue.zones.depth]
+        if after and len(filled) > 1:
+            names = ", ".join(queue.id for queue in filled)
+            raise ArgumentError(
+                f"an offset is a place in one queue, and {name} has {names}: name a `priority`"
+            )
+        rows_max = max(1, whole(arguments, "limit", default=10, maximum=ROWS_MAX))
+        payload = arguments.get("payload") is True
+        shown: list[dict[str, Any]] = []
+        size = 0
+        for queue in filled:
+            rows = await self._store.inspection.peek(
+                queue, after=after, rows_max=rows_max - len(shown)
+            )
+            shown += self._row_documents(queue, rows, payload=payload)
+            size += sum(row.size for row in rows)
+            if len(shown) == rows_max or size >= PEEK_BYTES_MAX:
+                break
+        return {"queue": name, "depth": sum(queue.zones.depth for queue in filled), "rows": shown}
+
+    def _row_documents(
+        self, queue: Queue, rows: Iterable[Row], *, payload: bool
+    ) -> list[dict[str, Any]]:
+        now_ms = self._store.hub_time.now_ms()
+        pump = self._endpoints.pump(queue.endpoint_id)
+        return [
+            {
+                "queue": queue.id,
+                **row_document(
+                    row,
+                    state_of(row, queue, pump)[0],
+                    now_ms=now_ms,
+                    utc_ms=self._store.utc_ms,
+                    payload=payload,
+                ),
+            }
+            for row in rows
+        ]
+
+    async def _purge(self, arguments: Arguments) -> dict[str, Any]:
+        queue = self._queue(text(arguments, "queue"))
+        return await self._take_out(queue, None, arguments)
+
+    async def _move(self, arguments: Arguments) -> dict[str, Any]:
+        source = self._queue(text(arguments, "queue"))
+        target = self._target(text(arguments, "to"))
+        if (source.endpoint_id, source.priority) == target:
+            raise ArgumentError(f"{source.id}: want another queue to move to")
+        return await self._take_out(source, target, arguments)
+
+    async def _take_out(
+        self, queue: Queue, target: tuple[EndpointId, Priority] | None, arguments: Arguments
+    ) -> dict[str, Any]:
+        through = whole(arguments, "through", default=self._store.last_offset)
+        to = None if target is None else queue_id(*target)
+        figures = queue.statistics()
+        if arguments.get("dry_run") is True:
+            # What is in flight may be back when the command is given in earnest.
+            return {
+                "queue": queue.id,
+                "to": to,
+                "rows": figures.depth - figures.in_flight,
+                "bytes": figures.bytes,
+                "in_flight": figures.in_flight,
+                "exceeds": self._exceeds(target, figures),
+                "through": through,
+                "next_offset": None,
+                "other_queues": self._other_queues(queue),
+            }
+        from_offset = whole(arguments, "from_offset", default=0)
+        done = await self._store.removals.take_out(
+            queue,
+            None if target is None else self._store.queue(*target),
+            from_offset=from_offset,
+            through=through,
+        )
+        if done.rows and to is None:
+            log.info("operating.rows_purged", queue_id=queue.id, rows=done.rows, bytes=done.bytes)
+        elif done.rows:
+            log.info("operating.rows_moved", queue_id=queue.id, to_queue_id=to, rows=done.rows)
+        if done.rows:
+            self._rows_changed(queue.endpoint_id, gone=to is None)
+        self._endpoints.ensure()
+        return {
+            "queue": queue.id,
+            "to": to,
+            "rows": done.rows,
+            "bytes": done.bytes,
+            "in_flight": done.in_flight,
+            "exceeds": self._exceeds(target),
+            "through": through,
+            "next_offset": done.next_offset,
+        }
+
+    def _other_queues(self, queue: Queue) -> dict[str, int]:
+        """Return rows by queue of what else an endpoint holds, where its name is this queue's."""
+        if queue.priority != DEFAULT_PRIORITY:
+            return {}
+        others = [each for each in self._store.queues_of(queue.endpoint_id) if each is not queue]
+        return {each.id: each.zones.depth for each in others if each.zones.depth}
+
+    def _exceeds(
+        self, target: tuple[EndpointId, Priority] | None, joining: QueueStatistics | None = None
+    ) -> list[str]:
+        """List the limits of a queue that rows moved there go beyond; they join all the same."""
+        if target is None:
+            return []
+        known = [each for each in self._store.queues_of(target[0]) if each.priority == target[1]]
+        parts = [each.statistics() for each in known] + ([] if joining is None else [joining])
+        rows, size = sum([each.depth for each in parts]), sum([each.bytes for each in parts])
+        return [cap.value for cap in self._store.caps.exceeded_by(rows, size)]
+
+    async def _dead_list(self, arguments: Arguments) -> dict[str, Any]:
+        name = optional_text(arguments, "queue")
+        limit = max(1, whole(arguments, "limit", default=100, maximum=ROWS_MAX))
+        queue = None if name is None else self._known(name)
+        letters = await self._store.inspection.dead_letters(
+            whole(arguments, "after", default=0), limit + 1, queue=queue
+        )
+        shown = letters[:limit]
+        return {
+            "total": self._store.statistics().dead_letter_rows,
+            "next": shown[-1].id if len(letters) > limit else None,
+            "dead_letters": [
+                letter_document(letter, utc_ms=self._store.utc_ms, payload=False)
+                for letter in shown
+            ],
+        }
+
+    async def _dead_show(self, arguments: Arguments) -> dict[str, Any]:
+        number = whole(arguments, "dead_letter", default=0)
+        letter = await self._store.dead_letter(number)
+        if letter is None:
+            raise NotFoundError(
+                f"there is no dead letter {number} (edgehub queue dead list shows those there are)"
+            )
+        payload = arguments.get("payload") is True
+        return letter_document(letter, utc_ms=self._store.utc_ms, payload=payload)
+
+    async def _dead_requeue(self, arguments: Arguments) -> dict[str, Any]:
+        ids = wholes(arguments, "dead_letters", count_max=LETTERS_MAX)
+        released = await self._store.release.requeue(ids)
+        if released.rows:
+            log.info("operating.dead_letters_requeued", rows=released.rows)
+            for endpoint_id in {each.endpoint_id for each in self._store.queues()}:
+                self._rows_changed(endpoint_id, gone=False)
+        self._endpoints.ensure()
+        return {"rows": released.rows, "bytes": released.bytes}
+
+    async def _dead_purge(self, arguments: Arguments) -> dict[str, Any]:
+        ids = wholes(arguments, "dead_letters", count_max=LETTERS_MAX)
+        released = await self._store.release.purge(ids)
+        if released.rows:
+            log.info("operating.dead_letters_purged", rows=released.rows, bytes=released.bytes)
+        return {"rows": released.rows, "bytes": released.bytes}
+
+    def _queues(self, name: str, arguments: Arguments) -> list[Queue]:
+        """Return the queues of an endpoint, best priority first, or the one queue of that name."""
+        queues = self._store.queues_of(EndpointId(name)) or [self._queue(name)]
+        if arguments.get("priority") is None:
+            return queues
+        priority = whole(arguments, "priority", default=0)
+        chosen = [queue for queue in queues if queue.priority == priority]
+        if not chosen:
+            names = ", ".join(queue.id for queue in queues)
+            raise NotFoundError(f"{name} has no queue of that priority (there are: {names})")
+        return chosen
+
+    def _queue(self, name: str) -> Queue:
+        for queue in self._store.queues():
+            if queue.id == name:
+                return queue
+        raise NotFoundError(self._unknown(name, [queue.id for queue in self._store.queues()]))
+
+    def _known(self, name: str) -> tuple[EndpointId, Priority]:
+        """Give endpoint and priority of a queue that may be gone but for its dead letters."""
+        for queue in self._store.queues():
+            if queue.id == name:
+                return queue.endpoint_id, queue.priority
+        return parse_queue_id(name)
+
+    def _endpoint_ids(self) -> set[EndpointId]:
+        return {*self._endpoints.served(), *(queue.endpoint_id for queue in self._store.queues())}
+
+    def _target(self, name: str) -> tuple[EndpointId, Priority]:
+        endpoint_id, priority = self._known(name)
+        served = self._endpoints.served()
+        if endpoint_id not in served:
+            raise NotFoundError(
+                f"nobody serves endpoint {endpoint_id!r}, so rows would be stuck there"
+                f" (served are: {', '.join(sorted(served))})"
+            )
+        return endpoint_id, priority
+
+    @staticmethod
+    def _unknown(name: str, known: list[Any]) -> str:
+        names = ", ".join(known[:20]) or "none"
+        more = f" and {len(known) - 20} more" if len(known) > 20 else ""  # noqa: PLR2004 - enough for a line
+        return f"there is no queue {name!r} (there are: {names}{more})"
+
+
+NAMES: Final = (
+    "queue list",
+    "queue peek",
+    "queue purge",
+    "queue move",
+    "dead list",
+    "dead show",
+    "dead requeue",
+    "dead purge",
+    "journal show",
+    "why",
+)
+"""Names of the commands."""
+
+
+def parse_queue_id(name: str) -> tuple[EndpointId, Priority]:
+    """Give endpoint and priority of a queue's name, the default priority where it has none."""
+    for priority in range(BEST_PRIORITY, WORST_EXPLICIT_PRIORITY + 1):
+        endpoint_id = EndpointId(name.removesuffix(f"_Pri{priority}"))
+        if endpoint_id != name and queue_id(endpoint_id, Priority(priority)) == name:
+            return endpoint_id, Priority(priority)
+    return EndpointId(name), DEFAULT_PRIORITY
