@@ -7,8 +7,8 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
-from edgehub.durable_files import make_folder, replace_file, restrict, restrict_all
 from edgehub.errors import StartupError
+from edgehub.storage.durable_files import make_folder, replace_file, restrict, restrict_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ import click
 
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json_line, print_line
-from edgehub.devices.affinity.simulation.form import WHOLE_MAX, ScenarioError, scenarios_of
-from edgehub.devices.affinity.simulation.run import simulate as run_simulation
+from edgehub.lab.simulation.form import WHOLE_MAX, ScenarioError, scenarios_of
+from edgehub.lab.simulation.run import simulate as run_simulation
 from edgehub.telemetry.log import configure
 
 if TYPE_CHECKING:

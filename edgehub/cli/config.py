@@ -15,25 +15,25 @@ import click
 from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.config.configuration import (
+from edgehub.errors import ConfigError
+from edgehub.hub_id import stored_hub_id
+from edgehub.routes.catch_all import missing_warnings
+from edgehub.settings import load_settings
+from edgehub.settings.configuration import (
     fault_documents,
     read_configuration,
     read_settings,
     read_table,
 )
-from edgehub.config.effective import effective_document
-from edgehub.config.example import settings_example
-from edgehub.config.origin import SettingsSource
-from edgehub.config.schema import settings_schema
-from edgehub.errors import ConfigError
-from edgehub.hub_id import stored_hub_id
-from edgehub.routes.catch_all import missing_warnings
-from edgehub.settings import load_settings
+from edgehub.settings.effective import effective_document
+from edgehub.settings.example import settings_example
+from edgehub.settings.origin import SettingsSource
+from edgehub.settings.schema import settings_schema
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
-    from edgehub.config.origin import LoadedSettings
     from edgehub.settings import Settings
+    from edgehub.settings.origin import LoadedSettings
 
 EXIT_CONFIG: Final = 78
 

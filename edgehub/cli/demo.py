@@ -11,14 +11,14 @@ import click
 import uvloop
 from rich.console import Console
 
-from edgehub.demo.demo import Demo, DemoError, Options, prepare
-from edgehub.demo.view import LiveView, PlainView
 from edgehub.errors import EdgeHubError
+from edgehub.lab.demo.demo import Demo, DemoError, Options, prepare
+from edgehub.lab.demo.view import LiveView, PlainView
 from edgehub.lifecycle import Signals
 from edgehub.telemetry.log import configure
 
 if TYPE_CHECKING:
-    from edgehub.demo.verdict import Verdict
+    from edgehub.lab.demo.verdict import Verdict
 
 ROUND_S: Final = 60.0
 ROUND_MIN_S: Final = 15.0

@@ -27,7 +27,7 @@ from edgehub.devices.identity_file import (
 )
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
-from edgehub.settings.routing_table import tenant_name
+from edgehub.routes.tenant import tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

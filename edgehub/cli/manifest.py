@@ -16,11 +16,11 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, wait_option
 from edgehub.cli.tables import new_table, print_table
-from edgehub.config.configuration import compile_table, endpoint_names
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes import load_manifest
 from edgehub.settings import load_settings
+from edgehub.settings.configuration import compile_table, endpoint_names
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import new_table, print_table
-from edgehub.config.configuration import compile_table, endpoint_names, read_table
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes import Manifest, RouteTable, load_manifest
@@ -28,6 +27,7 @@ from edgehub.routes.catch_all import missing_warnings
 from edgehub.routes.explain import Outcome
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.settings import load_settings
+from edgehub.settings.configuration import compile_table, endpoint_names, read_table
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import click
 import uvloop
 
 from edgehub.cli.config_file import default_config
-from edgehub.config.configuration import read_settings
-from edgehub.config.origin import LoadedSettings, SettingsSource
 from edgehub.hub.hub import Hub
 from edgehub.lifecycle import Signals
 from edgehub.notify.service_manager import ServiceManager
+from edgehub.settings.configuration import read_settings
+from edgehub.settings.origin import LoadedSettings, SettingsSource
 from edgehub.telemetry.log import configure
 
 # Rows wait in memory by the thousand and hold no cycles; looking through them at the default pace

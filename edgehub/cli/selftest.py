@@ -16,17 +16,17 @@ from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.clock import SystemClock
 from edgehub.errors import EdgeHubError
+from edgehub.lab.selftest.report import NOT_TESTED
+from edgehub.lab.selftest.scratch import SelfTestError, needed_bytes, scratch_folder
+from edgehub.lab.selftest.selftest import Options, SelfTest
 from edgehub.lifecycle import Signals
-from edgehub.selftest.report import NOT_TESTED
-from edgehub.selftest.scratch import SelfTestError, needed_bytes, scratch_folder
-from edgehub.selftest.selftest import Options, SelfTest
 from edgehub.settings import load_settings
 from edgehub.telemetry.log import configure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from edgehub.selftest.report import Report
+    from edgehub.lab.selftest.report import Report
 
 KILLS: Final = 10
 KILLS_MAX: Final = 10_000

@@ -17,7 +17,7 @@ from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError
 from edgehub.mqtt.topic_filter import filter_fault
-from edgehub.settings.routing_table import tenant_name
+from edgehub.routes.tenant import tenant_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgehub.devices.handshakes import ServerContext
-from edgehub.setting_files import load_authorities, load_certificate
+from edgehub.storage.credentials import load_authorities, load_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_device, write_profile, write_session
 from edgehub.devices.source import DeviceSession, StoredDevice
-from edgehub.state_file import StateError
+from edgehub.storage.state_file import StateError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from edgehub.devices.source import DeviceProfile
-    from edgehub.state_file import StateFile
+    from edgehub.storage.state_file import StateFile
 
     T = TypeVar("T")
 

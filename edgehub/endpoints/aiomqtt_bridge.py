@@ -41,7 +41,7 @@ from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, Wanted, Welcome,
 from edgehub.errors import ConfigError
 from edgehub.mqtt.client_decoder import Incoming
 from edgehub.mqtt.packets import LEVEL_5
-from edgehub.setting_files import read_secret
+from edgehub.storage.credentials import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

@@ -42,7 +42,7 @@ from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.packets import publish_bytes
-from edgehub.setting_files import client_context, read_secret
+from edgehub.storage.credentials import client_context, read_secret
 from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Settle
     from edgehub.message import Row
-    from edgehub.setting_files import TlsOptions
+    from edgehub.storage.credentials import TlsOptions
 
 CLOSE_TIMEOUT_S: Final = 1.0
 _REFUSED: Final = 0x80

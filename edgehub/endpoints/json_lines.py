@@ -11,7 +11,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from edgehub.durable_files import make_folder, sync_folder
+from edgehub.storage.durable_files import make_folder, sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

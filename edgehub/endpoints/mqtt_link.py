@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
-from edgehub.setting_files import client_context
+from edgehub.storage.credentials import client_context
 from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edgehub.setting_files import TlsOptions
+    from edgehub.storage.credentials import TlsOptions
 
 UNSENT_IN_KERNEL_MAX: Final = 16_384
 """Unsent bytes that the kernel takes; the rest waits in the channel, where it costs no wake-up."""

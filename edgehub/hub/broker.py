@@ -13,8 +13,8 @@ from edgehub.heads.broker.exchange import Services
 from edgehub.heads.broker.head import BrokerHead
 from edgehub.heads.broker.options import BrokerOptions
 from edgehub.hub.status import left_out_text
-from edgehub.setting_files import TlsOptions
 from edgehub.settings.derived import broker_topics
+from edgehub.storage.credentials import TlsOptions
 
 if TYPE_CHECKING:
     import random

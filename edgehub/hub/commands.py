@@ -11,8 +11,6 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from edgehub.config.configuration import compile_table, endpoint_names, fault_documents
-from edgehub.config.effective import effective_document
 from edgehub.errors import ConfigError, ManifestError
 from edgehub.hub.store import store_caps
 from edgehub.operations.manifest_change import Present, difference_document, manifest_document
@@ -21,6 +19,8 @@ from edgehub.operations.room import Room
 from edgehub.operations.sessions import SessionCommands
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.message_form import read_message
+from edgehub.settings.configuration import compile_table, endpoint_names, fault_documents
+from edgehub.settings.effective import effective_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import edgehub
-from edgehub.config.loops import is_same_broker
 from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
 from edgehub.endpoints.device_session import SessionOptions
 from edgehub.endpoints.device_sessions import DeviceSessions
@@ -26,7 +25,6 @@ from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
 from edgehub.packet_limits import PacketLimits
-from edgehub.setting_files import TlsOptions
 from edgehub.settings import (
     CumulocityEndpointSettings,
     EndpointSettings,
@@ -35,6 +33,8 @@ from edgehub.settings import (
     MqttEndpointSettings,
 )
 from edgehub.settings.endpoints import identity_of
+from edgehub.settings.loops import is_same_broker
+from edgehub.storage.credentials import TlsOptions
 
 if TYPE_CHECKING:
     import asyncio

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.router import Router
     from edgehub.settings import Settings
-    from edgehub.state_file import StateFile
+    from edgehub.storage.state_file import StateFile
     from edgehub.store.store import Store
 
     Spawn = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
@@ -315,11 +315,10 @@ class Roaming:
         return WriteProbe(link, f"{{{self._settings.redis.prefix}}}:devices:probe", self._clock)
 
     def _redis(self) -> RedisLink:
-        from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
-        from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
+        from edgehub.hub.redis import redis_link  # noqa: PLC0415 - only where configured
 
         name = f"edgehub-{self._hub_id}-devices"
-        return RedisLink(RedisOptions.of(self._settings.redis, name=name))
+        return redis_link(self._settings.redis, name=name)
 
 
 class _Kept:

@@ -18,9 +18,6 @@ import structlog
 
 import edgehub
 from edgehub.clock import Clock, SystemClock
-from edgehub.config.configuration import Configuration, read_configuration
-from edgehub.config.effective import DATABASE_NAME
-from edgehub.config.origin import LoadedSettings
 from edgehub.control.server import ControlServer
 from edgehub.devices.identities import Identities
 from edgehub.devices.tokens import Tokens
@@ -48,7 +45,10 @@ from edgehub.operations.forecast.forecast import Outlook
 from edgehub.operations.queues import Operating
 from edgehub.packet_limits import PacketLimits
 from edgehub.settings import Settings
-from edgehub.state_file import STATE_NAME, StateFile
+from edgehub.settings.configuration import Configuration, read_configuration
+from edgehub.settings.effective import DATABASE_NAME
+from edgehub.settings.origin import LoadedSettings
+from edgehub.storage.state_file import STATE_NAME, StateFile
 from edgehub.store.store import Store
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import edgehub
-from edgehub.config.configuration import named_endpoints
-from edgehub.config.loops import loop_warnings
 from edgehub.hub import status
 from edgehub.operations.documents import utc_text
+from edgehub.settings.configuration import named_endpoints
+from edgehub.settings.loops import loop_warnings
 
 if TYPE_CHECKING:
     from edgehub.hub.parts import HubParts

@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from edgehub.config.change import plan_change
-from edgehub.config.configuration import fault_documents, read_configuration
-from edgehub.config.files import changed_files
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.hub.endpoints import EgressChange
 from edgehub.hub.store import store_caps
+from edgehub.settings.change import plan_change
+from edgehub.settings.configuration import fault_documents, read_configuration
+from edgehub.settings.named_files import changed_files
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edgehub.config.change import PendingKey
-    from edgehub.config.configuration import Configuration
-    from edgehub.config.origin import LoadedSettings
     from edgehub.devices.identities import Identities
     from edgehub.devices.tokens import Tokens
     from edgehub.heads.http.head import HttpHead
@@ -38,6 +35,9 @@ if TYPE_CHECKING:
     from edgehub.hub.web import Serving
     from edgehub.notify.reports import Reports
     from edgehub.settings import Settings
+    from edgehub.settings.change import PendingKey
+    from edgehub.settings.configuration import Configuration
+    from edgehub.settings.origin import LoadedSettings
     from edgehub.store.store import Store
 
 log = structlog.get_logger(__name__)

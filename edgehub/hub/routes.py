@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgehub.clock import Clock
-    from edgehub.config.configuration import Configuration
     from edgehub.devices.identities import Identities
     from edgehub.hub.endpoints import Egress
     from edgehub.operations.operation import Command
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from edgehub.routes.spec import Manifest
     from edgehub.routes.table import RouteTable
     from edgehub.settings import Settings
-    from edgehub.state_file import StateFile
+    from edgehub.settings.configuration import Configuration
+    from edgehub.storage.state_file import StateFile
     from edgehub.store.store import Store
     from edgehub.sync.storage import TableStorage
 
@@ -290,13 +290,12 @@ class RouteTableAssembly:
             return MemoryStorage(MemoryTable(clock), instance=instance)
         if options.storage == "sqlite":
             return SqliteStorage(self._state, clock)
-        from edgehub.redis_link.link import RedisLink  # noqa: PLC0415 - only where configured
-        from edgehub.redis_link.options import RedisOptions  # noqa: PLC0415 - only where configured
+        from edgehub.hub.redis import redis_link  # noqa: PLC0415 - only where configured
         from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
         from edgehub.sync.redis import RedisStorage  # noqa: PLC0415 - only where configured
 
         redis = self._settings.redis
-        self._link = RedisLink(RedisOptions.of(redis, name=f"edgehub-{instance}"))
+        self._link = redis_link(redis, name=f"edgehub-{instance}")
         self._probe = WriteProbe(self._link, f"{{{redis.prefix}:routes}}:probe", clock)
         return RedisStorage(
             self._link,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from edgehub.durable_files import make_folder, sync_folder
 from edgehub.errors import EdgeHubError, extra_hint
+from edgehub.storage.durable_files import make_folder, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

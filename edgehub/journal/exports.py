@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.durable_files import replace_file
+from edgehub.storage.durable_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

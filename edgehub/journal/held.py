@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.durable_files import make_folder, open_private
 from edgehub.journal.segments import Segment
+from edgehub.storage.durable_files import make_folder, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

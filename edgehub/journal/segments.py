@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.durable_files import make_folder, open_private, sync_folder
 from edgehub.journal.lines import day_text
+from edgehub.storage.durable_files import make_folder, open_private, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ from redis.asyncio.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
 from edgehub.errors import ConfigError
-from edgehub.setting_files import TlsOptions, client_context
+from edgehub.storage.credentials import TlsOptions, client_context
 from edgehub.tcp import reachable_host
 
 

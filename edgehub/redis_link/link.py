@@ -32,7 +32,7 @@ from redis.exceptions import TimeoutError as LateError
 from edgehub.errors import ConfigError
 from edgehub.redis_link.connections import RedisTcpConnection, RedisTlsConnection
 from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
-from edgehub.setting_files import read_secret
+from edgehub.storage.credentials import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

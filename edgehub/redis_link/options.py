@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from edgehub.setting_files import TlsOptions
+from edgehub.storage.credentials import TlsOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgehub.settings.redis import RedisSettings
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisOptions:
-    """See `edgehub.settings.redis.RedisSettings`.
+    """How Redis is reached; section `[redis]` of the settings.
 
     Attributes:
         url: `redis://`, `rediss://` (TLS) or `unix://`, without a password.
@@ -36,18 +34,3 @@ class RedisOptions:
     timeout_s: float = 2.0
     connections_max: int = 8
     name: str = "edgehub"
-
-    @classmethod
-    def of(cls, settings: RedisSettings, *, name: str) -> Self:
-        """Take them from the settings, which must have a URL."""
-        assert settings.url is not None
-        return cls(
-            url=settings.url,
-            username=settings.username,
-            password_file=settings.password_file,
-            tls=TlsOptions.of(settings),
-            connect_timeout_s=settings.connect_timeout_s,
-            timeout_s=settings.timeout_s,
-            connections_max=settings.connections_max,
-            name=name,
-        )

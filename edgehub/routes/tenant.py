@@ -51,6 +51,19 @@ class Tenant(NamedTuple):
 DEFAULT_TENANT: Final = Tenant("default", "default")
 
 
+def tenant_name(name: str) -> str:
+    """Return the name of a tenant, `organisation/application`.
+
+    Raises:
+        ValueError: It is none, or that of the default tenant.
+    """
+    # Without a slash it is no tenant, nor is the empty name, by which the default one is meant.
+    if Tenant.parse(name or "/") == DEFAULT_TENANT:
+        msg = "default/default is everybody without a tenant; it needs no section"
+        raise ValueError(msg)
+    return name
+
+
 class RouteKey(NamedTuple):
     """What names one route.
 

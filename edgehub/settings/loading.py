@@ -22,7 +22,7 @@ from edgehub.errors import ConfigError
 from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
 from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, near
 from edgehub.settings.model import Settings
-from edgehub.settings.values import CREDENTIAL
+from edgehub.storage.credentials import CREDENTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,30 +5,12 @@ Owns those sections of the model; calls nothing of the hub.
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from edgehub.routes.tenant import tenant_name
 from edgehub.settings.values import Real, Section, Whole
-
-_TENANT: Final = re.compile(r"{0}/{0}".format(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?"))
-
-
-def tenant_name(name: str) -> str:
-    """Accept `organisation/application`.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if _TENANT.fullmatch(name) is None:
-        msg = f"{name!r} is no tenant; write organisation/application, in a-z, 0-9, _ and -"
-        raise ValueError(msg)
-    if name == "default/default":
-        msg = "default/default is everybody without a tenant; it needs no section"
-        raise ValueError(msg)
-    return name
-
 
 TenantName = Annotated[str, AfterValidator(tenant_name)]
 

@@ -5,14 +5,14 @@ Owns these parts of the model; calls nothing of the hub.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
 from edgehub.settings.values import OptionalFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from edgehub.storage.credentials import CertificateKeys, TlsKeys
 
 # The same keys at each peer that the hub encrypts to, and each in its own place among others.
 CaFile = Annotated[
@@ -47,26 +47,6 @@ ServerKeyFile = Annotated[
     Field(description="Key of certificate_file.", examples=["/etc/edgehub/server.key"]),
 ]
 _TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
-
-
-class CertificateKeys(Protocol):
-    """Settings of whoever shows a certificate."""
-
-    @property
-    def certificate_file(self) -> Path | None:
-        """Its own certificate."""
-
-    @property
-    def key_file(self) -> Path | None:
-        """Its key."""
-
-
-class TlsKeys(CertificateKeys, Protocol):
-    """Settings of whoever connects with TLS."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """Certificates that are trusted."""
 
 
 def certificate_fault(keys: CertificateKeys) -> str:

@@ -23,12 +23,11 @@ from pydantic import (
     WrapValidator,
 )
 
+from edgehub.storage.credentials import CREDENTIAL
+
 if TYPE_CHECKING:
     from pydantic import ValidatorFunctionWrapHandler
 
-
-CREDENTIAL: Final = "credential:"
-"""Begins the name of a file that the service manager hands over."""
 
 _CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import structlog
 
-from edgehub.durable_files import sync_folder
 from edgehub.errors import StartupError, StoreError
+from edgehub.storage.durable_files import sync_folder
 from edgehub.store.event_log import store_losses
 from edgehub.store.salvage import salvage
 from edgehub.store.table_list import SUFFIX as TABLES_SUFFIX

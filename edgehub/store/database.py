@@ -18,9 +18,9 @@ import aiosqlite
 import structlog
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError, StoreGoneError
-from edgehub.file_presence import FilePresence
-from edgehub.sqlite_log import PAGE_BYTES
-from edgehub.sqlite_transaction import in_transaction
+from edgehub.storage.file_presence import FilePresence
+from edgehub.storage.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.migrations import APPLICATION_ID, migrate
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.migrations import APPLICATION_ID, SCRIPTS
 from edgehub.store.pages import HEADER_BYTES, MAGIC
 from edgehub.store.table_list import read_table_list

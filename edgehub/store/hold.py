@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from edgehub.durable_files import make_folder, make_private_file
 from edgehub.errors import StartupError
+from edgehub.storage.durable_files import make_folder, make_private_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
-from edgehub.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log
+from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log
 from edgehub.store.damage import finish_replacement, replace_damaged
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
 from edgehub.store.file_header import header_fault

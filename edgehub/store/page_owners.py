@@ -15,7 +15,7 @@ from array import array
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.pages import INNER, MAGIC, PageError, children
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from edgehub.sqlite_log import (
+from edgehub.storage.sqlite_log import (
     FRAME_BYTES,
     FRAME_HEADER,
     LOG_HEADER,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.message import EndpointId, Priority
-from edgehub.sqlite_transaction import in_transaction
+from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.ageing import Ageing, stored_ageing
 from edgehub.store.boots import BOOT_COLUMNS, StoredBoot
 from edgehub.store.creations import Creations

@@ -10,7 +10,6 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.durable_files import make_private_file
 from edgehub.message import (
     BEST_PRIORITY,
     DEFAULT_PRIORITY,
@@ -19,7 +18,8 @@ from edgehub.message import (
     Priority,
     queue_id,
 )
-from edgehub.sqlite_transaction import in_transaction
+from edgehub.storage.durable_files import make_private_file
+from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.damaged_file import Table, damaged_file, queue_shape
 from edgehub.store.database import configure
 from edgehub.store.migrations import migrate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.database import StoreBusyError
 from edgehub.store.limits import Space
 from edgehub.store.vacuum import PAGES_KEPT

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 import structlog
 
-from edgehub.durable_files import replace_file
+from edgehub.storage.durable_files import replace_file
 
 if TYPE_CHECKING:
     import sqlite3

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from edgehub.errors import StoreError
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.database import StoreBusyError
 from edgehub.store.table_list import TableListKeeper
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.state_file import StateError
+from edgehub.storage.state_file import StateError
 from edgehub.sync.sqlite import parse_row
 from edgehub.sync.storage import Begun, Position, StoredRow
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.routes.tenant import RouteKey
-    from edgehub.state_file import StateFile
+    from edgehub.storage.state_file import StateFile
     from edgehub.sync.reconciler import Reconciler
     from edgehub.sync.storage import Row
 

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from edgehub.routes.tenant import RouteKey
-from edgehub.state_file import StateError
+from edgehub.storage.state_file import StateError
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.memory import PAGE
 from edgehub.sync.plan import check_table, plan_write
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from edgehub.clock import Clock
-    from edgehub.state_file import StateFile
+    from edgehub.storage.state_file import StateFile
     from edgehub.sync.storage import Change, LogEntry, Report
 
     T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Every scenario of `affinity_scenarios.json`, on the objects that the daemon uses."""
 
-from edgehub.devices.affinity.simulation.run import simulate
+from edgehub.lab.simulation.run import simulate
 from tests.support.affinity import outcome_differences
 
 CASES = "affinity_scenarios.json"

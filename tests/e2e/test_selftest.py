@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.selftest.report import NOT_TESTED
+from edgehub.lab.selftest.report import NOT_TESTED
 from tests.support.process_tree import processes_that_name
 
 if TYPE_CHECKING:

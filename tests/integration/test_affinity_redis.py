@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgehub.devices.affinity.simulation.run import simulate
+from edgehub.lab.simulation.run import simulate
 from tests.support import affinity
 from tests.support.redis import RedisServer
 from tests.support.redis_in_time import BlockingLink, TimedRedisCoordinator

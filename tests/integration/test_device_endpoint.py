@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import aiomqtt
 import pytest
 
-from edgehub.config.origin import LoadedSettings
 from edgehub.devices.affinity.flags import Cause, Flags, Ownership
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
+from edgehub.settings.origin import LoadedSettings
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_peer import mqtt_peer
 

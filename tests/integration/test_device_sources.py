@@ -21,7 +21,7 @@ from edgehub.endpoints.device_sessions import DeviceSessions
 from edgehub.hub.devices import Twins
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
-from edgehub.state_file import StateFile
+from edgehub.storage.state_file import StateFile
 from tests.support.mosquitto import Mosquitto
 from tests.support.redis import RedisServer
 from tests.support.twins import TwinResponder

@@ -17,7 +17,7 @@ from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.message import EndpointId, FailureKind
-from edgehub.setting_files import TlsOptions
+from edgehub.storage.credentials import TlsOptions
 from tests.support.certificates import Authority
 from tests.support.http_peer import Reply, http_peer, results
 from tests.support.listener import RecordingListener

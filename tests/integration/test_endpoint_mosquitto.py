@@ -12,7 +12,7 @@ import pytest
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import TopicTemplate
 from edgehub.message import DELIVERED, UPSTREAM, FailureKind, SendResult
-from edgehub.setting_files import TlsOptions
+from edgehub.storage.credentials import TlsOptions
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
 from tests.support.subscriber import subscriber

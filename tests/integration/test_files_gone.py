@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from edgehub.errors import StoreGoneError
 from edgehub.message import Refusal
-from edgehub.state_file import StateError, StateFile
+from edgehub.storage.state_file import StateError, StateFile
 from edgehub.store.recovery import Missing
 from tests.support.stores import bodies, read_all, running
 

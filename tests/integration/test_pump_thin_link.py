@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import SystemClock
-from edgehub.demo.thin_link import ThinLink
+from edgehub.lab.demo.thin_link import ThinLink
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
 from tests.support.subscriber import subscriber

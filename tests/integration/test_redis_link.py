@@ -12,7 +12,7 @@ from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.redis_link.script import Script
-from edgehub.setting_files import TlsOptions
+from edgehub.storage.credentials import TlsOptions
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer

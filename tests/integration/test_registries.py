@@ -10,7 +10,7 @@ from edgehub.devices.source import Activation, Deduplication, DeviceProfile, Dev
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
-from edgehub.state_file import StateFile
+from edgehub.storage.state_file import StateFile
 from tests.support.redis import RedisServer
 
 COMMON = DeviceProfile(device_id="", deduplication=Deduplication.MARK, gap_max=None)

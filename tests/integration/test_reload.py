@@ -11,13 +11,13 @@ import aiomqtt
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.config.origin import LoadedSettings
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import EdgeHubError
 from edgehub.hub.endpoints import REPLACE_DRAIN_S
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
+from edgehub.settings.origin import LoadedSettings
 from tests.support.journal_page import read_folder
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.ports import free_port

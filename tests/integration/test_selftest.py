@@ -11,13 +11,13 @@ import pytest
 import uvloop
 
 from edgehub.clock import SystemClock
-from edgehub.selftest.device import Device
-from edgehub.selftest.evidence import present
-from edgehub.selftest.hub_process import HubProcess
-from edgehub.selftest.judge import Judge
-from edgehub.selftest.latency import measure_disk
-from edgehub.selftest.ledger import Ledger
-from edgehub.selftest.scratch import SETTINGS, SelfTestError, scratch_folder
+from edgehub.lab.selftest.device import Device
+from edgehub.lab.selftest.evidence import present
+from edgehub.lab.selftest.hub_process import HubProcess
+from edgehub.lab.selftest.judge import Judge
+from edgehub.lab.selftest.latency import measure_disk
+from edgehub.lab.selftest.ledger import Ledger
+from edgehub.lab.selftest.scratch import SETTINGS, SelfTestError, scratch_folder
 from edgehub.store import Store, StoreOptions
 from tests.support.process_tree import processes_that_name
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from edgehub.selftest.judge import Findings
+    from edgehub.lab.selftest.judge import Findings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgehub.config.configuration import ConfigurationError, fault_documents, read_configuration
-from edgehub.config.origin import LoadedSettings
 from edgehub.endpoints.device_session import SessionError
 from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.endpoints.mqtt_link import LinkError
 from edgehub.redis_link.faults import RedisAwayError
-from edgehub.setting_files import SECRET_BYTES_MAX, TlsOptions, read_secret
 from edgehub.settings import Settings
+from edgehub.settings.configuration import ConfigurationError, fault_documents, read_configuration
+from edgehub.settings.origin import LoadedSettings
+from edgehub.storage.credentials import SECRET_BYTES_MAX, TlsOptions, read_secret
 from tests.integration.test_several_addresses import device, http, mqtt, redis
 from tests.support.certificates import Authority, openssl
 

@@ -18,7 +18,7 @@ from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
 from edgehub.redis_link.faults import RedisAwayError
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
-from edgehub.setting_files import TlsOptions
+from edgehub.storage.credentials import TlsOptions
 from edgehub.tcp import connect_tcp
 from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole
 from tests.support.certificates import Authority

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from edgehub.errors import StartupError
-from edgehub.state_file import StateError, StateFile
+from edgehub.storage.state_file import StateError, StateFile
 
 SCRIPT = """CREATE TABLE IF NOT EXISTS one (a INTEGER PRIMARY KEY) STRICT
 

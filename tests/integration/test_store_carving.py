@@ -14,7 +14,7 @@ import pytest
 
 from edgehub.hub.status import store_warnings
 from edgehub.message import EndpointId, FailureKind
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store import SessionTable, Store
 from edgehub.store.file_header import header_fault
 from edgehub.store.opening import OFFSETS_SKIPPED

@@ -14,8 +14,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from edgehub.hub.status import store_warnings
-from edgehub.sqlite_log import FRAME_BYTES, FRAME_HEADER, LOG_HEADER, find_log_damage, replace_log
-from edgehub.state_file import StateFile
+from edgehub.storage.sqlite_log import (
+    FRAME_BYTES,
+    FRAME_HEADER,
+    LOG_HEADER,
+    find_log_damage,
+    replace_log,
+)
+from edgehub.storage.state_file import StateFile
 from edgehub.store.damage import replace_damaged, stored_damage
 from tests.support.spoiling import queue_rows
 from tests.support.stores import P0, P2, a_result, bodies, crash_copy, read_all, running
@@ -211,7 +217,7 @@ def test_a_log_is_looked_through_where_sqlite_has_no_index(
     three: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk has no room for it: frames are checked one by one, with the same result."""
-    monkeypatch.setattr("edgehub.sqlite_log._frames_accepted", lambda _: 0)
+    monkeypatch.setattr("edgehub.storage.sqlite_log._frames_accepted", lambda _: 0)
     assert find_log_damage(three.put(three.log)) is None
     assert outcome(three, three.flipped(three.ends[0] + 100, 0x10)) == "restored"
 

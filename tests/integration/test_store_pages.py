@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.damaged_file import Table, row_of
 from edgehub.store.page_owners import PageOwners
 from edgehub.store.pages import (

@@ -8,7 +8,7 @@ import pytest
 
 from edgehub.clock import SystemClock
 from edgehub.routes.manifest import DEFAULT_MANIFEST
-from edgehub.state_file import StateFile
+from edgehub.storage.state_file import StateFile
 from edgehub.sync.disk_copy import DiskCopy
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.memory import MemoryStorage, MemoryTable

@@ -18,7 +18,7 @@ import pytest
 from edgehub.clock import SystemClock
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
-from edgehub.state_file import StateFile
+from edgehub.storage.state_file import StateFile
 from edgehub.sync.disk_copy import DiskCopy
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.redis import RedisStorage

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import SystemClock
-from edgehub.demo.thin_link import ThinLink
+from edgehub.lab.demo.thin_link import ThinLink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

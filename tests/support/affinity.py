@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from edgehub.devices.affinity.simulation.network import in_process
-from edgehub.devices.affinity.simulation.run import simulate
+from edgehub.lab.simulation.network import in_process
+from edgehub.lab.simulation.run import simulate
 
 COORDINATORS = [in_process]
 """The last one makes the coordinator of `run`; other modules put theirs here for their tests."""

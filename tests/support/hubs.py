@@ -11,12 +11,12 @@ from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.outcome import Handling, Outcome
 from edgehub.devices.affinity.rules import AffinityRules
-from edgehub.devices.affinity.simulation.virtual_time import run_on
 from edgehub.devices.device import Surroundings
 from edgehub.devices.devices import Devices
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.registry import InProcessRegistry
 from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
+from edgehub.lab.simulation.virtual_time import run_on
 
 
 class TimedSource:

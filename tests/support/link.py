@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import uvloop
 
 from edgehub.clock import SystemClock
-from edgehub.demo.thin_link import ThinLink
+from edgehub.lab.demo.thin_link import ThinLink
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,7 @@ from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.routes.live import BuildError
 from edgehub.routes.manifest import parse_manifest
-from edgehub.state_file import StateFile
+from edgehub.storage.state_file import StateFile
 from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.options import TableOptions
 from edgehub.sync.redis import RedisStorage

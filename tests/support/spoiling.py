@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from edgehub.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.page_owners import ENTRIES, FIRST_MAP
 from edgehub.store.pages import INNER, TABLE_LEAF, PageFile, RecordReader, children
 

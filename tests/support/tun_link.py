@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from edgehub.clock import SystemClock
-from edgehub.demo.thin_link import Pacer
+from edgehub.lab.demo.thin_link import Pacer
 from tests.support.network_namespace import NetworkNamespace
 
 if TYPE_CHECKING:

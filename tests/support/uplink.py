@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.endpoints.mqtt_topic import Topics
     from edgehub.message import Row
-    from edgehub.setting_files import TlsOptions
+    from edgehub.storage.credentials import TlsOptions
 
 
 CLIENT_ID = "hub-1"

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from edgehub.cli import main
-from edgehub.config.change import LIVE_KEYS
 from edgehub.settings import (
     BrokerSettings,
     ClockSettings,
@@ -32,6 +31,7 @@ from edgehub.settings import (
     TenantSettings,
     WebSettings,
 )
+from edgehub.settings.change import LIVE_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

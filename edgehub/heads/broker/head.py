@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.durable_files import replace_file
 from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.mqtt_link import LinkError, Wanted
@@ -27,6 +26,7 @@ from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
 from edgehub.mqtt.packets import LEVEL_5
+from edgehub.storage.durable_files import replace_file
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:

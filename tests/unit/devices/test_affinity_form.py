@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgehub.devices.affinity.simulation.form import ScenarioError, read_scenario
-from edgehub.devices.affinity.simulation.run import simulate
+from edgehub.lab.simulation.form import ScenarioError, read_scenario
+from edgehub.lab.simulation.run import simulate
 
 GOOD = {
     "id": "good",

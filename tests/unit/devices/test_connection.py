@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.devices.affinity.simulation.virtual_time import run_on
 from edgehub.devices.connection import DeviceConnection
 from edgehub.devices.faults import DeviceConnectionError, DeviceNotOwnedError
 from edgehub.devices.source import DeviceProfile
 from edgehub.errors import ConfigError
+from edgehub.lab.simulation.virtual_time import run_on
 
 
 class SlowLink:

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.devices.affinity.simulation.virtual_time import StandstillError, run_on
 from edgehub.devices.faults import DeviceQueueFullError
 from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
+from edgehub.lab.simulation.virtual_time import StandstillError, run_on
 
 
 def a_queue(clock: ManualClock, waiting_max: int = 8) -> DeviceRequestQueue:

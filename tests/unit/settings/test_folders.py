@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgehub.cli.main import cli
-from edgehub.config.configuration import ConfigurationError, read_configuration
-from edgehub.config.origin import SettingsSource
 from edgehub.settings import MqttEndpointSettings, SettingsError, load_settings
+from edgehub.settings.configuration import ConfigurationError, read_configuration
+from edgehub.settings.origin import SettingsSource
 
 UPSTREAM = '[upstream]\ntype = "mqtt"\nhost = "h"\nusername = "g"\npassword_file = "{}"\n'
 VARIABLES = (

@@ -3,10 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from edgehub.config.change import is_live
 from edgehub.entities import CacheScope
 from edgehub.entities.configured import local_topics, mapper_options
 from edgehub.settings import EntitySettings, MapperSettings, Settings
+from edgehub.settings.change import is_live
 from edgehub.settings.derived import mapper_runs
 
 

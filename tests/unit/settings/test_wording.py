@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from edgehub.config.fields import section_type
 from edgehub.settings import Settings, SettingsError, check_settings
 from edgehub.settings.endpoints import ENDPOINT_TYPES
+from edgehub.settings.fields import section_type
 
 WRONG: tuple[Any, ...] = (-1, 1e9, float("nan"), True, "", "x y/#", "75 %", [], [3], {}, {"a b": 3})
 """What some key or other cannot be."""

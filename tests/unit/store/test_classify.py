@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from edgehub.errors import StoreCorruptError
-from edgehub.sqlite_transaction import in_transaction
+from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.database import (
     Fault,
     StoreBusyError,

@@ -1,1 +1,0 @@
-"""The configuration: settings, manifest and identities, read, checked, compared, described."""

@@ -1,0 +1,1 @@
+"""Trials of a hub on this machine: the demonstration, the self-test and the simulation."""

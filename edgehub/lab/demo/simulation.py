@@ -1,0 +1,141 @@
+"""The simulated world around the hubs: devices that publish, a module that collects.
+
+Owns MQTT clients as a user would write them, with QoS 1 over real sockets; knows nothing of the
+hubs but their ports. Invariant: an id is noted as acknowledged only after its PUBACK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
+
+import aiomqtt
+
+from edgehub.endpoints.aiomqtt_bridge import CancellableClient
+from edgehub.lab.demo.scenario import COLLECTOR, COLLECTOR_INPUT, TRAFFIC, Kind
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from edgehub.clock import Clock
+    from edgehub.lab.demo.ledger import Ledger
+    from edgehub.lab.demo.scenario import Traffic
+
+HOST: Final = "127.0.0.1"
+PUBLISH_TIMEOUT_S: Final = 10.0
+RECONNECT_S: Final = 1.0
+
+
+class Gates:
+    """Which kinds of messages the devices send at the moment."""
+
+    def __init__(self) -> None:
+        self._open: set[Kind] = set()
+
+    def open_all(self) -> None:
+        """Let every device send."""
+        self._open = set(Kind)
+
+    def close(self, *, vital: bool) -> None:
+        """Let the vital (or the other) kinds pause."""
+        self._open -= {entry.kind for entry in TRAFFIC if entry.is_vital == vital}
+
+    def is_open(self, kind: Kind) -> bool:
+        """Whether a kind is being sent."""
+        return kind in self._open
+
+
+class Device:
+    """One simulated device: a message now and then, each waited for until its PUBACK."""
+
+    def __init__(
+        self,
+        device_id: str,
+        traffic: Traffic,
+        *,
+        port: int,
+        gates: Gates,
+        ledger: Ledger,
+        clock: Clock,
+        rng: Random,
+    ) -> None:
+        self.device_id = device_id
+        self._traffic = traffic
+        self._port = port
+        self._gates = gates
+        self._account = ledger.accounts[traffic.kind]
+        self._clock = clock
+        self._rng = rng
+        self._number = 0
+
+    async def run(self) -> None:
+        """Send until cancelled; a lost connection is made again."""
+        while True:
+            try:
+                async with CancellableClient(HOST, self._port, identifier=self.device_id) as client:
+                    await self._send(client)
+            except aiomqtt.MqttError:
+                await self._clock.sleep(RECONNECT_S)
+
+    async def _send(self, client: CancellableClient) -> None:
+        topic = f"devices/{self.device_id}/messages/events/kind={self._traffic.kind}"
+        while True:
+            # Between half and one and a half periods: devices do not march in step.
+            await self._clock.sleep(self._traffic.period_s * self._rng.uniform(0.5, 1.5))
+            if self._gates.is_open(self._traffic.kind):
+                await self._publish(client, topic)
+
+    async def _publish(self, client: CancellableClient, topic: str) -> None:
+        self._number += 1
+        message_id = f"{self.device_id}-{self._number}"
+        body = build_body(self._traffic.kind, message_id, self._traffic.body_bytes)
+        self._account.publish(message_id, self._clock.monotonic())
+        try:
+            await client.publish(topic, body, qos=1, timeout=PUBLISH_TIMEOUT_S)
+        except BaseException:
+            self._account.abandon(message_id)
+            raise
+        self._account.acknowledge(message_id)
+
+
+class Collector:
+    """The parent's module that everything is routed to; counts each id once."""
+
+    def __init__(self, hub_id: str, *, port: int, ledger: Ledger, clock: Clock) -> None:
+        self._hub_id = hub_id
+        self._port = port
+        self._ledger = ledger
+        self._clock = clock
+        self.subscribed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Receive until cancelled; a lost connection is made again."""
+        name = f"{self._hub_id}/{COLLECTOR}"
+        topic = f"devices/{self._hub_id}/modules/{COLLECTOR}/inputs/{COLLECTOR_INPUT}/#"
+        while True:
+            try:
+                async with CancellableClient(HOST, self._port, identifier=name) as client:
+                    await client.subscribe(topic, qos=1)
+                    self.subscribed.set()
+                    async for message in client.messages:
+                        self._receive(message)
+            except aiomqtt.MqttError:
+                await self._clock.sleep(RECONNECT_S)
+
+    def _receive(self, message: aiomqtt.Message) -> None:
+        assert isinstance(message.payload, bytes)
+        kind, message_id = parse_body(message.payload)
+        self._ledger.deliver(kind, message_id, self._clock.monotonic())
+
+
+def build_body(kind: Kind, message_id: str, size: int) -> bytes:
+    """Write a body of `size` bytes that says which message it is."""
+    body = json.dumps({"kind": kind, "id": message_id, "data": ""}).encode()
+    return body[:-2] + b"x" * (size - len(body)) + body[-2:]
+
+
+def parse_body(body: bytes) -> tuple[Kind, str]:
+    """Read back what `build_body` wrote."""
+    document = json.loads(body)
+    return Kind(document["kind"]), document["id"]

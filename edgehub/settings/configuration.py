@@ -1,0 +1,305 @@
+"""All that a hub is told: settings, manifest and identities, read together and checked together.
+
+Owns the one check that the start, the reload and `edgehub config validate` share. It reads files
+and so blocks: the daemon calls it from a thread. Invariant: a `Configuration` that exists can be
+put in force as a whole; whatever is wrong anywhere is reported at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edgehub.devices.identities import IdentityList, read_identity_list
+from edgehub.devices.identity_file import IdentityFileError
+from edgehub.devices.server_tls import ServerTls, read_server_tls
+from edgehub.devices.token_file import TokenFileError
+from edgehub.devices.tokens import TokenList, read_token_list
+from edgehub.endpoints.mqtt_topic import TopicTemplate
+from edgehub.errors import ConfigError, ManifestError, extra_hint
+from edgehub.hub_id import stored_hub_id
+from edgehub.message import UPSTREAM, EndpointId
+from edgehub.mqtt.topic_filter import covers, overlaps
+from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
+from edgehub.routes.table import RouteTable
+from edgehub.settings import MqttEndpointSettings, SettingsError
+from edgehub.settings.derived import broker_topics
+from edgehub.settings.listeners import listener_faults, sign_in_faults
+from edgehub.settings.loops import loop_warnings
+from edgehub.settings.named_files import exposed_files, file_faults, read_digests
+from edgehub.settings.origin import LoadedSettings
+from edgehub.settings.sources import source_warnings
+from edgehub.settings.windows import window_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from edgehub.settings import (
+        EndpointSettings,
+        MqttSettings,
+        Settings,
+    )
+    from edgehub.settings.origin import Origin, SettingsSource
+
+T = TypeVar("T")
+
+
+class ConfigurationError(ConfigError):
+    """Something in the configuration is wrong.
+
+    Attributes:
+        faults: Errors of all parts; a part with several faults is one error that holds them.
+    """
+
+    def __init__(self, faults: list[ConfigError]) -> None:
+        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A configuration without faults.
+
+    Attributes:
+        settings: Valid settings.
+        origins: Where each came from; what has no entry is a default.
+        manifest: The routes.
+        table: The same, compiled.
+        identities: Who may sign in.
+        tokens: Who may ask the HTTP API.
+        tls: Certificate of the MQTT listener, None = it has none.
+        files: What other files that settings name hold; see `read_digests`.
+        warnings: What a person should look at; those of the manifest are its own.
+    """
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+    manifest: Manifest
+    table: RouteTable
+    identities: IdentityList
+    tokens: TokenList
+    tls: ServerTls | None
+    files: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        """Those of the manifest as well, in words."""
+        return (*map(str, self.manifest.warnings), *self.warnings)
+
+    @property
+    def loaded(self) -> LoadedSettings:
+        """Settings and origins together."""
+        return LoadedSettings(settings=self.settings, origins=self.origins)
+
+
+def read_settings(source: SettingsSource) -> LoadedSettings:
+    """Read the settings; where they are wrong, look into the files that the right part names too.
+
+    Raises:
+        ConfigError: With every fault of settings, manifest, identities and named files.
+    """
+    try:
+        return source.read()
+    except SettingsError as error:
+        try:
+            rest, hidden = source.read_rest(error)
+        except SettingsError:
+            # The file has changed since, or is gone.
+            raise error from None
+        further = [*hidden, *([] if rest is None else _faults_of_files(rest))]
+        if ("web", "token_file") in error.paths:
+            # That there is none follows from the taking out.
+            further = [fault for fault in further if fault.key != "web.host"]
+        if not further:
+            raise
+        raise ConfigurationError([*error.faults, *further]) from error
+
+
+def _faults_of_files(loaded: LoadedSettings) -> list[ConfigError]:
+    settings = loaded.settings
+    try:
+        hub_id = settings.hub_id or stored_hub_id(settings.data_dir)
+        # Who could sign in depends on what was taken out, so that is left to the next try.
+        read_configuration(loaded, hub_id=hub_id or "", starts=False)
+    except ConfigurationError as error:
+        return list(error.faults)
+    return []
+
+
+def read_configuration(
+    loaded: LoadedSettings, *, hub_id: str, starts: bool = True
+) -> Configuration:
+    """Read what the settings name and check it all.
+
+    Args:
+        loaded: Valid settings.
+        hub_id: Device id of the hub itself, for conditions that ask for it.
+        starts: Refuse what nobody could sign in to; a hub that runs may lose its last identity.
+
+    Raises:
+        ConfigurationError: With every fault of manifest, identities, topics and named files.
+    """
+    settings = loaded.settings
+    faults: list[ConfigError] = []
+    table = _part(faults, lambda: read_table(settings, hub_id=hub_id))
+    identities = _part(faults, lambda: read_identity_list(settings.mqtt.identities_file))
+    tokens = _part(faults, lambda: read_token_list(settings.web.token_file))
+    faults += listener_faults(settings)
+    if starts and identities is not None:
+        faults += sign_in_faults(settings, identities)
+    _part(faults, lambda: _check_redis(settings))
+    for key, endpoint in named_endpoints(settings):
+        if isinstance(endpoint, MqttEndpointSettings) and endpoint.topic is not None:
+            _part(faults, partial(_compile_topic, endpoint.topic, key))
+    faults += file_faults(settings)
+    faults += _unknown_tenants(settings, identities)
+    faults += [] if table is None else _shared_local_topics(settings, table)
+    tls = None if faults else _part(faults, lambda: _read_tls(settings.mqtt))
+    files = None if faults else _part(faults, lambda: read_digests(settings))
+    if table is None or identities is None or tokens is None or files is None:
+        raise ConfigurationError(faults)
+    return Configuration(
+        settings=settings,
+        origins=loaded.origins,
+        manifest=table.manifest,
+        table=table,
+        identities=identities,
+        tokens=tokens,
+        tls=tls,
+        files=files,
+        warnings=(
+            *window_warnings(named_endpoints(settings), table.manifest),
+            *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
+            *exposed_files(settings),
+        ),
+    )
+
+
+def read_table(settings: Settings, *, hub_id: str) -> RouteTable:
+    """Read and compile the manifest that the settings name, or the built-in one.
+
+    Raises:
+        ConfigError: If it cannot be read.
+        ManifestError: With all its faults.
+    """
+    file = settings.manifest
+    names = endpoint_names(settings)
+    manifest = DEFAULT_MANIFEST if file is None else load_manifest(file, endpoints=names)
+    return compile_table(manifest, settings, hub_id=hub_id)
+
+
+def compile_table(manifest: Manifest, settings: Settings, *, hub_id: str) -> RouteTable:
+    """Compile a manifest against the endpoints of the settings.
+
+    Returns:
+        The table; its manifest has in addition the warnings that the settings cause.
+
+    Raises:
+        ManifestError: If it names endpoints that the settings do not have.
+    """
+    found = tuple(source_warnings(settings, manifest))
+    if found:
+        manifest = replace(manifest, warnings=(*manifest.warnings, *found))
+    return RouteTable.compile(manifest, endpoints=endpoint_names(settings), hub_id=hub_id)
+
+
+def endpoint_names(settings: Settings) -> list[EndpointId]:
+    """Give the endpoints that routes may name."""
+    return [EndpointId(name) for name in settings.endpoints]
+
+
+def named_endpoints(settings: Settings) -> Iterator[tuple[str, EndpointSettings]]:
+    """Give every endpoint of the settings with the dotted key of its section."""
+    if settings.upstream is not None:
+        yield UPSTREAM, settings.upstream
+    for name, endpoint in settings.endpoints.items():
+        yield f"endpoints.{name}", endpoint
+
+
+def fault_documents(error: ConfigError) -> list[dict[str, Any]]:
+    """Take an error apart into its single faults, each with place, reason and hint."""
+    if isinstance(error, ManifestError):
+        return [
+            {
+                "key": f"{error.file}: {fault.path}" if fault.path else error.file,
+                "reason": fault.message,
+                "hint": fault.hint,
+                "route": fault.route,
+                "line": fault.line,
+                "column": fault.column,
+            }
+            for fault in error.faults
+        ]
+    if isinstance(error, ConfigurationError | SettingsError | IdentityFileError | TokenFileError):
+        return [document for fault in error.faults for document in fault_documents(fault)]
+    return [
+        {
+            "key": error.key,
+            "reason": error.reason,
+            "hint": error.hint,
+            "route": None,
+            "line": None,
+            "column": None,
+        }
+    ]
+
+
+def _part(faults: list[ConfigError], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except ConfigError as error:
+        faults.append(error)
+    except OSError as error:
+        # A file went away between two looks at it.
+        faults.append(ConfigError(str(error.filename), error.strerror or str(error)))
+    return None
+
+
+def _read_tls(mqtt: MqttSettings) -> ServerTls | None:
+    if mqtt.certificate_file is None or mqtt.key_file is None:
+        return None
+    return read_server_tls("mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file)
+
+
+def _check_redis(settings: Settings) -> None:
+    affinity, table = settings.affinity, settings.routing_table
+    asking = {
+        "affinity.coordinator": affinity.coordinator,
+        "affinity.registry": affinity.registry,
+        "routing_table.storage": table.storage,
+    }
+    key = next((key for key, value in asking.items() if value == "redis"), None)
+    if key is not None and find_spec("redis") is None:
+        reason = "needs the library redis, which this installation does not have"
+        raise ConfigError(key, reason, f"{extra_hint('redis')}; or choose another")
+
+
+def _compile_topic(topic: str, key: str) -> TopicTemplate:
+    return TopicTemplate(topic, endpoint_id=EndpointId(key), key=f"{key}.topic")
+
+
+def _unknown_tenants(settings: Settings, identities: IdentityList | None) -> Iterator[ConfigError]:
+    # No route could take their messages, which would be acknowledged and gone.
+    for entry in () if identities is None else identities.entries.values():
+        if entry.tenant and entry.tenant not in settings.tenants:
+            hint = f'add [tenants."{entry.tenant}"] to the settings'
+            yield ConfigError(f"identity {entry.id}", f"there is no tenant {entry.tenant}", hint)
+
+
+def _shared_local_topics(settings: Settings, table: RouteTable) -> Iterator[ConfigError]:
+    # Every hub of the group gets these messages, so a route that shares them says what is not so.
+    if settings.broker is None or settings.broker.share_group is None:
+        return
+    local = broker_topics(settings, settings.broker)
+    for each in table.mqtt_filters:
+        if any(overlaps(each, own) for own in local) and not any(
+            covers(own, each) for own in local
+        ):
+            reason = f"a route takes {each}, which holds local topics; a group does not share them"
+            yield ConfigError("broker.share_group", reason, f"leave {', '.join(local)} out of it")

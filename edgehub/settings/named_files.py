@@ -1,0 +1,115 @@
+"""What the files hold that settings name: checked, and hashed so that a reload finds changes.
+
+A password that was corrected, or a certificate that was renewed, changes no setting. Owns what is
+remembered of such files: a hash, never their text. Blocks on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from edgehub.devices.private_file import loose_mode
+from edgehub.errors import ConfigError
+from edgehub.settings.origin import flat_settings
+from edgehub.storage.credentials import read_secret, tls_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from edgehub.settings import Settings
+
+FILE_SUFFIX: Final = "_file"
+"""By convention a setting whose name ends so names a file that must be there."""
+
+_READ_AS_A_WHOLE: Final = frozenset(
+    {
+        "mqtt.identities_file",
+        "mqtt.certificate_file",
+        "mqtt.key_file",
+        "mqtt.client_ca_file",
+        "web.token_file",
+    }
+)
+"""Somebody compares what these mean, which is more than what they hold."""
+_SECRETS: Final = ("password_file", "token_file")
+
+
+def named_files(settings: Settings) -> Iterator[tuple[str, Path]]:
+    """Give the files that settings name, by dotted key."""
+    for key, value in flat_settings(settings).items():
+        if isinstance(value, Path) and key.endswith(FILE_SUFFIX):
+            yield key, value
+
+
+def file_faults(settings: Settings) -> Iterator[ConfigError]:
+    """Yield what is wrong with secrets, certificates, keys and authorities that settings name.
+
+    Those of listeners that are on are checked with their other settings.
+    """
+    sections: dict[str, dict[str, Path]] = {}
+    for key, file in named_files(settings):
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = file
+    for section, files in sections.items():
+        for name, file in files.items():
+            if name in _SECRETS and f"{section}.{name}" not in _READ_AS_A_WHOLE:
+                try:
+                    read_secret(f"{section}.{name}", file)
+                except ConfigError as error:
+                    yield error
+        if section not in listeners_with_files(settings):
+            yield from tls_faults(
+                section,
+                certificate_file=files.get("certificate_file"),
+                key_file=files.get("key_file"),
+                authorities=("ca_file", files.get("ca_file")),
+            )
+
+
+def exposed_files(settings: Settings) -> Iterator[str]:
+    """Yield warnings of secrets and keys that every user of the machine may read or change.
+
+    Not of those that a service manager or container engine handed over, which sees to it itself,
+    nor of files of identities and tokens, which hold no secrets in plain.
+    """
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    for key, file in named_files(settings):
+        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_SECRETS, "key_file")):
+            continue
+        if folder is not None and file.is_relative_to(folder):
+            continue
+        mode = loose_mode(file) or 0
+        rights = [
+            word for bit, word in ((stat.S_IROTH, "read"), (stat.S_IWOTH, "change")) if mode & bit
+        ]
+        if rights:
+            may = " and ".join(rights)
+            yield f"{key}: every user of this machine may {may} {file}; chmod 600 {file}"
+
+
+def listeners_with_files(settings: Settings) -> set[str]:
+    """Return the sections of listeners that are on."""
+    ports = {"http": settings.http.port, "web": settings.web.port}
+    return {"mqtt", *(section for section, port in ports.items() if port is not None)}
+
+
+def read_digests(settings: Settings) -> dict[str, str]:
+    """Give path and hash of each file that is read on its own, by dotted key.
+
+    Raises:
+        OSError: If one cannot be read.
+    """
+    return {
+        key: f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+        for key, file in named_files(settings)
+        if key not in _READ_AS_A_WHOLE
+    }
+
+
+def changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """Give the keys whose file holds something else than before, with the same name or another."""
+    return tuple(key for key, digest in new.items() if old.get(key, digest) != digest)
