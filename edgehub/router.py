@@ -38,11 +38,11 @@ class Router:
         "_evaluate",
         "_followers",
         "_large_told_at",
-        "_limits",
         "_store",
         "_table",
         "_told_at",
         "_unrouted",
+        "limits",
         "too_large_total",
         "unrouted_total",
     )
@@ -52,7 +52,7 @@ class Router:
         self._evaluate = table.evaluate
         self._append = store.append
         self._store = store
-        self._limits = PacketLimits() if limits is None else limits
+        self.limits = PacketLimits() if limits is None else limits
         self.too_large_total = 0
         self._large_told_at = 1
         self._followers: list[Callable[[RouteTable], None]] = []
@@ -92,7 +92,7 @@ class Router:
             self._refuse_batch(message, settle, token)
             return
         results = self._evaluate(message)
-        if results and self._limits:
+        if results and self.limits:
             results = self._fitting(message, results, settle, token)
             if not results:
                 return
@@ -110,7 +110,7 @@ class Router:
         if results and is_batch(message.system):
             self._refuse_batch(message, settle, token)
             return
-        if results and self._limits:
+        if results and self.limits:
             results = self._fitting(message, results, settle, token)
             if not results:
                 return
@@ -134,7 +134,7 @@ class Router:
         token: int,
     ) -> Sequence[RouteResult]:
         """Leave out the copies that a peer could never take; settles a message without others."""
-        faults = [self._limits.fault(message, result.endpoint_id) for result in results]
+        faults = [self.limits.fault(message, result.endpoint_id) for result in results]
         if not any(faults):
             return results
         self._count_too_large(message, next(fault for fault in faults if fault))

@@ -1,4 +1,4 @@
-"""The broker head in one hub: built from the settings, told of routes, shown in the status.
+"""The broker head as a part of the hub.
 
 Owns the head. Invariant: a hub without `[broker]` has none, and connects to no broker.
 """
@@ -12,20 +12,22 @@ from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.heads.broker.exchange import Services
 from edgehub.heads.broker.head import BrokerHead
 from edgehub.heads.broker.options import BrokerOptions
+from edgehub.hub.heads import HeadPart
 from edgehub.hub.status import left_out_text
+from edgehub.hub.store import refusals
 from edgehub.settings.derived import broker_topics
 from edgehub.storage.credentials import TlsOptions
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from edgehub.clock import Clock
-    from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.operations.operation import Command
+    from edgehub.heads.head import Submit
+    from edgehub.heads.mqtt.listener import MqttListener
     from edgehub.router import Router
     from edgehub.settings import BrokerSettings, Settings
+    from edgehub.settings.configuration import Configuration
     from edgehub.store.store import Store
     from edgehub.telemetry.losses import Loss
 
@@ -35,22 +37,23 @@ MEMORY_NAME: Final = "broker.json"
 _LEVELS: Final = {"3.1.1": 4, "5": 5}
 
 
-class Brokering:
-    """See the module.
+class BrokerPart(HeadPart):
+    """The head that subscribes at another broker; without `[broker]` it is none.
 
     Args:
         settings: The hub's.
         hub_id: Device id of the hub itself.
         store: Says whether there is room, and keeps the journal.
+        router: Its routes say which topics to subscribe to.
         submit: Takes messages.
-        space: The local topic space, not loaded yet.
-        takes_qos0: Whether messages of QoS 0 are to be stored at present.
+        listener: Has the local topic space, and knows whether messages of QoS 0 are stored.
         clock: For all timers.
         rng: Randomness for jitter.
 
-    Attributes:
-        head: None = the settings have no broker.
     """
+
+    name = "broker"
+    head: BrokerHead | None
 
     def __init__(
         self,
@@ -58,58 +61,49 @@ class Brokering:
         *,
         hub_id: str,
         store: Store,
+        router: Router,
         submit: Submit,
-        space: LocalSpace,
-        takes_qos0: Callable[[], bool],
+        listener: MqttListener,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self.head: BrokerHead | None = None
+        self.head = None
         if settings.broker is None:
             return
-        self.head = BrokerHead(
+        head = self.head = BrokerHead(
             broker_options(settings, settings.broker, hub_id=hub_id),
             Services(
                 submit=submit,
-                space=space,
-                refused=_account(store),
+                space=listener.space,
+                refused=refusals(store),
                 has_room=store.has_room,
-                takes_qos0=takes_qos0,
+                takes_qos0=listener.takes_qos0,
             ),
             hub_id=hub_id,
             clock=clock,
             rng=rng,
         )
+        router.follow(lambda table: head.follow_routes(table.mqtt_filters))
 
-    def follow(self, router: Router) -> None:
-        """Listen at the broker to the topic filters of the routes in force."""
-        if head := self.head:
-            router.follow(lambda table: head.follow_routes(table.mqtt_filters))
-
-    def retry_now(self) -> None:
-        """Try the link at once if it is down."""
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Try the link at once if it is down: an operator does not want to wait for a back-off."""
+        del configuration
         if self.head is not None:
             self.head.retry_now()
+        return {}
 
-    # What people see; see `edgehub.hub.parts.Assembly`.
-
-    @property
-    def name(self) -> str:
-        """Give its key in the status."""
-        return "broker"
-
-    def document(self) -> dict[str, Any]:
-        """Describe it for the status."""
+    def status(self) -> dict[str, Any]:
+        """Return the head's figures."""
         if self.head is None:
-            return {"enabled": False}
-        return {"enabled": True, **asdict(self.head.statistics())}
+            return {"broker": {"enabled": False}}
+        return {"broker": {"enabled": True, **asdict(self.head.statistics())}}
 
     def losses(self) -> list[Loss]:
-        """Return what was dropped for good since the start; see `edgehub.telemetry.losses`."""
+        """Return what was dropped for good since the start."""
         return [] if self.head is None else self.head.losses()
 
     def warnings(self) -> list[str]:
-        """List what a person should look at."""
+        """List what is wrong with the link, and what the broker refuses."""
         if self.head is None:
             return []
         figures = self.head.statistics()
@@ -128,13 +122,9 @@ class Brokering:
             )
         return found
 
-    def commands(self) -> Mapping[str, Command]:
-        """Give its commands of the control socket: none."""
-        return {}
-
 
 def broker_options(settings: Settings, broker: BrokerSettings, *, hub_id: str) -> BrokerOptions:
-    """Give the head's options."""
+    """Return the head's options."""
     return BrokerOptions(
         link=LinkOptions(
             host=broker.host,
@@ -156,12 +146,3 @@ def broker_options(settings: Settings, broker: BrokerSettings, *, hub_id: str) -
         message_bytes_max=broker.message_bytes_max,
         backlog_bytes_max=broker.backlog_bytes_max,
     )
-
-
-def _account(store: Store) -> Refused:
-    journal = store.journal
-    return _untold if journal is None else journal.refused
-
-
-def _untold(device: str, size: int, reason: str) -> None:
-    """Stand in for the journal of a hub that keeps none."""

@@ -8,6 +8,7 @@ group ends in which they live; Redis is imported only where the settings name it
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -39,18 +40,21 @@ from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
 from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes
 from edgehub.endpoints.device_session import End, SessionError
+from edgehub.hub.part import Part
+from edgehub.hub.store import refusals
 from edgehub.operations.devices import RoamingCommands
 from edgehub.store.affinity_table import AffinityTable, FlagRow
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
-    from edgehub.devices.source import DeviceRegistry, DeviceSource
+    from edgehub.devices.source import DeviceRegistry
     from edgehub.endpoints.device_sessions import DeviceSessions
     from edgehub.endpoints.device_twins import TwinAnswer
+    from edgehub.heads.head import Submit
+    from edgehub.hub.supervision import Supervision
     from edgehub.message import Message, Refusal
     from edgehub.operations.operation import Command
     from edgehub.redis_link.link import RedisLink
@@ -60,118 +64,136 @@ if TYPE_CHECKING:
     from edgehub.storage.state_file import StateFile
     from edgehub.store.store import Store
 
-    Spawn = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
-
 CATCH_UP_S: Final = 2.0
 """So long a start waits for the coordinator; without an answer the flags hold as they were."""
 
 log = structlog.get_logger(__name__)
 
 
-class Roaming:
-    """See the module; implements `Assembly`.
+async def load_flags(settings: Settings, store: Store) -> Flags:
+    """Read what this hub knows of elections."""
+    flags = Flags if settings.affinity.coordinator == "redis" else SoleOwnerFlags
+    return await flags.open(_Kept(AffinityTable(store)))
+
+
+class DevicesPart(Part):
+    """The devices that several hubs hear: see the module.
 
     Args:
         settings: The hub's.
+        flags: What this hub knows of elections.
         hub_id: Name of this hub.
         store: Keeps flags and ledger.
+        state: Keeps the registry, where nothing else does.
         router: Takes messages.
         clock: For all timers.
+        supervision: Of its tasks.
     """
 
-    name = "affinity"
+    name = "devices"
 
     def __init__(
-        self, settings: Settings, *, hub_id: str, store: Store, router: Router, clock: Clock
+        self,
+        settings: Settings,
+        flags: Flags,
+        *,
+        hub_id: str,
+        store: Store,
+        state: StateFile,
+        router: Router,
+        clock: Clock,
+        supervision: Supervision,
     ) -> None:
+        affinity = settings.affinity
         self._settings = settings
+        self._flags = flags
         self._hub_id = hub_id
         self._store = store
+        self._state = state
         self._router = router
         self._clock = clock
+        self._supervision = supervision
+        self._tasks = asyncio.TaskGroup()
         self._table = AffinityTable(store)
-        self._link: RedisLink | None = None
-        self._probe: WriteProbe | None = None
-        self._sessions: DeviceSessions | None = None
         self._lanes: UpstreamLanes | None = None
-        self._tasks: asyncio.TaskGroup
-        self._flags: Flags
-        self._registry: DeviceRegistry | None
-        self._devices: Devices
-        self._intake: Intake
-        self._reader: NoticeReader | None = None
-        self._has_twin: Callable[[], bool] = lambda: False
-        self._running: list[asyncio.Task[None]] = []
-        self.submit: Callable[[Message, Callable[[int, Refusal | None], None], int], None] = (
-            router.submit
+        self._sessions: DeviceSessions | None = None
+        self._link = self._redis() if "redis" in {affinity.coordinator, affinity.registry} else None
+        self._probe = None if self._link is None else self._build_probe(self._link)
+        self._registry = self._build_registry()
+        coordinator, self._has_twin = self._build_coordinator()
+        self._devices = Devices(
+            Surroundings(
+                hub_id=hub_id,
+                clock=clock,
+                source=self._registry
+                or TwinSource(Twins(lambda: self._sessions), common=self._common()),
+                coordinator=coordinator,
+                flags=flags,
+                rules=AffinityRules(
+                    processing_delay_ms=affinity.processing_delay_ms,
+                    answer_timeout_s=affinity.answer_timeout_s,
+                ),
+                link_of=lambda device_id: _SessionLink(device_id, lambda: self._sessions),
+                tasks=self._tasks,
+                stores=True,
+            ),
+            devices_max=affinity.devices_max,
         )
-        """Takes messages from heads; the router itself where nobody elects."""
+        self._intake = Intake(
+            self._devices, router.submit, tasks=self._tasks, rejected=refusals(store)
+        )
+        # The router itself where nothing is elected.
+        self._submit: Submit = self._intake.submit if self.elects else router.submit
+        self._reader = None
+        if affinity.coordinator == "redis":
+            self._reader = NoticeReader(
+                hub_id, coordinator=coordinator, flags=flags, devices=self._devices, clock=clock
+            )
 
     @property
     def elects(self) -> bool:
         """Whether numbered messages are elected."""
         return self._settings.affinity.coordinator != "off"
 
-    async def open(self, tasks: asyncio.TaskGroup, spawn: Spawn, state: StateFile) -> None:
-        """Read what is known and begin.
-
-        Args:
-            tasks: Where operations of devices run; outlives the pumps' work.
-            spawn: Starts a supervised task there.
-            state: The hub's state file.
-        """
-        affinity = self._settings.affinity
-        self._tasks = tasks
-        await state.add(SCRIPT)
-        if "redis" in {affinity.coordinator, affinity.registry}:
-            self._link = self._redis()
-            self._probe = self._build_probe(self._link)
-            self._running.append(spawn(self._probe.run, "redis-writes"))
-        self._registry = self._build_registry(state)
-        source: DeviceSource = self._registry or TwinSource(
-            Twins(lambda: self._sessions), common=self._common()
-        )
-        flags = Flags if affinity.coordinator == "redis" else SoleOwnerFlags
-        self._flags = await flags.open(_Kept(self._table))
-        coordinator = self._build_coordinator()
-        self._devices = Devices(
-            Surroundings(
-                hub_id=self._hub_id,
-                clock=self._clock,
-                source=source,
-                coordinator=coordinator,
-                flags=self._flags,
-                rules=AffinityRules(
-                    processing_delay_ms=affinity.processing_delay_ms,
-                    answer_timeout_s=affinity.answer_timeout_s,
-                ),
-                link_of=lambda device_id: _SessionLink(device_id, lambda: self._sessions),
-                tasks=tasks,
-                stores=True,
-            ),
-            devices_max=affinity.devices_max,
-        )
-        if not self.elects:
+    async def open(self) -> None:
+        """Read what other hubs have taken, before any device is heard and any session opened."""
+        await self._state.add(SCRIPT)
+        if self._reader is None:
             return
-        journal = self._store.journal
-        self._intake = Intake(
-            self._devices,
-            self._router.submit,
-            tasks=tasks,
-            rejected=_untold if journal is None else journal.refused,
-        )
-        self.submit = self._intake.submit
-        self._running.append(spawn(self._devices.run, "devices"))
-        if affinity.coordinator == "redis":
-            self._reader = NoticeReader(
-                self._hub_id,
-                coordinator=coordinator,
-                flags=self._flags,
-                devices=self._devices,
-                clock=self._clock,
-            )
-            await self._catch_up(self._reader)
-            self._running.append(spawn(self._reader.run, "notices"))
+        try:
+            async with deadline(self._clock, CATCH_UP_S):
+                await self._reader.catch_up()
+        except (TimeoutError, CoordinatorUnreachableError) as exc:
+            log.warning("affinity.started_on_old_flags", reason=str(exc) or "no answer in time")
+
+    async def run(self) -> None:
+        """Keep devices in step until cancelled; then close their connections."""
+        async with self._tasks:
+            running = [
+                self._tasks.create_task(self._supervision.run(work, name), name=name)
+                for name, work in self._work()
+            ]
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for task in running:
+                    task.cancel()
+                if self._lanes is not None:
+                    await self._lanes.end()
+                await self._devices.end()
+
+    def _work(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        if self._probe is not None:
+            yield "redis-writes", self._probe.run
+        if self.elects:
+            yield "devices", self._devices.run
+        if self._reader is not None:
+            yield "notices", self._reader.run
+
+    async def close(self) -> None:
+        """Close the connections to Redis."""
+        if self._link is not None:
+            await self._link.close()
 
     def take(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
@@ -181,7 +203,7 @@ class Roaming:
             # A topic of a broker that names no sender, for example: it is no device's.
             self._router.submit(message, settle, token)
         else:
-            self.submit(message, settle, token)
+            self._submit(message, settle, token)
 
     def lanes_of(self, sessions: DeviceSessions) -> UpstreamLanes:
         """Give an endpoint at which devices have their own sessions its lanes."""
@@ -214,18 +236,8 @@ class Roaming:
         sessions.link_changed = lambda is_up: lanes.link_changed(is_up=is_up)
         return lanes
 
-    async def end(self) -> None:
-        """End what runs and close all connections, before the group of the tasks ends."""
-        for task in self._running:
-            task.cancel()
-        if self._lanes is not None:
-            await self._lanes.end()
-        await self._devices.end()
-        if self._link is not None:
-            await self._link.close()
-
-    def document(self) -> dict[str, Any]:
-        """See `Assembly`."""
+    def status(self) -> dict[str, Any]:
+        """Return figures of elections, devices and their sessions."""
         statistics = self._devices.statistics()
         document: dict[str, Any] = {
             "coordinator": self._settings.affinity.coordinator,
@@ -239,10 +251,10 @@ class Roaming:
         if self._lanes is not None and self._sessions is not None:
             document["lanes"] = asdict(self._lanes.statistics())
             document["sessions"] = self._sessions.open_sessions()
-        return document
+        return {"affinity": document}
 
     def warnings(self) -> list[str]:
-        """See `Assembly`."""
+        """List what keeps this hub from its share of the devices."""
         writes = [] if self._probe is None else self._probe.warnings()
         found = [f"affinity: {warning}" for warning in writes]
         if self._reader is not None and self._reader.unreachable_s() > 0:
@@ -257,8 +269,8 @@ class Roaming:
             found.append(f"affinity: {parked} devices wait after their session was taken or lost")
         return found
 
-    def commands(self) -> Mapping[str, Command]:
-        """See `Assembly`."""
+    def operations(self) -> Mapping[str, Command]:
+        """Return what is asked of devices."""
         return RoamingCommands(
             hub_id=self._hub_id,
             store=self._store,
@@ -269,14 +281,6 @@ class Roaming:
             common=self._common(),
             coordinator=self._settings.affinity.coordinator,
         ).table()
-
-    async def _catch_up(self, reader: NoticeReader) -> None:
-        # Before any device is heard and any session opened: others may have taken some meanwhile.
-        try:
-            async with deadline(self._clock, CATCH_UP_S):
-                await reader.catch_up()
-        except (TimeoutError, CoordinatorUnreachableError) as exc:
-            log.warning("affinity.started_on_old_flags", reason=str(exc) or "no answer in time")
 
     def _common(self) -> DeviceProfile:
         affinity = self._settings.affinity
@@ -290,24 +294,25 @@ class Roaming:
             gap_max=None,
         )
 
-    def _build_registry(self, state: StateFile) -> DeviceRegistry | None:
+    def _build_registry(self) -> DeviceRegistry | None:
         if self._settings.affinity.registry == "twin":
             return None
         if self._link is None or self._settings.affinity.registry != "redis":
-            return StateRegistry(state, common=self._common())
+            return StateRegistry(self._state, common=self._common())
         from edgehub.devices.redis_registry import RedisRegistry  # noqa: PLC0415 - only where configured
 
         prefix = self._settings.redis.prefix
         return RedisRegistry(self._link, prefix=prefix, common=self._common())
 
-    def _build_coordinator(self) -> Coordinator:
+    def _build_coordinator(self) -> tuple[Coordinator, Callable[[], bool]]:
         if self._link is None or self._settings.affinity.coordinator != "redis":
-            return InProcessCoordinator(self._clock, incarnation=secrets.token_hex(4))
+            return InProcessCoordinator(
+                self._clock, incarnation=secrets.token_hex(4)
+            ), lambda: False
         from edgehub.devices.affinity.redis_coordinator import RedisCoordinator  # noqa: PLC0415 - only where configured
 
         coordinator = RedisCoordinator(self._link, prefix=self._settings.redis.prefix)
-        self._has_twin = lambda: bool(coordinator.twin)
-        return coordinator
+        return coordinator, lambda: bool(coordinator.twin)
 
     def _build_probe(self, link: RedisLink) -> WriteProbe:
         from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
@@ -410,7 +415,3 @@ class Twins:
             return await question(sessions)
         except SessionError as exc:
             raise DeviceSourceError(device_id, str(exc)) from exc
-
-
-def _untold(device: str, size: int, reason: str) -> None:
-    """Stand in for the journal of a hub that keeps none."""

@@ -7,68 +7,44 @@ acknowledged either.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
-from edgehub.errors import StoreError
-
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Iterable
 
     from edgehub.clock import Clock
-    from edgehub.heads.head import Head
-    from edgehub.hub.endpoints import Egress
-    from edgehub.store.store import Store
-
-FLUSH_TIMEOUT_S: Final = 5.0
-"""Time to commit what was taken, after the drain; beyond it the process ends regardless."""
-
-CLOSE_TIMEOUT_S: Final = 10.0
-"""For closing links, heads and files after that; then the service manager may end the process."""
+    from edgehub.hub.part import Part
 
 log = structlog.get_logger(__name__)
 
 
 async def drain(
-    heads: Iterable[Head],
-    egress: Egress,
-    *,
-    clock: Clock,
-    timeout_s: float,
-    aborted: asyncio.Event,
+    stages: Iterable[Iterable[Part]], clock: Clock, *, timeout_s: float, aborted: asyncio.Event
 ) -> None:
-    """Let heads and pumps finish within `timeout_s` seconds, or until somebody aborts it."""
+    """Let parts finish within `timeout_s` seconds, or until it is aborted.
+
+    Args:
+        stages: One after the other; the parts of one together.
+        clock: For the deadline.
+        timeout_s: Longest time for all of them.
+        aborted: Set to end it at once.
+    """
     log.info("hub.drain_started", timeout_s=timeout_s)
-    work = _drain_parts(heads, egress, clock.monotonic() + timeout_s)
-    await _unless_aborted(work, timeout_s, aborted)
-
-
-async def flush(store: Store) -> None:
-    """Commit what was taken, for `FLUSH_TIMEOUT_S` at most."""
-    try:
-        async with asyncio.timeout(FLUSH_TIMEOUT_S):
-            await store.flush()
-    except (TimeoutError, StoreError) as error:
-        failing = store.statistics().failing or str(error) or None
-        log.warning("hub.flush_cut_short", failing=failing)
-
-
-async def _drain_parts(heads: Iterable[Head], egress: Egress, deadline: float) -> None:
+    deadline = clock.monotonic() + timeout_s
     async with asyncio.TaskGroup() as group:
-        for head in heads:
-            group.create_task(head.drain(), name=f"drain[{type(head).__name__}]")
-    await egress.drain(deadline)
-
-
-async def _unless_aborted(
-    work: Coroutine[Any, Any, None], timeout_s: float, aborted: asyncio.Event
-) -> None:
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(work, name="drain")
+        task = group.create_task(_drain(stages, deadline), name="drain")
         watch = group.create_task(aborted.wait(), name="abort")
         await asyncio.wait({task, watch}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         watch.cancel()
         if not task.done():
             log.warning("hub.drain_cut_short", aborted=aborted.is_set())
             task.cancel()
+
+
+async def _drain(stages: Iterable[Iterable[Part]], deadline: float) -> None:
+    for stage in stages:
+        async with asyncio.TaskGroup() as group:
+            for part in stage:
+                group.create_task(part.drain(deadline), name=f"drain[{part.name}]")

@@ -1,7 +1,7 @@
-"""The way out of one hub: an endpoint and its pump for each destination that is named.
+"""The endpoints as a part of the hub: each destination that is named, with its pump.
 
 Owns the pumps and their tasks. Invariant: an endpoint id has at most one pump, also while a reload
-puts another endpoint in its place; queues whose endpoint nobody names are orphans, served by none,
+puts another endpoint in its place; queues whose endpoint nothing names are orphans, served by none,
 until they expire or it is named again.
 """
 
@@ -9,27 +9,35 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from edgehub.endpoints.scheduled import CLOSED, ScheduledEndpoint
-from edgehub.hub.destinations import Destinations
+from edgehub.hub.part import Part
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, Order
 from edgehub.pump.dealing_queue import DealtQueues
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
 from edgehub.settings import EndpointSettings
+from edgehub.telemetry.losses import Loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from edgehub.endpoints.endpoint import Endpoint
-    from edgehub.hub.destinations import Relay, Surroundings
+    from edgehub.clock import Clock
+    from edgehub.endpoints.relays import Relays
+    from edgehub.hub.devices import DevicesPart
+    from edgehub.hub.endpoint_factory import Destination, EndpointFactory
+    from edgehub.hub.entities import EntitiesPart
+    from edgehub.hub.supervision import Supervision
     from edgehub.message import Row
     from edgehub.pump.queue import PumpQueue
-    from edgehub.settings import Settings
+    from edgehub.router import Router
+    from edgehub.settings.configuration import Configuration
+    from edgehub.store.store import Store
 
 REPLACE_DRAIN_S: Final = 3.0
 """What is in flight at an endpoint that is replaced may settle for so long; the rest goes back to
@@ -59,7 +67,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EgressChange:
+class EndpointsChange:
     """What a reload did to the endpoints, by id.
 
     Attributes:
@@ -75,94 +83,143 @@ class EgressChange:
     removed: tuple[EndpointId, ...] = ()
 
 
+class _Phase(Enum):
+    """Whether pumps may be started."""
+
+    BEFORE = auto()
+    SERVING = auto()
+    ENDED = auto()
+
+
 class _Served:
     """An endpoint id that is served: its pump and the pump's task."""
 
-    __slots__ = ("dealt", "pump", "task")
+    __slots__ = ("dealt", "destination", "pump", "task")
 
-    def __init__(self, pump: Pump, task: asyncio.Task[None], dealt: DealtQueues | None) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        pump: Pump,
+        task: asyncio.Task[None],
+        dealt: DealtQueues | None,
+    ) -> None:
+        self.destination = destination
         self.pump = pump
         self.task = task
         self.dealt = dealt
 
 
-class Egress:
+class EndpointsPart(Part):
     """The endpoints and pumps of one hub.
 
     Args:
-        settings: Names and options of the endpoints.
-        around: See `Surroundings`.
+        factory: Builds the endpoints, by the settings in force.
+        store: The queues.
+        router: Has the route table in force, and the limits of peers.
+        relays: Connects endpoints with devices that listen.
+        devices: Gives the lanes of an endpoint at which devices have their own sessions.
+        entities: Knows which rows others depend on.
+        clock: Timers.
+        rng: Randomness for jitter.
+        supervision: Of the pumps.
     """
 
-    def __init__(self, settings: Settings, around: Surroundings) -> None:
-        self._around = around
-        self._named = _named(settings)
-        self._ack_timeout_s = settings.mqtt.ack_timeout_s
+    name = "endpoints"
+
+    def __init__(
+        self,
+        factory: EndpointFactory,
+        *,
+        store: Store,
+        router: Router,
+        relays: Relays,
+        devices: DevicesPart,
+        entities: EntitiesPart,
+        clock: Clock,
+        supervision: Supervision,
+    ) -> None:
+        self._factory = factory
+        self._store = store
+        self._router = router
+        self._relays = relays
+        self._devices = devices
+        self._entities = entities
+        self._clock = clock
+        self._supervision = supervision
+        self._named = factory.named()
         self._served: dict[EndpointId, _Served] = {}
-        self._relays: dict[EndpointId, Relay] = {}
-        self._listening: set[str] = set()
         self._unneeded: set[EndpointId] = set()
         self._ending = asyncio.Lock()
+        self._tasks = asyncio.TaskGroup()
+        self._phase = _Phase.BEFORE
 
-    @property
-    def has_upstream(self) -> bool:
-        """Whether the settings name where $upstream goes."""
-        return UPSTREAM in self._named
+    async def run(self) -> None:
+        """Serve what settings, routes and stored queues ask for, until cancelled."""
+        try:
+            async with self._tasks:
+                self._phase = _Phase.SERVING
+                self.ensure()
+                while True:
+                    await self._clock.sleep(TIDY_S)
+                    await self._tidy()
+        finally:
+            # What the pumps had in flight is back in its queues.
+            self._phase = _Phase.ENDED
+            for served in self._served.values():
+                if served.dealt is not None:
+                    served.dealt.close()
+
+    async def drain(self, deadline: float) -> None:
+        """Let what is in flight settle; nothing is begun any more."""
+        async with self._ending:
+            self._phase = _Phase.ENDED
+            async with asyncio.TaskGroup() as group:
+                for endpoint_id, served in self._served.items():
+                    group.create_task(served.pump.drain(deadline), name=f"drain[{endpoint_id}]")
 
     def ensure(self) -> None:
         """Start what settings, routes and stored queues ask for and is not there yet."""
-        wanted = {*self._named, *self._around.table().endpoints}
-        wanted |= {queue.endpoint_id for queue in self._around.store.queues()}
-        destinations = Destinations(
-            self._named, ack_timeout_s=self._ack_timeout_s, around=self._around
-        )
+        wanted = {*self._named, *self._router.table.endpoints}
+        wanted |= {queue.endpoint_id for queue in self._store.queues()}
         for endpoint_id in sorted(wanted - self._served.keys()):
-            self._serve(endpoint_id, destinations)
+            self._serve(endpoint_id)
 
-    def open(self, endpoint_id: EndpointId) -> None:
+    def open_endpoint(self, endpoint_id: EndpointId) -> None:
         """Start an endpoint that a route is about to send to, if it is not there yet."""
         self._unneeded.discard(endpoint_id)
-        if endpoint_id in self._served:
-            return
-        destinations = Destinations(
-            self._named, ack_timeout_s=self._ack_timeout_s, around=self._around
-        )
-        self._serve(endpoint_id, destinations)
+        if endpoint_id not in self._served:
+            self._serve(endpoint_id)
 
     def release(self, endpoint_id: EndpointId) -> None:
         """Let an endpoint end that no route sends to any more; see `tidy`."""
         if endpoint_id not in self._named:
             self._unneeded.add(endpoint_id)
 
-    async def tidy(self) -> None:
-        """End, now and then, released endpoints for which nothing waits any more."""
-        while True:
-            await self._around.clock.sleep(TIDY_S)
-            waiting = self._stored()
-            for endpoint_id in sorted(self._unneeded - waiting):
-                self._unneeded.discard(endpoint_id)
-                async with self._ending:
-                    if endpoint_id in self._served and not self._still_wanted(endpoint_id):
-                        await self._end([endpoint_id])
+    async def _tidy(self) -> None:
+        """End released endpoints for which nothing waits any more."""
+        waiting = self._stored()
+        for endpoint_id in sorted(self._unneeded - waiting):
+            self._unneeded.discard(endpoint_id)
+            async with self._ending:
+                is_idle = endpoint_id in self._served and not self._still_wanted(endpoint_id)
+                if is_idle and self._phase is _Phase.SERVING:
+                    await self._end([endpoint_id])
 
     def _still_wanted(self, endpoint_id: EndpointId) -> bool:
-        return endpoint_id in self._named or endpoint_id in self._around.table().endpoints
+        return endpoint_id in self._named or endpoint_id in self._router.table.endpoints
 
     def _stored(self) -> set[EndpointId]:
-        return {
-            queue.endpoint_id for queue in self._around.store.queues() if queue.statistics().depth
-        }
+        return {queue.endpoint_id for queue in self._store.queues() if queue.statistics().depth}
 
-    async def apply(self, settings: Settings) -> EgressChange:
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Take over other settings: what did not change goes on, with its link.
 
         An endpoint whose peer changed, or that is gone, is drained first; its rows keep their
         places in the queues. May be cancelled while it drains; then `drain` and `cancel` still
         know every pump.
         """
-        old, self._named = self._named, _named(settings)
-        modules_change = self._ack_timeout_s != settings.mqtt.ack_timeout_s
-        self._ack_timeout_s = settings.mqtt.ack_timeout_s
+        modules_change = self._factory.use(configuration.settings)
+        old, self._named = self._named, self._factory.named()
         before = set(self._served)
         ended: list[EndpointId] = []
         adjusted: list[EndpointId] = []
@@ -179,21 +236,20 @@ class Egress:
         async with self._ending:
             await self._end(name for name in ended if name in self._served)
         self.ensure()
-        return EgressChange(
+        change = EndpointsChange(
             added=tuple(sorted(self._served.keys() - before)),
             replaced=tuple(name for name in ended if name in self._served),
             adjusted=tuple(adjusted),
             removed=tuple(name for name in ended if name not in self._served),
         )
+        for served in self._served.values():
+            # An operator who asks for a reload does not want to wait for a back-off.
+            served.pump.retry_now()
+        return {"endpoints": change}
 
     def served(self) -> set[EndpointId]:
         """Give the endpoints that rows may wait for: those with a pump, and $upstream."""
         return {*self._served, UPSTREAM}
-
-    def upstream_is_up(self) -> bool:
-        """Tell whether rows for $upstream can leave right now."""
-        served = self._served.get(UPSTREAM)
-        return served is not None and served.pump.endpoint.state == "up"
 
     def next_window_s(self, endpoint_id: EndpointId) -> float | None:
         """Give the time to the next connection window of a closed endpoint; None = not closed."""
@@ -202,40 +258,10 @@ class Egress:
             return None
         return served.pump.endpoint.retry_in_s
 
-    def device_bound_interest(self, device_id: str, wanted: bool) -> None:
-        """Have messages to a device relayed, or no more; see `MqttEndpoint.subscribe_device`."""
-        if wanted:
-            self._listening.add(device_id)
-        else:
-            self._listening.discard(device_id)
-        for relay in self._relays.values():
-            if wanted:
-                relay.subscribe_device(device_id)
-            else:
-                relay.unsubscribe_device(device_id)
-
     def stalled(self, seconds: float) -> dict[str, float]:
         """Give the pumps that have stood still for at least `seconds`, and for how long."""
         found = {name: served.pump.stalled_s() for name, served in sorted(self._served.items())}
         return {name: stalled_s for name, stalled_s in found.items() if stalled_s >= seconds}
-
-    def retry_now(self) -> None:
-        """Try every link at once."""
-        for served in self._served.values():
-            served.pump.retry_now()
-
-    async def drain(self, deadline: float) -> None:
-        """Let what is in flight settle until `deadline`, monotonic seconds of the clock."""
-        async with asyncio.TaskGroup() as group:
-            for endpoint_id, served in self._served.items():
-                group.create_task(served.pump.drain(deadline), name=f"drain[{endpoint_id}]")
-
-    def cancel(self) -> None:
-        """End all pumps; what they still have in flight goes back to its queues."""
-        for served in self._served.values():
-            served.task.cancel()
-            if served.dealt is not None:
-                served.dealt.close()
 
     def orphans(self) -> set[EndpointId]:
         """Give the endpoints of stored queues that nobody serves; $upstream is never one."""
@@ -251,73 +277,100 @@ class Egress:
             _endpoint_document(served.pump, drain_eta_seconds=drain_s.get(endpoint_id))
             | {"keeps_windows": getattr(served.pump.endpoint, "keeps_windows", None)}
             | {"left_out_filters": getattr(served.pump.endpoint, "left_out_filters", ())}
-            | self._platform_document(endpoint_id)
+            | _platform_document(served.destination)
             for endpoint_id, served in sorted(self._served.items())
         ]
-
-    def _platform_document(self, endpoint_id: EndpointId) -> dict[str, Any]:
-        downlink = self._around.platforms.get(endpoint_id)
-        return {} if downlink is None else {"platform": downlink.document()}
 
     def waiting_bytes(self) -> dict[EndpointId, int]:
         """Give the bytes that wait for each endpoint whose link is up."""
         return {
             endpoint_id: sum(
-                queue.statistics().bytes for queue in self._around.store.queues_of(endpoint_id)
+                queue.statistics().bytes for queue in self._store.queues_of(endpoint_id)
             )
             for endpoint_id, served in self._served.items()
             if served.pump.endpoint.state == "up"
         }
+
+    def warnings(self) -> list[str]:
+        """List the endpoints of which rows are orphaned."""
+        return [
+            f"messages of endpoint {name!r} are orphaned: no settings or route name it any more"
+            " (edgehub queue move takes them elsewhere)"
+            for name in sorted(self.orphans())
+        ]
+
+    def losses(self) -> Iterator[Loss]:
+        """Return what queues have lost since the start."""
+        for queue in self._store.queues():
+            figures = queue.statistics()
+            pump = self.pump(queue.endpoint_id)
+            state = "not named in the settings" if pump is None else pump.endpoint.state
+            yield Loss(
+                key=("expired", queue.id),
+                total=figures.expired_total,
+                what=f"of {queue.id} expired",
+                example="" if state == "up" else f"its endpoint was {state}",
+                hint="edgehub journal show --event expired lists them",
+                event="store.rows_expired",
+                fields={"queue": queue.id, "endpoint_state": state},
+            )
+            yield Loss(
+                key=("dropped", queue.id),
+                total=figures.dropped_total,
+                what=f"of {queue.id} {{was}} dropped because of a limit",
+                hint="edgehub journal show --event dropped lists them",
+            )
 
     def pump(self, endpoint_id: EndpointId) -> Pump | None:
         """Give the pump of an endpoint, None = nobody serves it."""
         served = self._served.get(endpoint_id)
         return None if served is None else served.pump
 
-    def _serve(self, endpoint_id: EndpointId, destinations: Destinations) -> None:
+    def _serve(self, endpoint_id: EndpointId) -> None:
         """Start an endpoint, or record that nothing serves it."""
-        built = destinations.build(endpoint_id)
+        if self._phase is not _Phase.SERVING:
+            # Before, the start will find what is wanted; after, no pump may start any more.
+            return
+        built = self._factory.build(endpoint_id)
         if built is not None:
-            self._start(*built)
-        elif self._around.store.journal is not None:
-            self._around.store.journal.endpoint_unserved(endpoint_id)
+            self._start(built)
+        elif self._store.journal is not None:
+            self._store.journal.endpoint_unserved(endpoint_id)
 
-    def _start(self, endpoint: Endpoint, relay: Relay | None) -> None:
-        around = self._around
+    def _start(self, destination: Destination) -> None:
+        endpoint, store = destination.endpoint, self._store
         endpoint_id = endpoint.id
-        if relay is not None:
-            self._relays[endpoint_id] = relay
-            for device_id in self._listening:
-                relay.subscribe_device(device_id)
+        self._relays.add(endpoint, destination.relay)
         dealt = None
-        queues: Callable[[], Sequence[PumpQueue]] = partial(around.store.queues_of, endpoint_id)
-        if sessions := around.device_sessions.get(endpoint_id):
-            queues = dealt = DealtQueues(queues, around.lanes_of(sessions))
+        queues: Callable[[], Sequence[PumpQueue]] = partial(store.queues_of, endpoint_id)
+        if destination.sessions is not None:
+            queues = dealt = DealtQueues(queues, self._devices.lanes_of(destination.sessions))
         pump = Pump(
             endpoint,
             queues=queues,
             rules=lambda row: self._rules(row, endpoint_id),
-            clock=around.clock,
-            now_ms=around.store.hub_time.now_ms,
-            rng=around.rng,
+            clock=self._clock,
+            now_ms=store.hub_time.now_ms,
+            rng=self._factory.rng,
             options=PumpOptions(**_bounds(self._named.get(endpoint_id, EndpointSettings()))),
-            listener=around.store.journal,
+            listener=store.journal,
         )
         if dealt is not None:
             dealt.wake = pump.rows_ready
-        pump.follow(around.succession)
-        pump.remember_closes(around.store.suspects)
-        around.store.watch(endpoint_id, pump.rows_ready)
+        pump.follow(self._entities)
+        pump.remember_closes(store.suspects)
+        store.watch(endpoint_id, pump.rows_ready)
         if isinstance(endpoint, ScheduledEndpoint):
-            around.store.watch(endpoint_id, endpoint.rows_ready)
-        task = around.spawn(pump.run, f"pump[{endpoint_id}]")
-        self._served[endpoint_id] = _Served(pump, task, dealt)
+            store.watch(endpoint_id, endpoint.rows_ready)
+        name = f"pump[{endpoint_id}]"
+        task = self._tasks.create_task(self._supervision.run(pump.run, name), name=name)
+        self._served[endpoint_id] = _Served(destination, pump, task, dealt)
         if not getattr(self._named.get(endpoint_id), "batches", False):
-            # Of several rows together, and compressed, nobody knows the size beforehand.
-            around.limits.watch(endpoint)
+            # Of several rows together, and compressed, nothing says the size beforehand.
+            self._router.limits.watch(endpoint)
 
     async def _end(self, endpoint_ids: Iterable[EndpointId]) -> None:
-        deadline = self._around.clock.monotonic() + REPLACE_DRAIN_S
+        deadline = self._clock.monotonic() + REPLACE_DRAIN_S
         async with asyncio.TaskGroup() as group:
             for endpoint_id in endpoint_ids:
                 group.create_task(self._end_one(endpoint_id, deadline), name=f"end[{endpoint_id}]")
@@ -328,13 +381,11 @@ class Egress:
         served.task.cancel()
         # A connection is closed in order, and a write to a file ends, before another may begin.
         await asyncio.wait({served.task})
-        self._around.store.unwatch(endpoint_id, served.pump.rows_ready)
+        self._store.unwatch(endpoint_id, served.pump.rows_ready)
         if isinstance(served.pump.endpoint, ScheduledEndpoint):
-            self._around.store.unwatch(endpoint_id, served.pump.endpoint.rows_ready)
-        self._relays.pop(endpoint_id, None)
-        self._around.limits.unwatch(endpoint_id)
-        self._around.platforms.pop(endpoint_id, None)
-        self._around.device_sessions.pop(endpoint_id, None)
+            self._store.unwatch(endpoint_id, served.pump.endpoint.rows_ready)
+        self._relays.remove(endpoint_id)
+        self._router.limits.unwatch(endpoint_id)
         if served.dealt is not None:
             served.dealt.close()
         del self._served[endpoint_id]
@@ -343,7 +394,7 @@ class Egress:
         options = self._named.get(endpoint_id, EndpointSettings())
         order, attempts, age_s = Order(options.order), options.max_attempts, options.max_age_s
         try:
-            route = self._around.table().delivery_rules(row.routes[0])
+            route = self._router.table.delivery_rules(row.routes[0])
         except (KeyError, IndexError):
             # It was stored under a route that is gone; the endpoint's rules hold.
             pass
@@ -371,13 +422,9 @@ def _endpoint_document(pump: Pump, *, drain_eta_seconds: float | None) -> dict[s
     }
 
 
-def _named(settings: Settings) -> dict[EndpointId, EndpointSettings]:
-    named: dict[EndpointId, EndpointSettings] = {
-        EndpointId(name): options for name, options in settings.endpoints.items()
-    }
-    if settings.upstream is not None:
-        named[UPSTREAM] = settings.upstream
-    return named
+def _platform_document(destination: Destination) -> dict[str, Any]:
+    downlink = destination.downlink
+    return {} if downlink is None else {"platform": downlink.document()}
 
 
 def _link_of(options: EndpointSettings) -> tuple[type[EndpointSettings], dict[str, Any]]:

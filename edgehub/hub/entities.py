@@ -19,16 +19,15 @@ from edgehub.entities.effect_executor import Carrier
 from edgehub.entities.effects import Instant
 from edgehub.entities.mapper import Mapper
 from edgehub.errors import EdgeHubError
+from edgehub.hub.part import Part
 from edgehub.message import Refusal
 from edgehub.operations.entities import COMMANDS, Desk
 from edgehub.settings.derived import mapper_runs
-from edgehub.store.entity_tables import load_entities
 from edgehub.telemetry.losses import Loss
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping as Dictionary
+    from collections.abc import Callable, Mapping
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.entities.announcements import Announcement, Subject
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from edgehub.operations.operation import Command
     from edgehub.router import Router
     from edgehub.settings import Settings
+    from edgehub.store.entity_tables import EntityContents
     from edgehub.store.store import Store
 
 AT_ONCE: Final = 100
@@ -49,22 +49,30 @@ DEBTS_SHOWN: Final = 5
 log = structlog.get_logger(__name__)
 
 
-class Mapping:
+class EntitiesPart(Part):
     """See the module. It is the `Succession` of the pumps.
 
     Args:
         settings: Of entities and mapper.
+        contents: What the tables hold.
         hub_id: Device id of the hub itself.
         store: Queues and tables.
         router: Says where rows go.
         space: The local topics.
         clock: For the timer.
         takes_qos0: Whether messages of QoS 0 are to be stored at present.
+
+    Attributes:
+        announcements: Which creations are on their way.
+        desk: What is asked and ordered of entities, None = there is no mapper.
     """
+
+    name = "entities"
 
     def __init__(
         self,
         settings: Settings,
+        contents: EntityContents,
         *,
         hub_id: str,
         store: Store,
@@ -73,61 +81,52 @@ class Mapping:
         clock: Clock,
         takes_qos0: Callable[[], bool],
     ) -> None:
-        self._options = mapper_options(settings, hub_id=hub_id) if mapper_runs(settings) else None
         self._filters = local_topics(settings)
         self._errors_topic = f"{settings.mapper.topic_root}/errors"
-        self._hub_id = hub_id
         self._store = store
-        self._router = router
         self._space = space
         self._clock = clock
-        self._mapper: Mapper | None = None
+        self._takes_qos0 = takes_qos0
         self._subscription: InnerSubscription | None = None
         self._timer: TimerHandle | None = None
         self._refused_total = 0
         self._qos0_offline_total = 0
-        self._takes_qos0 = takes_qos0
-        self.announcements = Announcements()
-        self._carrier: Carrier
-        self.desk: Desk | None = None
-        """What people ask and order, None = there is no mapper."""
-
-    async def open(self) -> None:
-        """Load what the tables hold and take messages; the queues and the local space are open."""
-        contents = await self._store.read(load_entities)
         self.announcements = Announcements(contents.state)
         self._carrier = Carrier(
-            hub_id=self._hub_id,
-            store=self._store,
-            router=self._router,
-            space=self._space,
+            hub_id=hub_id,
+            store=store,
+            router=router,
+            space=space,
             announcements=self.announcements,
         )
-        refused = await self._resume_announcements()
-        if self._options is None:
+        self._mapper: Mapper | None = None
+        self.desk: Desk | None = None
+        if not mapper_runs(settings):
             return
-        self._mapper = mapper = Mapper(
-            self._options,
+        mapper = self._mapper = Mapper(
+            mapper_options(settings, hub_id=hub_id),
             contents,
             retained=self._retained_topics,
-            known=self._space.known,
-            hub_id=self._hub_id,
+            known=space.known,
+            hub_id=hub_id,
         )
         self.desk = Desk(
-            mapper,
-            self._carrier,
-            self._store,
-            now=self.now,
-            changed=self._arm,
-            hub_id=self._hub_id,
+            mapper, self._carrier, store, now=self.now, changed=self._arm, hub_id=hub_id
         )
+        store.count_beside(lambda: mapper.kept_bytes)
+
+    async def open(self) -> None:
+        """Take messages; the queues and the local space are open."""
+        refused = await self._resume_announcements()
+        mapper = self._mapper
+        if mapper is None:
+            return
         self._forget_refused()
         self._carry_out(mapper.start(self.now()))
         for subject in refused:
             if self._is_known(subject):
                 self._carry_out(mapper.creation_refused(subject.topic_id, "it is a dead letter"))
         self._subscription = self._space.subscribe_inner(self._filters, self._deliver)
-        self._store.count_beside(lambda: mapper.kept_bytes)
         await self._hand_in_retained(mapper)
         self._arm()
         statistics = mapper.statistics()
@@ -138,7 +137,7 @@ class Mapping:
             announcements=len(self.announcements),
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Take no more messages; what was taken goes its way."""
         if self._subscription is not None:
             self._subscription.follow(())
@@ -313,15 +312,13 @@ class Mapping:
                     await asyncio.sleep(0)
         self._carry_out(mapper.forget_unpublished(topics))
 
-    # What people see; see `edgehub.hub.parts.Assembly`.
+    # What is shown of it.
 
-    @property
-    def name(self) -> str:
-        """Give its key in the status."""
-        return "entities"
+    def status(self) -> dict[str, Any]:
+        """Return figures of entities and mapper."""
+        return {"entities": self._document()}
 
-    def document(self) -> dict[str, Any]:
-        """Describe it for the status."""
+    def _document(self) -> dict[str, Any]:
         if self._mapper is None or self.desk is None:
             return {"enabled": False}
         refused = self.announcements.refused_count
@@ -337,7 +334,7 @@ class Mapping:
         }
 
     def losses(self) -> list[Loss]:
-        """Return what could not be used or kept since the start; see `edgehub.telemetry.losses`."""
+        """Return what could not be used or kept since the start."""
         if self._mapper is None:
             return []
         figures = self._mapper.statistics()
@@ -361,7 +358,7 @@ class Mapping:
         ]
 
     def warnings(self) -> list[str]:
-        """List what a person should look at."""
+        """List what stands in the way of entities."""
         if self._mapper is None or self.desk is None:
             return []
         warnings = [*self._mapper.statistics().advice.values(), *self.desk.warnings()]
@@ -373,8 +370,8 @@ class Mapping:
             )
         return warnings
 
-    def commands(self) -> Dictionary[str, Command]:
-        """Give the commands of the control socket."""
+    def operations(self) -> Mapping[str, Command]:
+        """Return what is asked of entities."""
         if self.desk is not None:
             return self.desk.commands()
         return dict.fromkeys(COMMANDS, _disabled)

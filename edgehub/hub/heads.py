@@ -1,153 +1,251 @@
-"""The way into one hub: its heads, built from the settings.
-
-Owns nothing; `hub.py` holds what is built here.
-"""
+"""The listeners of a hub as its parts: MQTT with the local topic space, and HTTP."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from edgehub.entities.configured import local_topics
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.hub.part import Part
+from edgehub.hub.status import bound_warnings
+from edgehub.hub.store import refusals
+from edgehub.operations.sessions import SessionCommands
 from edgehub.store.local_space import LocalTable
 from edgehub.store.sessions import SessionTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from edgehub.clock import Clock
-    from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.identities import Identities
-    from edgehub.heads.head import Refused, Submit
+    from edgehub.endpoints.relays import Relays
+    from edgehub.heads.head import Head, Submit
     from edgehub.heads.http.head import HttpHead
+    from edgehub.operations.operation import Command
     from edgehub.router import Router
     from edgehub.settings import Settings
+    from edgehub.settings.configuration import Configuration
     from edgehub.store.store import Store
+    from edgehub.telemetry.losses import Loss
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngressParts:
-    """What heads need from the rest of the hub.
+class HeadPart(Part):
+    """A head, if the settings have one.
 
     Attributes:
+        head: None = they have none.
+    """
+
+    head: Head | None
+
+    async def open(self) -> None:
+        """Bind and listen."""
+        if self.head is not None:
+            await self.head.open()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        if self.head is not None:
+            await self.head.run()
+
+    async def drain(self, deadline: float) -> None:
+        """Take no more messages, and settle what was taken."""
+        del deadline
+        if self.head is not None:
+            await self.head.drain()
+
+    async def close(self) -> None:
+        """Close what is left."""
+        if self.head is not None:
+            await self.head.close()
+
+
+class MqttPart(HeadPart):
+    """The MQTT listener, and who may sign in.
+
+    Args:
+        configuration: What the hub starts with.
         hub_id: Device id of the hub itself.
         store: Keeps sessions and the local topic space.
         router: Takes messages.
         submit: Takes messages of devices; the router, or what elects them first.
-        identities: Who may sign in.
+        identities: Who may sign in; closed with the listener.
+        relays: Learns which devices listen.
         clock: For all timers.
+
+    Attributes:
+        head: The listener.
     """
 
-    hub_id: str
-    store: Store
-    router: Router
-    submit: Submit
-    identities: Identities
-    clock: Clock
+    name = "mqtt"
+    head: MqttListener
 
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        hub_id: str,
+        store: Store,
+        router: Router,
+        submit: Submit,
+        identities: Identities,
+        relays: Relays,
+        clock: Clock,
+    ) -> None:
+        settings, tls = configuration.settings, configuration.tls
+        mqtt = settings.mqtt
+        self._configuration = configuration
+        self._identities = identities
+        space = LocalSpace(
+            LocalOptions(
+                topics=(*mqtt.local_topics, *local_topics(settings)),
+                retained_max=mqtt.local_retained_max,
+                retained_bytes_max=mqtt.local_retained_bytes_max,
+                queue_max=mqtt.local_queue_max,
+                queue_bytes_max=mqtt.local_queue_bytes_max,
+                queues_bytes_max=mqtt.local_queues_bytes_max,
+            ),
+            LocalTable(store, clock, linger_ms=settings.store.commit_linger_ms),
+            clock,
+            hub_id=hub_id,
+            known=identities,
+        )
+        store.count_beside(lambda: space.kept_bytes)
+        listener = self.head = MqttListener(
+            options=ListenerOptions(
+                host=mqtt.host,
+                port=mqtt.port,
+                tls_port=mqtt.tls_port,
+                anonymous=mqtt.anonymous,
+                clients_max=mqtt.clients_max,
+                message_bytes_max=mqtt.message_bytes_max,
+                connect_timeout_s=mqtt.connect_timeout_s,
+                ack_timeout_s=mqtt.ack_timeout_s,
+                store_qos0=mqtt.store_qos0,
+            ),
+            hub_id=hub_id,
+            clock=clock,
+            submit=submit,
+            offer=router.offer,
+            sessions=SessionTable(store),
+            space=space,
+            identities=identities,
+            device_bound_interest=relays.set_interest,
+            link_up=relays.upstream_is_up,
+            refused=refusals(store),
+            tls=None if tls is None else tls.context,
+        )
+        router.follow(lambda table: listener.follow_routes(table.mqtt_filters))
 
-def build_listener(
-    settings: Settings,
-    parts: IngressParts,
-    *,
-    device_bound_interest: Callable[[str, bool], None],
-    link_up: Callable[[], bool],
-    tls: ServerContext | None,
-) -> MqttListener:
-    """Build the MQTT listener with the local topic space.
+    async def close(self) -> None:
+        """Close connections, and stop the threads that check passwords."""
+        await super().close()
+        self._identities.close()
 
-    Args:
-        settings: The hub's.
-        parts: See `IngressParts`.
-        device_bound_interest: Told when a device begins or ceases to listen for messages to it.
-        link_up: Whether the uplink is up.
-        tls: Certificate for MQTT over TLS, None = there is none.
-    """
-    mqtt = settings.mqtt
-    listener = MqttListener(
-        options=ListenerOptions(
-            host=mqtt.host,
-            port=mqtt.port,
-            tls_port=mqtt.tls_port,
-            anonymous=mqtt.anonymous,
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Put identities, certificate and bounds in force."""
+        before, self._configuration = self._configuration, configuration
+        if configuration.identities != before.identities:
+            self._identities.apply(configuration.identities)
+            self.head.identities_changed()
+        if configuration.certificate_changed(before):
+            assert configuration.tls is not None
+            await self.head.renew_certificate(configuration.tls.context)
+        mqtt = configuration.settings.mqtt
+        self.head.adjust(
             clients_max=mqtt.clients_max,
             message_bytes_max=mqtt.message_bytes_max,
             connect_timeout_s=mqtt.connect_timeout_s,
             ack_timeout_s=mqtt.ack_timeout_s,
             store_qos0=mqtt.store_qos0,
-        ),
-        hub_id=parts.hub_id,
-        clock=parts.clock,
-        submit=parts.submit,
-        offer=parts.router.offer,
-        sessions=SessionTable(parts.store),
-        space=_build_space(settings, parts),
-        identities=parts.identities,
-        device_bound_interest=device_bound_interest,
-        link_up=link_up,
-        refused=_account(parts.store),
-        tls=tls,
-    )
-    parts.router.follow(lambda table: listener.follow_routes(table.mqtt_filters))
-    return listener
+        )
+        return {}
+
+    def status(self) -> dict[str, Any]:
+        """Return the listener's figures."""
+        return {"mqtt": asdict(self.head.statistics())}
+
+    def warnings(self) -> list[str]:
+        """List the bounds that are nearly used up."""
+        return bound_warnings(self.head.statistics().bounds)
+
+    def operations(self) -> Mapping[str, Command]:
+        """Return what is asked of sessions."""
+        return SessionCommands(self.head).table()
+
+    def losses(self) -> list[Loss]:
+        """Return what was dropped for good since the start."""
+        return self.head.losses()
+
+    def ports(self) -> dict[str, int | None]:
+        """Return the ports without and with TLS."""
+        tls_port = next((port for _, port in self.head.tls_addresses), None)
+        return {"mqtt_port": self.head.addresses[0][1], "mqtt_tls_port": tls_port}
 
 
-def build_http(settings: Settings, parts: IngressParts) -> HttpHead | None:
-    """Build the HTTP head, None = the settings have none."""
-    http = settings.http
-    if http.port is None:
-        return None
-    from edgehub.heads.http.head import HttpHead  # noqa: PLC0415 - loaded by hubs that serve HTTP only
-    from edgehub.heads.http.options import HttpOptions  # noqa: PLC0415 - likewise
+class HttpPart(HeadPart):
+    """The HTTP head, loaded only where the settings have a port for it.
 
-    return HttpHead(
-        HttpOptions(
-            host=http.host,
-            port=http.port,
-            anonymous=http.anonymous,
-            host_names=http.host_names,
-            certificate_file=http.certificate_file,
-            key_file=http.key_file,
-            connections_max=http.connections_max,
-            message_bytes_max=http.message_bytes_max,
-            batch_bytes_max=http.batch_bytes_max,
-            body_timeout_s=http.body_timeout_s,
-        ),
-        clock=parts.clock,
-        submit=parts.submit,
-        refused=_account(parts.store),
-        identities=parts.identities,
-    )
+    Args:
+        settings: The hub's.
+        store: Keeps the journal.
+        submit: Takes messages of devices.
+        identities: Who may sign in.
+        clock: For all timers.
+    """
 
+    name = "http"
+    head: HttpHead | None
 
-def _account(store: Store) -> Refused:
-    journal = store.journal
-    return _untold if journal is None else journal.refused
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        store: Store,
+        submit: Submit,
+        identities: Identities,
+        clock: Clock,
+    ) -> None:
+        self.head = None
+        http = settings.http
+        if http.port is None:
+            return
+        from edgehub.heads.http.head import HttpHead  # noqa: PLC0415 - loaded by hubs that serve HTTP only
+        from edgehub.heads.http.options import HttpOptions  # noqa: PLC0415 - likewise
 
+        self.head = HttpHead(
+            HttpOptions(
+                host=http.host,
+                port=http.port,
+                anonymous=http.anonymous,
+                host_names=http.host_names,
+                certificate_file=http.certificate_file,
+                key_file=http.key_file,
+                connections_max=http.connections_max,
+                message_bytes_max=http.message_bytes_max,
+                batch_bytes_max=http.batch_bytes_max,
+                body_timeout_s=http.body_timeout_s,
+            ),
+            clock=clock,
+            submit=submit,
+            refused=refusals(store),
+            identities=identities,
+        )
 
-def _untold(device: str, size: int, reason: str) -> None:
-    """Stand in for the journal of a hub that keeps none."""
+    async def check(self, configuration: Configuration) -> None:
+        """Read the certificate again; connections made from now on get it."""
+        del configuration
+        if self.head is not None:
+            await self.head.reload()
 
+    def status(self) -> dict[str, Any]:
+        """Return the head's figures."""
+        return {"http": None if self.head is None else asdict(self.head.statistics())}
 
-def _build_space(settings: Settings, parts: IngressParts) -> LocalSpace:
-    mqtt = settings.mqtt
-    space = LocalSpace(
-        LocalOptions(
-            topics=(*mqtt.local_topics, *local_topics(settings)),
-            retained_max=mqtt.local_retained_max,
-            retained_bytes_max=mqtt.local_retained_bytes_max,
-            queue_max=mqtt.local_queue_max,
-            queue_bytes_max=mqtt.local_queue_bytes_max,
-            queues_bytes_max=mqtt.local_queues_bytes_max,
-        ),
-        LocalTable(parts.store, parts.clock, linger_ms=settings.store.commit_linger_ms),
-        parts.clock,
-        hub_id=parts.hub_id,
-        known=parts.identities,
-    )
-    parts.store.count_beside(lambda: space.kept_bytes)
-    return space
+    def ports(self) -> dict[str, int | None]:
+        """Return the port, None = there is none."""
+        return {"http_port": None if self.head is None else self.head.addresses[0][1]}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.errors import StoreError
+from edgehub.hub.part import Part
 from edgehub.journal.journal import Journal
 from edgehub.journal.lines import Origin
 from edgehub.journal.retention import Bounds
@@ -31,7 +32,7 @@ FOLDER: Final = "journal"
 log = structlog.get_logger(__name__)
 
 
-class Journaling:
+class JournalPart(Part):
     """See the module.
 
     Args:
@@ -39,6 +40,9 @@ class Journaling:
         hub_id: Stands in every line.
         store: Gives the events; opened with `journal` if the settings want one.
         clock: Timers and dates.
+
+    Attributes:
+        asked: What operations ask of it.
     """
 
     name = "journal"
@@ -59,9 +63,7 @@ class Journaling:
                     bytes_max=settings.journal.bytes_max,
                 ),
             )
-        self.operations = JournalOperations(
-            self._journal, folder=folder, hub_id=hub_id, store=store
-        )
+        self.asked = JournalOperations(self._journal, folder=folder, hub_id=hub_id, store=store)
 
     async def run(self) -> None:
         """Write lines until cancelled.
@@ -72,8 +74,9 @@ class Journaling:
         if self._journal is not None:
             await self._journal.run()
 
-    async def end(self) -> None:
+    async def drain(self, deadline: float) -> None:
         """Write what still waits, within some seconds; nothing else is going to happen."""
+        del deadline
         if self._journal is None or self._store.journal is None:
             return
         self._store.journal.end()
@@ -86,14 +89,14 @@ class Journaling:
             # What is in the database file is written after the next start.
             log.warning("journal.end_cut_short", error=str(error) or "it took too long")
 
-    def document(self) -> dict[str, Any]:
-        """Describe the journal."""
-        return self.operations.document()
+    def status(self) -> dict[str, Any]:
+        """Return the journal's figures."""
+        return {"journal": self.asked.document()}
 
     def warnings(self) -> list[str]:
-        """List what an operator should look at."""
+        """List what keeps lines from being written."""
         return [] if self._journal is None else self._journal.statistics().warnings()
 
-    def commands(self) -> Mapping[str, Command]:
-        """Return the commands of the control socket."""
-        return self.operations.table()
+    def operations(self) -> Mapping[str, Command]:
+        """Return what is asked of the journal."""
+        return self.asked.table()

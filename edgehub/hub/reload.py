@@ -14,64 +14,30 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.hub.endpoints import EgressChange
-from edgehub.hub.store import store_caps
+from edgehub.hub.endpoints import EndpointsChange
+from edgehub.hub.part import Part
 from edgehub.settings.change import plan_change
 from edgehub.settings.configuration import fault_documents, read_configuration
+from edgehub.settings.effective import effective_document
 from edgehub.settings.named_files import changed_files
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from edgehub.devices.identities import Identities
-    from edgehub.devices.tokens import Tokens
-    from edgehub.heads.http.head import HttpHead
-    from edgehub.heads.mqtt.listener import MqttListener
-    from edgehub.hub.broker import Brokering
-    from edgehub.hub.endpoints import Egress
-    from edgehub.hub.routes import RouteTableAssembly
-    from edgehub.hub.web import Serving
     from edgehub.notify.reports import Reports
+    from edgehub.operations.operation import Command
     from edgehub.settings import Settings
     from edgehub.settings.change import PendingKey
     from edgehub.settings.configuration import Configuration
     from edgehub.settings.origin import LoadedSettings
-    from edgehub.store.store import Store
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReloadParts:
-    """What a reload reaches.
-
-    Attributes:
-        identities: Who may sign in.
-        tokens: Who may ask the HTTP API.
-        listener: The MQTT head.
-        route_table: The routes.
-        egress: Endpoints and pumps.
-        store: The queues.
-        serving: The HTTP API.
-        http: The HTTP head, None = there is none.
-        brokering: The broker head, None = there is none.
-    """
-
-    identities: Identities
-    tokens: Tokens
-    listener: MqttListener
-    route_table: RouteTableAssembly
-    egress: Egress
-    store: Store
-    serving: Serving
-    http: HttpHead | None = None
-    brokering: Brokering | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReloadOutcome:
     """What became of a reload.
 
     Attributes:
@@ -97,7 +63,7 @@ class Outcome:
     certificate_changed: bool = False
     files_changed: tuple[str, ...] = ()
     routes: int
-    endpoints: EgressChange = field(default_factory=EgressChange)
+    endpoints: EndpointsChange = field(default_factory=EndpointsChange)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -132,38 +98,66 @@ class Outcome:
         }
 
 
-class Reloader:
+class ReloadPart(Part):
     """See the module.
 
     Args:
         configuration: What the hub started with.
         hub_id: Device id of the hub itself.
-        parts: See `ReloadParts`.
+        parts: What a reload reaches, in this order.
         reread: Reads settings again; blocks on the disk.
         wanted: Set to ask for a reload without waiting for it, also before `run`.
         reports: Tells the service manager.
+
+    Attributes:
+        configuration: What is in force.
     """
+
+    name = "reload"
 
     def __init__(
         self,
         configuration: Configuration,
         *,
         hub_id: str,
-        parts: ReloadParts,
+        parts: Sequence[Part],
         reread: Callable[[], LoadedSettings],
         wanted: asyncio.Event,
         reports: Reports,
     ) -> None:
         self.configuration = configuration
-        self.needs_restart: tuple[PendingKey, ...] = ()
+        self._needs_restart: tuple[PendingKey, ...] = ()
         self._hub_id = hub_id
         self._parts = parts
         self._reread = reread
         self._wanted = wanted
         self._reports = reports
-        self._waiters: list[asyncio.Future[Outcome]] = []
-        self._served: list[asyncio.Future[Outcome]] = []
+        self._waiters: list[asyncio.Future[ReloadOutcome]] = []
+        self._served: list[asyncio.Future[ReloadOutcome]] = []
         self._ended = False
+
+    def status(self) -> dict[str, Any]:
+        """Return the settings that wait for a restart."""
+        return {"needs_restart": [entry.key for entry in self._needs_restart]}
+
+    def warnings(self) -> list[str]:
+        """List the settings that wait for a restart."""
+        return [*map(str, self._needs_restart)]
+
+    def operations(self) -> Mapping[str, Command]:
+        """Return what is asked of the configuration."""
+        return {"config reload": self._reload_command, "config show": self._show}
+
+    async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return (await self.request()).document()
+
+    async def _show(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return effective_document(
+            self.configuration.loaded,
+            manifest=self.configuration.manifest,
+            hub_id=self._hub_id,
+            running=True,
+        )
 
     async def run(self) -> None:
         """Reload whenever asked, until cancelled."""
@@ -183,34 +177,31 @@ class Reloader:
                 if not waiter.done():
                     waiter.set_exception(_stopping())
 
-    async def reload(self) -> Outcome:
-        """Reload and say what became of it.
+    async def request(self) -> ReloadOutcome:
+        """Reload, and return what became of it.
 
         Raises:
             EdgeHubError: If the hub stops meanwhile.
         """
         if self._ended:
             raise _stopping()
-        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[ReloadOutcome] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._wanted.set()
         return await waiter
 
-    async def _reload(self) -> Outcome:
+    async def _reload(self) -> ReloadOutcome:
         try:
             wanted = await asyncio.to_thread(self._read)
-            self._parts.route_table.check(wanted.manifest)
-            if self._parts.http is not None:
-                # The last of what may fail: a certificate is taken over as it is read.
-                await self._parts.http.reload()
-            await self._parts.serving.reload()
+            for part in self._parts:
+                await part.check(wanted)
             outcome = await self._apply(wanted)
         except ConfigError as error:
             faults = str(error).splitlines()
             log.error("hub.reload_refused", faults=faults)  # noqa: TRY400 - a file's fault
-            return Outcome(
+            return ReloadOutcome(
                 faults=tuple(fault_documents(error)),
-                needs_restart=self.needs_restart,
+                needs_restart=self._needs_restart,
                 routes=len(self.configuration.manifest.routes),
             )
         log.info(
@@ -235,62 +226,31 @@ class Reloader:
     def _read(self) -> Configuration:
         return read_configuration(self._reread(), hub_id=self._hub_id, starts=False)
 
-    async def _apply(self, wanted: Configuration) -> Outcome:
-        old, parts = self.configuration, self._parts
+    async def _apply(self, wanted: Configuration) -> ReloadOutcome:
+        old = self.configuration
         change = plan_change(old.loaded, wanted.loaded)
         settings = change.loaded.settings
         # Other files need a restart, as other ports do; what the files hold does not.
         tls = wanted.tls if _tls_files(settings) == _tls_files(wanted.settings) else old.tls
         new = replace(wanted, settings=settings, origins=change.loaded.origins, tls=tls)
-        # First, since it may be refused still: an id may just have been added to the table.
-        warnings = await parts.route_table.reload(new)
-        self.configuration, self.needs_restart = new, change.needs_restart
-        identities_changed = new.identities != old.identities
-        if identities_changed:
-            parts.identities.apply(new.identities)
-            parts.listener.identities_changed()
-        tokens_changed = new.tokens != old.tokens
-        if tokens_changed:
-            parts.tokens.apply(new.tokens)
-        certificate_changed = False
-        if new.tls is not None and old.tls is not None:
-            certificate_changed = new.tls.fingerprint != old.tls.fingerprint
-            if certificate_changed:
-                await parts.listener.renew_certificate(new.tls.context)
-        manifest_changed = new.manifest.fingerprint != old.manifest.fingerprint
-        self._adjust(settings)
-        endpoints = await parts.egress.apply(settings)
-        # An operator who asks for a reload does not want to wait for a back-off.
-        parts.egress.retry_now()
-        if parts.brokering is not None:
-            parts.brokering.retry_now()
-        return Outcome(
+        first, *others = self._parts
+        # The first may still refuse it: an id may just have been added to the table.
+        said = dict(await first.reload(new))
+        self.configuration, self._needs_restart = new, change.needs_restart
+        set_level(settings.log.level)
+        for part in others:
+            said |= await part.reload(new)
+        return ReloadOutcome(
             applied=change.applied,
             needs_restart=change.needs_restart,
-            manifest_changed=manifest_changed,
-            identities_changed=identities_changed,
-            tokens_changed=tokens_changed,
-            certificate_changed=certificate_changed,
+            manifest_changed=new.manifest.fingerprint != old.manifest.fingerprint,
+            identities_changed=new.identities != old.identities,
+            tokens_changed=new.tokens != old.tokens,
+            certificate_changed=new.certificate_changed(old),
             files_changed=changed_files(old.files, new.files),
             routes=len(new.manifest.routes),
-            endpoints=endpoints,
-            warnings=(*new.all_warnings, *warnings),
-        )
-
-    def _adjust(self, settings: Settings) -> None:
-        set_level(settings.log.level)
-        mqtt, store = settings.mqtt, settings.store
-        self._parts.listener.adjust(
-            clients_max=mqtt.clients_max,
-            message_bytes_max=mqtt.message_bytes_max,
-            connect_timeout_s=mqtt.connect_timeout_s,
-            ack_timeout_s=mqtt.ack_timeout_s,
-            store_qos0=mqtt.store_qos0,
-        )
-        self._parts.store.adjust(
-            check_entire_queue_on_cleanup=store.check_entire_queue_on_cleanup,
-            cache_bytes_max=store.cache_bytes,
-            caps=store_caps(store),
+            endpoints=said.get("endpoints", EndpointsChange()),
+            warnings=(*new.all_warnings, *said.get("warnings", ())),
         )
 
 

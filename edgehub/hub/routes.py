@@ -16,13 +16,19 @@ import structlog
 
 from edgehub.devices.tenancy import Tenancy
 from edgehub.errors import ManifestError, StartupError
+from edgehub.hub.part import Part
 from edgehub.message import EndpointId
+from edgehub.operations.manifest_change import manifest_document
 from edgehub.operations.routes import RouteCommands
+from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import LOST_OF_MANIFEST
 from edgehub.routes.live import BuildError
+from edgehub.routes.message_form import read_message
 from edgehub.routes.named import unknown_endpoint
 from edgehub.routes.tenant import Tenant
+from edgehub.settings.configuration import named_endpoints
+from edgehub.settings.loops import loop_warnings
 from edgehub.sync.disk_copy import DiskCopy
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.memory import MemoryStorage, MemoryTable
@@ -36,9 +42,8 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
-    from edgehub.hub.endpoints import Egress
+    from edgehub.hub.endpoints import EndpointsPart
     from edgehub.operations.operation import Command
-    from edgehub.packet_limits import PacketLimits
     from edgehub.redis_link.link import RedisLink
     from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.routes.content import RouteContent
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     from edgehub.storage.state_file import StateFile
     from edgehub.store.store import Store
     from edgehub.sync.storage import TableStorage
+    from edgehub.telemetry.losses import Loss
 
 INSTANCE_BYTES: Final = 4
 FROZEN_FROM: Final = 1_000
@@ -63,20 +69,17 @@ class TableHost:
     Args:
         router: Takes the tables.
         settings: Say which endpoints there are.
+        endpoints: Opened and closed by what routes need.
     """
 
-    def __init__(self, router: Router, settings: Settings) -> None:
+    def __init__(self, router: Router, settings: Settings, endpoints: EndpointsPart) -> None:
         self._router = router
         self._named = _named(settings)
-        self._egress: Egress | None = None
+        self._endpoints = endpoints
 
     def use(self, settings: Settings) -> None:
         """Judge routes by other settings from now on."""
         self._named = _named(settings)
-
-    def attach(self, egress: Egress | None) -> None:
-        """Have endpoints opened and closed there; None = the hub ends, nothing is any more."""
-        self._egress = egress
 
     def check(self, content: RouteContent) -> None:
         """Refuse a route to an endpoint that the settings do not have."""
@@ -92,14 +95,12 @@ class TableHost:
         """Do nothing, likewise."""
 
     def open_endpoint(self, endpoint_id: EndpointId) -> None:
-        """Start an endpoint; before the pumps exist they start what the table names."""
-        if self._egress is not None:
-            self._egress.open(endpoint_id)
+        """Start an endpoint."""
+        self._endpoints.open_endpoint(endpoint_id)
 
     def close_endpoint(self, endpoint_id: EndpointId) -> None:
         """Let an endpoint end that neither settings nor waiting rows need."""
-        if self._egress is not None:
-            self._egress.release(endpoint_id)
+        self._endpoints.release(endpoint_id)
 
     def put_in_force(self, table: RouteTable) -> None:
         """Hand the table to the router."""
@@ -112,19 +113,25 @@ class TableHost:
         """Do nothing, likewise."""
 
 
-class RouteTableAssembly:
-    """See the module; implements `Assembly`.
+class RoutesPart(Part):
+    """See the module.
 
     Args:
         configuration: What the hub starts with.
         hub_id: Name of this hub.
         router: Takes the tables.
         state: Keeps the table, or a copy of it.
+        endpoints: Opened and closed by what routes need.
         clock: For all timers.
         rng: Jitter.
+
+    Attributes:
+        settings: In force.
+        hub_id: Name of this hub.
+        table: The routing table.
     """
 
-    name = "routing_table"
+    name = "routes"
 
     def __init__(
         self,
@@ -133,23 +140,24 @@ class RouteTableAssembly:
         hub_id: str,
         router: Router,
         state: StateFile,
+        endpoints: EndpointsPart,
         clock: Clock,
         rng: random.Random,
     ) -> None:
         settings = configuration.settings
-        self._settings = settings
+        self.settings = settings
+        self.hub_id = hub_id
         self._manifest = configuration.manifest
         self._state = state
         self._router = router
         self._link: RedisLink | None = None
         self._probe: WriteProbe | None = None
-        self._egress: Egress | None = None
-        self._host = TableHost(router, settings)
+        self._host = TableHost(router, settings, endpoints)
         instance = f"{hub_id}-{secrets.token_hex(INSTANCE_BYTES)}"
-        self._storage = self._make_storage(instance, clock)
+        storage = self._make_storage(instance, clock)
         options = settings.routing_table
         self.table = RoutingTable(
-            self._storage,
+            storage,
             self._host,
             TableOptions(
                 hub_id=hub_id,
@@ -197,40 +205,32 @@ class RouteTableAssembly:
             failed=figures.failed,
         )
 
-    def attach(self, egress: Egress) -> None:
-        """Have endpoints opened and closed by what routes need."""
-        self._egress = egress
-        self._host.attach(egress)
-
     async def run(self) -> None:
         """Keep the table in step, until cancelled."""
-        assert self._egress is not None
         async with asyncio.TaskGroup() as group:
             group.create_task(self.table.run(), name="table")
-            group.create_task(self._egress.tidy(), name="tidy")
             if self._probe is not None:
                 group.create_task(self._probe.run(), name="redis-writes")
 
     async def close(self) -> None:
         """Stop all routes, after the heads."""
-        self._host.attach(None)
         await self.table.close()
         if self._link is not None:
             await self._link.close()
 
-    def check(self, manifest: Manifest) -> None:
-        """Say whether a reload may put a manifest in force.
+    async def check(self, configuration: Configuration) -> None:
+        """Refuse a manifest that a reload may not put in force.
 
         Raises:
             ManifestError: One of its routes has the id of a route of the hub's own table.
         """
-        self.table.check_file(manifest)
+        self.table.check_file(configuration.manifest)
 
-    async def reload(self, configuration: Configuration) -> tuple[str, ...]:
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Take over settings and manifest of a reload, which have been checked.
 
         Returns:
-            Warnings of what the change of routes means.
+            `warnings` of what the change of routes means.
 
         Raises:
             ManifestError: One of its routes has an id that was added since; nothing has changed.
@@ -244,18 +244,25 @@ class RouteTableAssembly:
             try:
                 await self.table.follow_file(now)
             except ManifestError:
-                self._host.use(self._settings)
+                self._host.use(self.settings)
                 raise
-        self._manifest, self._settings = now, configuration.settings
+        self._manifest, self.settings = now, configuration.settings
         lost = had_catch_all and not self.table.live.table.has_catch_all()
-        return (LOST_OF_MANIFEST,) if lost else ()
+        return {"warnings": (LOST_OF_MANIFEST,)} if lost else {}
 
     def manifest(self) -> Manifest:
         """Give the routes in force that come from a manifest."""
         return self.table.manifest_in_force()
 
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
+    def status(self) -> dict[str, Any]:
+        """Return figures of the routes in force and of the table that they come from."""
+        return {
+            "routes": len(self._router.table.manifest.routes),
+            "unrouted": self._router.unrouted_total,
+            "routing_table": self._document(),
+        }
+
+    def _document(self) -> dict[str, Any]:
         document = self.table.statistics().document()
         drift = self.table.last_drift
         document["last_drift"] = None if drift is None else drift.document()
@@ -266,7 +273,7 @@ class RouteTableAssembly:
         return document
 
     def warnings(self) -> list[str]:
-        """List what a person should look at."""
+        """List what is wrong with the routes, or keeps them from being changed."""
         refused = [
             f"{count} messages of tenant {tenant} were refused, which may send no more a second"
             for tenant, count in self._refused().items()
@@ -274,18 +281,43 @@ class RouteTableAssembly:
         ]
         writes = [] if self._probe is None else self._probe.warnings()
         shown = [f"the routing table cannot be changed: {warning}" for warning in writes]
-        return [*self._state.warnings(), *self.table.warnings(), *shown, *refused]
+        table = self._router.table
+        return [
+            *map(str, table.manifest.warnings),
+            *loop_warnings(self.settings, named_endpoints(self.settings), table.mqtt_filters),
+            *self._state.warnings(),
+            *self.table.warnings(),
+            *shown,
+            *refused,
+        ]
 
-    def commands(self) -> Mapping[str, Command]:
-        """Give its commands of the control socket."""
-        return RouteCommands(self.table).table()
+    def operations(self) -> Mapping[str, Command]:
+        """Return what is asked of routes and manifest."""
+        return {
+            **RouteCommands(self.table).table(),
+            "manifest show": self._show_manifest,
+            "route explain": self._explain,
+        }
+
+    def losses(self) -> list[Loss]:
+        """Return what no route took since the start."""
+        return self._router.losses()
+
+    async def _show_manifest(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return manifest_document(self._router.table.manifest)
+
+    async def _explain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        message = read_message(arguments.get("message"))
+        table = self._router.table
+        verdicts = [verdict.document() for verdict in table.explain(message)]
+        return {"of": "hub", "manifest": table.manifest.file, "routes": verdicts}
 
     def _refused(self) -> Mapping[str, int]:
         router = self._router
         return router.tenancy.refused_total if isinstance(router, TenantRouter) else {}
 
     def _make_storage(self, instance: str, clock: Clock) -> TableStorage:
-        options = self._settings.routing_table
+        options = self.settings.routing_table
         if options.storage == "memory":
             return MemoryStorage(MemoryTable(clock), instance=instance)
         if options.storage == "sqlite":
@@ -294,7 +326,7 @@ class RouteTableAssembly:
         from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
         from edgehub.sync.redis import RedisStorage  # noqa: PLC0415 - only where configured
 
-        redis = self._settings.redis
+        redis = self.settings.redis
         self._link = redis_link(redis, name=f"edgehub-{instance}")
         self._probe = WriteProbe(self._link, f"{{{redis.prefix}:routes}}:probe", clock)
         return RedisStorage(
@@ -310,16 +342,15 @@ def build_router(
     store: Store,
     *,
     identities: Identities,
-    limits: PacketLimits,
     clock: Clock,
 ) -> Router:
     """Build the router; one that tells tenants apart only where the settings name some."""
     tenants = configuration.settings.tenants
     if not tenants:
-        return Router(configuration.table, store, limits)
+        return Router(configuration.table, store)
     rates = {name: tenant.event_rate_max for name, tenant in tenants.items()}
     tenancy = Tenancy(identities, rates, clock)
-    return TenantRouter(configuration.table, store, limits, tenancy)
+    return TenantRouter(configuration.table, store, PacketLimits(), tenancy)
 
 
 def _named(settings: Settings) -> frozenset[EndpointId]:

@@ -1,24 +1,27 @@
-"""What a hub says of itself: one document from the statistics of its parts.
+"""What a hub shows of itself: one document of what its parts show, and the texts of warnings.
 
-Owns nothing; reads the frozen statistics that every stateful part gives, and what the kernel has
-counted of the process. Invariant: the command
-line, the demo and later the web page show the same figures, because they all come from here.
+Owns nothing; what the kernel has counted of the process is read here. Invariant: the command line,
+the control socket, the service manager and the web page show the same figures, because they all
+come from here.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import edgehub
 from edgehub.lifecycle import Phase
 from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from edgehub.devices.bounds import BoundStatistics
+    from edgehub.hub.part import Part
     from edgehub.message import QueueId
     from edgehub.store import Damage, LimitStatistics, StoreStatistics
     from edgehub.store.boots import ClockStatistics
@@ -50,23 +53,52 @@ def written_document(queues: Iterable[Queue]) -> dict[str, Any]:
     }
 
 
-def summary(
-    phase: Phase,
-    endpoints: Iterable[Mapping[str, Any]],
-    queues: Iterable[Mapping[str, Any]],
-    *,
-    upstream: bool,
-) -> str:
-    """Say in a few words whether the hub delivers."""
-    waiting = sum(queue["depth"] for queue in queues)
+def status_document(
+    phase: Phase, parts: Iterable[Part], stalled: Mapping[str, float]
+) -> dict[str, Any]:
+    """Describe a whole hub.
+
+    Args:
+        phase: Where it stands.
+        parts: All of it.
+        stalled: Seconds by endpoint for pumps that stand still.
+    """
+    members: dict[str, Any] = {}
+    warnings = [
+        f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub; restart it"
+        for name, seconds in stalled.items()
+    ]
+    for part in parts:
+        members |= part.status()
+        warnings += part.warnings()
+    return {
+        "hub_id": members["hub_id"],
+        "version": edgehub.__version__,
+        "phase": phase,
+        "started": members["started"],
+        "pid": os.getpid(),
+        "summary": summary(phase, members),
+        "degraded": members["degraded"],
+        "warnings": warnings,
+        "stalled": sorted(stalled),
+        **members,
+    }
+
+
+def summary(phase: Phase, document: Mapping[str, Any]) -> str:
+    """Say in a few words whether a hub delivers.
+
+    Args:
+        phase: Where it stands.
+        document: Has its `endpoints` and `queues`.
+    """
+    waiting = sum(queue["depth"] for queue in document["queues"])
     if phase is not Phase.RUNNING:
         return f"takes no messages, {waiting} waiting"
-    states = {endpoint["id"]: endpoint["state"] for endpoint in endpoints}
-    if not upstream:
+    state = next((each["state"] for each in document["endpoints"] if each["id"] == UPSTREAM), None)
+    if state is None:
         return f"collecting, no upstream named, {waiting} waiting"
-    if states.get(UPSTREAM) != "up":
-        return f"collecting, not sending, {waiting} waiting"
-    return f"delivering, {waiting} waiting"
+    return f"{'delivering' if state == 'up' else 'collecting, not sending'}, {waiting} waiting"
 
 
 NEARLY: Final = 0.9
@@ -252,27 +284,3 @@ def damage_text(damage: Damage) -> str:
     text += f" ({', '.join(lost)})" if lost else ""
     text += f", parts of {', '.join(damage.tables)} lost" if damage.tables else ""
     return f"{text}; {damage.file} holds the old file, delete or move it to end this warning"
-
-
-def warnings(
-    orphans: Collection[EndpointId],
-    manifest_warnings: Iterable[str],
-    stalled: Mapping[str, float],
-) -> list[str]:
-    """List what a person should look at.
-
-    Args:
-        orphans: Endpoints of stored rows that nobody names.
-        manifest_warnings: What the manifest in force was accepted with.
-        stalled: Seconds by endpoint for pumps that stand still.
-    """
-    found = [
-        f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub; restart it"
-        for name, seconds in stalled.items()
-    ]
-    found += [
-        f"messages of endpoint {name!r} are orphaned: no settings or route name it any more"
-        " (edgehub queue move takes them elsewhere)"
-        for name in sorted(orphans)
-    ]
-    return [*found, *manifest_warnings]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from edgehub.devices.server_tls import read_server_tls, renew_server_tls
+from edgehub.devices.tokens import Tokens
 from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
+from edgehub.hub.part import Part
 from edgehub.lifecycle import Phase
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.handshakes import ServerContext
-    from edgehub.devices.tokens import Tokens
-    from edgehub.operations.operation import Command
+    from edgehub.devices.tokens import TokenList
     from edgehub.settings import WebSettings
+    from edgehub.settings.configuration import Configuration
     from edgehub.sync.routing_table import RoutingTable
     from edgehub.web.entities import EntityDesk
     from edgehub.web.gate import Gate
@@ -40,53 +41,45 @@ _BACKLOG = 64
 log = structlog.get_logger(__name__)
 
 
-def _no_desk() -> None:
-    """Stand in for the desk of a hub that keeps no entities."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What the API shows of a hub, and changes.
-
-    Attributes:
-        phase: Where it stands between start and end.
-        status: Describes all of it.
-        table: The routing table.
-        desk: Gives what there is to ask of entities, None = the hub keeps none.
-    """
-
-    phase: Callable[[], Phase]
-    status: Callable[[], dict[str, Any]]
-    table: RoutingTable
-    desk: Callable[[], EntityDesk | None] = _no_desk
-
-
-class Serving:
-    """See the module; an assembly of the hub.
+class WebPart(Part):
+    """The HTTP API of one hub: see the module.
 
     Args:
         settings: Section `[web]`.
-        tokens: Those in force.
+        tokens: Those in force at the start.
         clock: For all timers, and the date.
-        shown: What is shown; asked only while `run` serves.
+        phase: Where the hub stands between start and end.
+        status: Describes all of it.
+        table: The routing table.
+        desk: What is asked of entities, None = the hub keeps none.
     """
 
+    name = "web"
+
     def __init__(
-        self, settings: WebSettings, *, tokens: Tokens, clock: Clock, shown: Shown
+        self,
+        settings: WebSettings,
+        tokens: TokenList,
+        clock: Clock,
+        *,
+        phase: Callable[[], Phase],
+        status: Callable[[], dict[str, Any]],
+        table: RoutingTable,
+        desk: EntityDesk | None,
     ) -> None:
         self._settings = settings
-        self._tokens = tokens
+        self._token_list = tokens
+        self._tokens = Tokens()
+        self._tokens.apply(tokens)
         self._clock = clock
-        self._shown = shown
+        self._phase = phase
+        self._status = status
+        self._table = table
+        self._desk = desk
         self._sockets: list[socket.socket] = []
         self._tls: ServerContext | None = None
         self._gate: Gate | None = None
         self._server: WebServer | None = None
-
-    @property
-    def name(self) -> str:
-        """Give the key of its document in the status."""
-        return "web"
 
     @property
     def is_on(self) -> bool:
@@ -108,7 +101,7 @@ class Serving:
         web = self._settings
         if web.port is None:
             return
-        await self.reload()
+        await self._read_certificate()
         where = f"{web.host}:{web.port}"
         try:
             self._sockets = await bind(web.host, web.port, backlog=_BACKLOG)
@@ -154,12 +147,23 @@ class Serving:
         self.stop_accepting()
         self._close_sockets()
 
-    async def reload(self) -> None:
+    async def check(self, configuration: Configuration) -> None:
         """Read the certificate again; connections made from now on get it.
 
         Raises:
             ConfigError: If it cannot be read; the one that was in force stays so.
         """
+        del configuration
+        await self._read_certificate()
+
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Put other tokens in force."""
+        before, self._token_list = self._token_list, configuration.tokens
+        if configuration.tokens != before:
+            self._tokens.apply(configuration.tokens)
+        return {}
+
+    async def _read_certificate(self) -> None:
         web = self._settings
         if web.port is None or web.certificate_file is None or web.key_file is None:
             return
@@ -169,10 +173,10 @@ class Serving:
         else:
             await asyncio.to_thread(renew_server_tls, self._tls, "web", *files)
 
-    def document(self) -> dict[str, Any]:
-        """Describe it for the status."""
+    def status(self) -> dict[str, Any]:
+        """Return figures of connections and answers."""
         server, gate = self._server, self._gate
-        return {
+        document = {
             "enabled": self.is_on,
             "addresses": [f"{host}:{port}" for host, port in self.addresses],
             "tokens": len(self._tokens) if self._tokens.are_required else None,
@@ -183,14 +187,7 @@ class Serving:
             if gate is None
             else {str(status): count for status, count in sorted(gate.answers.items())},
         }
-
-    def warnings(self) -> list[str]:
-        """List what a person should look at."""
-        return []
-
-    def commands(self) -> Mapping[str, Command]:
-        """Give its commands of the control socket; it has none."""
-        return {}
+        return {"web": document}
 
     def _build(self) -> WebServer:
         """Import the packages and build the application; takes tenths of a second."""
@@ -206,7 +203,7 @@ class Serving:
             Access(self._tokens, web.host_names),
             self._clock,
             body_bytes_max=web.body_bytes_max,
-            ending=lambda: self._shown.phase() is not Phase.RUNNING,
+            ending=lambda: self._phase() is not Phase.RUNNING,
         )
         return WebServer(
             self._gate,
@@ -219,8 +216,7 @@ class Serving:
     def _routers(self) -> list[APIRouter]:
         """Give all that there is to ask, in the order of the API's document.
 
-        A part of the hub that wants to be asked over HTTP gets a line here, and what its router
-        needs a member of `Shown`.
+        A part of the hub that wants to be asked over HTTP gets a line here.
         """
         from edgehub.web.entities import entities_router  # noqa: PLC0415 - likewise
         from edgehub.web.page import page_router  # noqa: PLC0415 - likewise
@@ -229,20 +225,19 @@ class Serving:
         from edgehub.web.status import status_router  # noqa: PLC0415 - likewise
         from edgehub.web.table_problems import tenant_of  # noqa: PLC0415 - loaded by hubs that have the API only
 
-        shown = self._shown
         return [
             page_router(),
             probes_router(self._unready),
-            status_router(shown.status),
-            routes_router(shown.table, tenant_of),
-            entities_router(shown.desk),
+            status_router(self._status),
+            routes_router(self._table, tenant_of),
+            entities_router(self._desk),
         ]
 
     def _unready(self) -> str:
-        phase = self._shown.phase()
+        phase = self._phase()
         if phase is not Phase.RUNNING:
             return phase.value
-        ready, why = self._shown.table.ready
+        ready, why = self._table.ready
         return "" if ready else why
 
     def _close_sockets(self) -> None:

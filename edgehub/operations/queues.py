@@ -31,19 +31,19 @@ from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.release import LETTERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from edgehub.message import Row
-    from edgehub.operations.forecast.forecast import Outlook
+    from edgehub.operations.forecast.forecast import QueueForecast
     from edgehub.operations.journal import JournalOperations
+    from edgehub.operations.operation import Command
     from edgehub.operations.served import ServedEndpoints
     from edgehub.router import Router
     from edgehub.store import Queue
     from edgehub.store.statistics import QueueStatistics
     from edgehub.store.store import Store
 
-    Arguments = Mapping[str, object]
-    Command = Callable[[Arguments], Awaitable[Any]]
+    Arguments = Mapping[str, Any]
 
 ROWS_MAX: Final = 1000
 """Rows or dead letters of one answer."""
@@ -73,7 +73,7 @@ class Operating:
         *,
         store: Store,
         endpoints: ServedEndpoints,
-        outlook: Outlook,
+        forecast: QueueForecast,
         journal: JournalOperations,
         router: Router,
         rows_changed: RowsChanged,
@@ -82,11 +82,14 @@ class Operating:
         self._rows_changed = rows_changed
         self._journal = journal
         self._endpoints = endpoints
-        self._outlook = outlook
+        self._forecast = forecast
         self._why = Why(
-            store=store, endpoints=endpoints, outlook=outlook, journal=journal, router=router
+            store=store, endpoints=endpoints, forecast=forecast, journal=journal, router=router
         )
-        self._commands: dict[str, Command] = {
+
+    def table(self) -> Mapping[str, Command]:
+        """Return every command by its name."""
+        return {
             "queue list": self._list,
             "queue peek": self._peek,
             "queue purge": self._purge,
@@ -99,17 +102,9 @@ class Operating:
             "why": self._explain,
         }
 
-    async def call(self, name: str, arguments: Arguments) -> Any:
-        """Carry out the command of a name of `NAMES`.
-
-        Raises:
-            EdgeHubError: It cannot be done; the text says why.
-        """
-        return await self._commands[name](arguments)
-
     async def _list(self, _arguments: Arguments) -> list[dict[str, Any]]:
-        await self._outlook.refresh()
-        return self._outlook.queue_documents()
+        await self._forecast.refresh()
+        return self._forecast.queue_documents()
 
     async def _explain(self, arguments: Arguments) -> dict[str, Any]:
         return await self._why.explain(text(arguments, "id"))
@@ -344,21 +339,6 @@ class Operating:
         names = ", ".join(known[:20]) or "none"
         more = f" and {len(known) - 20} more" if len(known) > 20 else ""  # noqa: PLR2004 - enough for a line
         return f"there is no queue {name!r} (there are: {names}{more})"
-
-
-NAMES: Final = (
-    "queue list",
-    "queue peek",
-    "queue purge",
-    "queue move",
-    "dead list",
-    "dead show",
-    "dead requeue",
-    "dead purge",
-    "journal show",
-    "why",
-)
-"""Names of the commands."""
 
 
 def parse_queue_id(name: str) -> tuple[EndpointId, Priority]:

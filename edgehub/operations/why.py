@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.journal.trace import Trace
-    from edgehub.operations.forecast.forecast import Outlook
+    from edgehub.operations.forecast.forecast import QueueForecast
     from edgehub.operations.journal import JournalOperations
     from edgehub.operations.served import ServedEndpoints
     from edgehub.router import Router
@@ -48,13 +48,13 @@ class Why:
         *,
         store: Store,
         endpoints: ServedEndpoints,
-        outlook: Outlook,
+        forecast: QueueForecast,
         journal: JournalOperations,
         router: Router,
     ) -> None:
         self._store = store
         self._endpoints = endpoints
-        self._outlook = outlook
+        self._forecast = forecast
         self._journal = journal
         self._router = router
 
@@ -169,7 +169,7 @@ class Why:
                     if each.zones.depth
                 ],
             },
-            "leaves": self._outlook.leaves(queue, own_bytes + row.size).document()
+            "leaves": self._forecast.leaves(queue, own_bytes + row.size).document()
             if waits
             else None,
             "next_window_in_s": window_s,

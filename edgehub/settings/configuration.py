@@ -92,6 +92,14 @@ class Configuration:
         """Those of the manifest as well, in words."""
         return (*map(str, self.manifest.warnings), *self.warnings)
 
+    def certificate_changed(self, before: Configuration) -> bool:
+        """Return whether the listener has another certificate than before, or trusts others."""
+        return (
+            self.tls is not None
+            and before.tls is not None
+            and self.tls.fingerprint != before.tls.fingerprint
+        )
+
     @property
     def loaded(self) -> LoadedSettings:
         """Settings and origins together."""

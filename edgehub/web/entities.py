@@ -130,23 +130,22 @@ class DebtView(BaseModel):
     entities: list[dict[str, Any]] = Field(description="The largest debts first.")
 
 
-def entities_router(desk_of: Callable[[], EntityDesk | None]) -> APIRouter:
+def entities_router(kept: EntityDesk | None) -> APIRouter:
     """Make the router.
 
     Args:
-        desk_of: Gives the desk, None = the hub runs no mapper.
+        kept: The desk, None = the hub runs no mapper.
     """
 
     def desk() -> EntityDesk:
-        found = desk_of()
-        if found is None:
+        if kept is None:
             raise ProblemError(
                 HTTPStatus.NOT_FOUND,
                 "no_entities",
                 _OFF,
                 hint="set enabled = true in [mapper] and restart it",
             )
-        return found
+        return kept
 
     router = APIRouter(tags=["entities"])
     _add_reading(router, desk)

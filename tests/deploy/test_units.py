@@ -12,7 +12,8 @@ import click
 import pytest
 
 from edgehub.cli.main import EXIT_CONFIG, cli
-from edgehub.hub.drain import CLOSE_TIMEOUT_S, FLUSH_TIMEOUT_S
+from edgehub.hub.hub import CLOSE_TIMEOUT_S
+from edgehub.hub.store import FLUSH_TIMEOUT_S
 from edgehub.settings import HttpSettings, MqttSettings, Settings
 from tests.support.unit_file import read_unit, seconds
 

@@ -44,7 +44,7 @@ async def test_rows_that_expire_are_a_warning_and_a_log_line(tmp_path: Path) -> 
             lines = [line for line in logs if line["event"] == "store.rows_expired"]
             assert sum(line["messages"] for line in lines) == 3
             assert lines[0]["queue"] == "upstream_Pri7"
-            shown = hub._commands["journal show"]  # noqa: SLF001 - the socket's table
+            shown = hub.operations["journal show"]
             answer = await shown({"event": "expired", "since_s": 60})
             assert [line["queue"] for line in answer["lines"]] == ["upstream_Pri7"] * 3
             assert (answer["found"], answer["complete"]) == (3, True)
@@ -114,7 +114,7 @@ async def test_dead_letters_are_a_warning_as_long_as_they_are_kept(tmp_path: Pat
             assert text in hub.status()["warnings"]
         async with running(tmp_path, ManualClock(), upstream=upstream) as hub:
             assert hub.status()["warnings"] == [text]
-            await hub._commands["dead purge"]({"dead_letters": [1]})  # noqa: SLF001 - the socket's table
+            await hub.operations["dead purge"]({"dead_letters": [1]})
             assert hub.status()["warnings"] == []
 
 

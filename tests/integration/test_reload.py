@@ -66,7 +66,7 @@ class Bench:
 
     async def command(self, name: str, **arguments: object) -> Any:
         """Carry out a command of the control socket."""
-        return await self.hub._commands[name](arguments)  # noqa: SLF001 - the socket's table
+        return await self.hub.operations[name](arguments)
 
     async def publish(self, bodies: list[bytes], device_id: str = "press-1") -> None:
         """Publish as a device and wait for the acknowledgements."""
@@ -403,8 +403,9 @@ async def test_an_id_that_is_added_meanwhile_refuses_the_reload(tmp_path: Path) 
     bench = Bench(tmp_path, ManualClock())
     bench.manifest(ALL_UPSTREAM)
     async with running(bench):
-        table = bench.hub._route_table  # noqa: SLF001 - as if the id came right after the check
-        table.check = lambda _manifest: None
+        [routes] = [part for part in bench.hub._parts if part.name == "routes"]  # noqa: SLF001 - see below
+        # As if the id came right after the check.
+        routes.check = lambda _configuration: asyncio.sleep(0)
         route = "FROM /messages/* INTO $upstream"
         await bench.command("route add", id="new", body=route)
         bench.manifest({"new": route})

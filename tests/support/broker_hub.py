@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiomqtt
 
 from edgehub.cli.daemon import call
+from edgehub.hub.broker import BrokerPart
 from edgehub.hub.hub import Hub
 from edgehub.settings import check_settings
 
@@ -78,7 +79,8 @@ class BrokerHub:
 
     async def until_subscribed(self, *wires: str) -> None:
         """Wait until the broker granted exactly these subscriptions, and has taken back others."""
-        head = self.hub._brokering.head  # noqa: SLF001 - what is being taken back is shown nowhere
+        parts = self.hub._parts  # noqa: SLF001 - what is being taken back is shown nowhere
+        [head] = [part.head for part in parts if isinstance(part, BrokerPart)]
         assert head is not None
         known = head._subscriptions  # noqa: SLF001 - likewise
         await self.until(

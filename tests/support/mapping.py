@@ -13,7 +13,7 @@ from edgehub.clock import ManualClock
 from edgehub.endpoints.cumulocity import MAPPER_MODULE
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
-from edgehub.hub.entities import Mapping
+from edgehub.hub.entities import EntitiesPart
 from edgehub.local_message import LocalMessage
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, FailureKind, Order, SendResult
 from edgehub.pump.pump import Pump
@@ -23,6 +23,7 @@ from edgehub.routes.table import RouteTable
 from edgehub.settings import EntitySettings, MapperSettings, Settings
 from edgehub.store import Store, StoreOptions
 from edgehub.store.database import Database
+from edgehub.store.entity_tables import load_entities
 from edgehub.store.local_space import LocalTable
 from tests.support.endpoints import StalledEndpoint
 
@@ -114,7 +115,7 @@ class Gateway:
     """One life of a gateway, from a start to its end."""
 
     def __init__(
-        self, store: Store, mapping: Mapping, space: LocalSpace, pump: Pump, clock: ManualClock
+        self, store: Store, mapping: EntitiesPart, space: LocalSpace, pump: Pump, clock: ManualClock
     ) -> None:
         self.store = store
         self.mapping = mapping
@@ -213,8 +214,9 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
         hub_id="hub",
         known={},
     )
-    mapping = Mapping(
+    mapping = EntitiesPart(
         settings,
+        await store.read(load_entities),
         hub_id="hub",
         store=store,
         router=router,
@@ -242,7 +244,7 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
             yield Gateway(store, mapping, space, pump, clock)
             pumping.cancel()
             await asyncio.wait({pumping})
-            mapping.close()
+            await mapping.close()
             await store.flush()
             for task in running:
                 task.cancel()

@@ -44,7 +44,7 @@ match os.environ["TEST_FAULT"]:
     case "parts":
         store.Intake = _bug  # type: ignore[assignment, misc]
     case "journal":
-        hub.Journaling = _bug  # type: ignore[assignment, misc]
+        hub.JournalPart = _bug  # type: ignore[assignment, misc]
     case "egress":
-        hub.Hub._build_egress = _bug  # type: ignore[method-assign]  # noqa: SLF001 - likewise
+        hub.EndpointsPart = _bug  # type: ignore[assignment, misc]
 main()

@@ -15,10 +15,9 @@ from edgehub.operations.forecast.drain import DrainForecast
 from edgehub.operations.forecast.expiry import ExpiryWatch, Head
 from edgehub.operations.forecast.queues import Drain, DrainState, Link, Load, drains, leaves
 from edgehub.operations.forecast.rates import QueueRates
-from edgehub.telemetry.losses import Loss, RecentLosses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from edgehub.clock import Clock
     from edgehub.message import EndpointId, QueueId
@@ -33,31 +32,28 @@ RECENT_S: Final = 60.0
 _UNSERVED = Drain(state=DrainState.UNSERVED)
 
 
-class Outlook:
+class QueueForecast:
     """See the module.
 
     Args:
         store: The queues.
         endpoints: The pumps.
         clock: Timers.
-        lost: Return what other parts have lost since the start.
     """
 
-    __slots__ = ("_clock", "_drain", "_endpoints", "_losses", "_rates", "_store", "_watch")
+    __slots__ = ("_clock", "_drain", "_endpoints", "_rates", "_store", "_watch")
 
     def __init__(
         self,
         store: Store,
         endpoints: ServedEndpoints,
         clock: Clock,
-        lost: Iterable[Callable[[], Iterable[Loss]]] = (),
     ) -> None:
         self._store = store
         self._endpoints = endpoints
         self._clock = clock
         self._rates = QueueRates(clock, self._totals)
         self._drain = DrainForecast(clock, endpoints.waiting_bytes)
-        self._losses = RecentLosses(clock, [self._lost, *lost])
         self._watch = ExpiryWatch(
             clock,
             now_ms=store.hub_time.now_ms,
@@ -72,10 +68,9 @@ class Outlook:
             ExceptionGroup: The database file is damaged.
         """
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._rates.run(), name="outlook[rates]")
-            group.create_task(self._drain.run(), name="outlook[drain]")
-            group.create_task(self._watch.run(), name="outlook[expiry]")
-            group.create_task(self._losses.run(), name="outlook[losses]")
+            group.create_task(self._rates.run(), name="forecast[rates]")
+            group.create_task(self._drain.run(), name="forecast[drain]")
+            group.create_task(self._watch.run(), name="forecast[expiry]")
 
     def rates(self) -> Mapping[QueueId, Rate]:
         """Give what queues take in; empty = not measured yet."""
@@ -133,36 +128,13 @@ class Outlook:
         return leaves(loads, queue.id, before_bytes, self._link(queue.endpoint_id))
 
     def warnings(self) -> list[str]:
-        """List what is about to expire or will before its endpoint opens, and what was lost."""
+        """List what is about to expire or will before its endpoint opens."""
         near = set(self._watch.near())
-        about_to = [
+        return [
             f"{queue.id}: its oldest message {self._near_text(queue)}"
             for queue in self._store.queues()
             if queue.id in near or self._missed_window_s(queue) is not None
         ]
-        return [*about_to, *self._losses.warnings()]
-
-    def _lost(self) -> Iterator[Loss]:
-        """Return what queues have lost since the start."""
-        for queue in self._store.queues():
-            figures = queue.statistics()
-            pump = self._endpoints.pump(queue.endpoint_id)
-            state = "not named in the settings" if pump is None else pump.endpoint.state
-            yield Loss(
-                key=("expired", queue.id),
-                total=figures.expired_total,
-                what=f"of {queue.id} expired",
-                example="" if state == "up" else f"its endpoint was {state}",
-                hint="edgehub journal show --event expired lists them",
-                event="store.rows_expired",
-                fields={"queue": queue.id, "endpoint_state": state},
-            )
-            yield Loss(
-                key=("dropped", queue.id),
-                total=figures.dropped_total,
-                what=f"of {queue.id} {{was}} dropped because of a limit",
-                hint="edgehub journal show --event dropped lists them",
-            )
 
     def _left_s(self, queue: Queue) -> float | None:
         head = self._watch.head(queue.id)

@@ -1,12 +1,12 @@
 """From settings to endpoints: which object serves an endpoint id, and with what.
 
-Owns nothing; it builds, and whoever asked owns what was built. Called when an endpoint starts, at
+Owns the settings in force; what is built belongs to the caller. Called when an endpoint starts, at
 the start of the hub and at a reload.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import edgehub
@@ -24,7 +24,6 @@ from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
-from edgehub.packet_limits import PacketLimits
 from edgehub.settings import (
     CumulocityEndpointSettings,
     EndpointSettings,
@@ -37,109 +36,92 @@ from edgehub.settings.loops import is_same_broker
 from edgehub.storage.credentials import TlsOptions
 
 if TYPE_CHECKING:
-    import asyncio
     import random
-    from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
-    from edgehub.devices.upstream_lanes import UpstreamLanes
-    from edgehub.endpoints.cumulocity import Publish
-    from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import Endpoint
-    from edgehub.endpoints.module_input import ModuleSessions
     from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.endpoints.mqtt_topic import Topics
-    from edgehub.pump.succession import Succession
-    from edgehub.routes.table import RouteTable
-    from edgehub.settings import BrokerSettings
+    from edgehub.endpoints.relays import Relay
+    from edgehub.heads.mqtt.listener import MqttListener
+    from edgehub.settings import Settings
     from edgehub.store.store import Store
-
-    Relay = MqttEndpoint | DeviceSessions
-    """What takes messages to devices."""
-
-    Spawn = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What endpoints and pumps need from the rest of the hub.
+class Destination:
+    """What serves an endpoint id.
 
     Attributes:
-        hub_id: Client id towards upstream peers.
-        store: The queues.
-        sessions: Modules that are connected.
-        device_bound: Delivers messages from upstream to connected devices.
-        table: Gives the route table in force.
-        clock: Timers.
-        rng: Randomness for jitter.
-        spawn: Starts a supervised task in the group of the pumps.
-        succession: Knows predecessors of rows.
-        publish_local: Publishes in the local topic space.
-        cloud_prefix: First level of the local topics of Cumulocity.
-        cloud_id: External id of the gateway there.
-        lanes_of: Gives an endpoint at which devices have their own sessions its lanes.
-        platforms: What comes from Cumulocity, by endpoint.
-        device_sessions: Endpoints at which devices have their own sessions.
-        limits: Learns which endpoints have a largest packet.
-        broker: The broker that the hub joins, None = none.
+        endpoint: It.
+        relay: The part of it that relays messages to devices, None = none does.
+        sessions: The part of it at which devices have their own sessions, None = none has.
+        downlink: What comes from Cumulocity by it, None = nothing does.
     """
 
-    hub_id: str
-    store: Store
-    sessions: ModuleSessions
-    device_bound: Deliver
-    table: Callable[[], RouteTable]
-    clock: Clock
-    rng: random.Random
-    spawn: Spawn
-    succession: Succession
-    publish_local: Publish
-    cloud_prefix: str
-    cloud_id: str
-    lanes_of: Callable[[DeviceSessions], UpstreamLanes]
-    platforms: dict[EndpointId, CumulocityDownlink] = field(default_factory=dict)
-    device_sessions: dict[EndpointId, DeviceSessions] = field(default_factory=dict)
-    limits: PacketLimits = field(default_factory=PacketLimits)
-    broker: BrokerSettings | None = None
+    endpoint: Endpoint
+    relay: Relay | None = None
+    sessions: DeviceSessions | None = None
+    downlink: CumulocityDownlink | None = None
 
 
-class Destinations:
-    """What there is to build.
+class EndpointFactory:
+    """Builds endpoints from the settings in force.
 
     Args:
-        named: Options of the endpoints by id.
-        ack_timeout_s: A module's time to confirm.
-        around: See `Surroundings`.
+        settings: Those; `use` changes them.
+        hub_id: Client id towards upstream peers.
+        store: The queues.
+        listener: Takes messages to devices, modules and local topics.
+        clock: Timers.
+        rng: Randomness for jitter; pumps share it.
     """
 
     def __init__(
         self,
-        named: Mapping[EndpointId, EndpointSettings],
+        settings: Settings,
         *,
-        ack_timeout_s: float,
-        around: Surroundings,
+        hub_id: str,
+        store: Store,
+        listener: MqttListener,
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
-        self._named = named
-        self._ack_timeout_s = ack_timeout_s
-        self._around = around
+        self._settings = settings
+        self._hub_id = hub_id
+        self._store = store
+        self._listener = listener
+        self._clock = clock
+        self.rng = rng
 
-    def build(self, endpoint_id: EndpointId) -> tuple[Endpoint, Relay | None] | None:
-        """Build an endpoint, and name the part of it that relays device-bound messages.
+    def use(self, settings: Settings) -> bool:
+        """Build by other settings from now on; returns whether inputs of modules change."""
+        before, self._settings = self._settings, settings
+        return settings.mqtt.ack_timeout_s != before.mqtt.ack_timeout_s
+
+    def named(self) -> dict[EndpointId, EndpointSettings]:
+        """Return the endpoints that the settings name, with their options."""
+        named: dict[EndpointId, EndpointSettings] = {
+            EndpointId(name): options for name, options in self._settings.endpoints.items()
+        }
+        if self._settings.upstream is not None:
+            named[UPSTREAM] = self._settings.upstream
+        return named
+
+    def build(self, endpoint_id: EndpointId) -> Destination | None:
+        """Build what serves an endpoint id.
 
         None for $upstream without settings, which collects, and for a name of old settings.
         """
-        link = self._build_link(endpoint_id)
-        options = self._named.get(endpoint_id)
-        if link is None:
-            return None
-        relay = link if isinstance(link, MqttEndpoint | DeviceSessions) and link.relays else None
-        if options is None or not options.open_at:
-            return link, relay
-        return self._scheduled(link, options), relay
+        built = self._build(endpoint_id)
+        options = self.named().get(endpoint_id)
+        if built is None or options is None or not options.open_at:
+            return built
+        return replace(built, endpoint=self._scheduled(built.endpoint, options))
 
     def _scheduled(self, link: Endpoint, options: EndpointSettings) -> ScheduledEndpoint:
         endpoint_id = link.id
-        store = self._around.store
+        store = self._store
 
         def urgent_waits(priority: int) -> bool:
             queues = [queue for queue in store.queues_of(endpoint_id) if queue.priority <= priority]
@@ -152,39 +134,38 @@ class Destinations:
                 open_for_s=options.open_for_s,
                 urgent_priority=None if options.urgent_priority < 0 else options.urgent_priority,
             ),
-            clock=self._around.clock,
+            clock=self._clock,
             trusted=lambda: store.statistics().clock.trusted,
             urgent_waits=urgent_waits,
         )
 
-    def _build_link(self, endpoint_id: EndpointId) -> Endpoint | None:
-        options = self._named.get(endpoint_id)
+    def _build(self, endpoint_id: EndpointId) -> Destination | None:
+        options = self.named().get(endpoint_id)
         if isinstance(options, MqttEndpointSettings):
             if options.identity == "device":
                 return self._build_sessions(endpoint_id, options)
-            return self._build_mqtt(endpoint_id, options)
+            link = self._build_mqtt(endpoint_id, options)
+            return Destination(endpoint=link, relay=link if link.relays else None)
         if isinstance(options, CumulocityEndpointSettings):
             return self._build_cumulocity(endpoint_id, options)
         if isinstance(options, FileEndpointSettings):
-            return self._build_file(endpoint_id, options)
+            return Destination(endpoint=self._build_file(endpoint_id, options))
         if isinstance(options, HttpEndpointSettings):
-            return self._build_http(endpoint_id, options)
-        return self._build_module_input(endpoint_id)
-
-    def _build_module_input(self, endpoint_id: EndpointId) -> ModuleInputEndpoint | None:
+            return Destination(endpoint=self._build_http(endpoint_id, options))
         module = split_module_input(endpoint_id)
-        if module is None:
-            return None
+        return None if module is None else Destination(endpoint=self._build_module_input(*module))
+
+    def _build_module_input(self, module: str, name: str) -> ModuleInputEndpoint:
         return ModuleInputEndpoint(
-            *module,
-            self._around.sessions,
-            clock=self._around.clock,
-            now_ms=self._around.store.hub_time.now_ms,
-            ack_timeout_s=self._ack_timeout_s,
+            module,
+            name,
+            self._listener,
+            clock=self._clock,
+            now_ms=self._store.hub_time.now_ms,
+            ack_timeout_s=self._settings.mqtt.ack_timeout_s,
         )
 
     def _build_http(self, endpoint_id: EndpointId, options: HttpEndpointSettings) -> Endpoint:
-        around = self._around
         link = HttpLinkOptions(
             url=options.url,
             headers=options.headers,
@@ -204,21 +185,20 @@ class Destinations:
                 timeout_s=options.timeout_s,
                 gzip=options.gzip,
             ),
-            clock=around.clock,
-            rng=around.rng,
-            utc_ms=around.store.utc_ms,
+            clock=self._clock,
+            rng=self.rng,
+            utc_ms=self._store.utc_ms,
         )
 
     def _build_file(self, endpoint_id: EndpointId, options: FileEndpointSettings) -> FileEndpoint:
-        around = self._around
         return FileEndpoint(
             endpoint_id,
             FileOptions(
                 path=options.path, rotate_bytes=options.rotate_bytes, keep_files=options.keep_files
             ),
-            utc_ms=around.store.utc_ms,
-            clock=around.clock,
-            rng=around.rng,
+            utc_ms=self._store.utc_ms,
+            clock=self._clock,
+            rng=self.rng,
         )
 
     def _client_id(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> str:
@@ -226,7 +206,7 @@ class Destinations:
             return options.client_id
         # Two endpoints may lead to one broker, where one client id would end the other's session.
         if options.username is None:
-            hub_id = self._around.hub_id
+            hub_id = self._hub_id
             return hub_id if endpoint_id == UPSTREAM else f"{hub_id}-{endpoint_id}"
         # A parent hub and Azure want the client id to be the user's id.
         identity = identity_of(options.username)
@@ -237,7 +217,7 @@ class Destinations:
         key = (options.host, options.port, options.username)
         others = (
             other
-            for name, other in self._named.items()
+            for name, other in self.named().items()
             if isinstance(other, MqttEndpointSettings)
             and other.client_id is None
             and (name == UPSTREAM or (endpoint_id != UPSTREAM and name < endpoint_id))
@@ -248,7 +228,6 @@ class Destinations:
     def _build_mqtt(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings, *, relays: bool = True
     ) -> MqttEndpoint:
-        around = self._around
         relays = relays and options.device_bound and options.topic is None
         client_id = self._client_id(endpoint_id, options)
         return MqttEndpoint(
@@ -267,16 +246,15 @@ class Destinations:
                 row_bytes_max=options.row_bytes_max,
                 ack_timeout_s=options.ack_timeout_s,
             ),
-            clock=around.clock,
-            rng=around.rng,
-            device_bound=around.device_bound if relays else None,
+            clock=self._clock,
+            rng=self.rng,
+            device_bound=self._listener.deliver_device_bound if relays else None,
         )
 
     def _build_sessions(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings
-    ) -> DeviceSessions:
-        around = self._around
-        sessions = around.device_sessions[endpoint_id] = DeviceSessions(
+    ) -> Destination:
+        sessions = DeviceSessions(
             self._build_mqtt(endpoint_id, options, relays=False),
             SessionOptions(
                 host=options.host,
@@ -287,53 +265,57 @@ class Destinations:
                 tls=_tls_of(options),
                 keep_alive_s=options.keep_alive_s,
                 ack_timeout_s=options.ack_timeout_s,
-                origin=around.hub_id if self._is_joined(options) else None,
+                origin=self._hub_id if self._is_joined(options) else None,
             ),
             on_behalf=options.on_behalf,
-            clock=around.clock,
-            device_bound=around.device_bound if options.device_bound else None,
+            clock=self._clock,
+            device_bound=self._listener.deliver_device_bound if options.device_bound else None,
         )
-        return sessions
+        return Destination(
+            endpoint=sessions, relay=sessions if sessions.relays else None, sessions=sessions
+        )
 
     def _is_joined(self, options: MqttEndpointSettings) -> bool:
         """Return whether an endpoint's peer is the broker that the hub subscribes to."""
-        broker = self._around.broker
+        broker = self._settings.broker
         return broker is not None and is_same_broker(
             options.host, options.port, broker.host, broker.port
         )
 
     def _build_cumulocity(
         self, endpoint_id: EndpointId, options: CumulocityEndpointSettings
-    ) -> MqttEndpoint:
-        around = self._around
-        downlink = around.platforms[endpoint_id] = CumulocityDownlink(
+    ) -> Destination:
+        prefix = self._settings.mapper.topic_prefix
+        gateway_id = self._settings.mapper.external_id or self._hub_id
+        downlink = CumulocityDownlink(
             endpoint_id,
-            prefix=around.cloud_prefix,
-            publisher=around.hub_id,
+            prefix=prefix,
+            publisher=self._hub_id,
             templates=options.templates,
-            publish=around.publish_local,
-            clock=around.clock,
+            publish=self._listener.space.publish,
+            clock=self._clock,
         )
-        return MqttEndpoint(
+        endpoint = MqttEndpoint(
             endpoint_id,
             MqttOptions(
                 link=LinkOptions(
                     host=options.host,
                     port=options.port,
-                    client_id=options.client_id or around.cloud_id,
+                    client_id=options.client_id or gateway_id,
                     username=options.username,
                     password_file=options.password_file,
                     tls=_tls_of(options),
                     keep_alive_s=options.keep_alive_s,
                 ),
-                payloads=SingleRows(CumulocityTopics(around.cloud_prefix), options.row_bytes_max),
+                payloads=SingleRows(CumulocityTopics(prefix), options.row_bytes_max),
                 row_bytes_max=options.row_bytes_max,
                 ack_timeout_s=options.ack_timeout_s,
             ),
-            clock=around.clock,
-            rng=around.rng,
+            clock=self._clock,
+            rng=self.rng,
             downlink=downlink,
         )
+        return Destination(endpoint=endpoint, downlink=downlink)
 
     def _payloads(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings, client_id: str
@@ -352,7 +334,7 @@ class Destinations:
             return SingleRows(topics, options.row_bytes_max)
         return BatchedRows(
             topics,
-            self._around.store.utc_ms,
+            self._store.utc_ms,
             rows_max=options.batch_rows_max,
             bytes_max=options.batch_bytes_max,
             compress=compress,
