@@ -7,10 +7,15 @@ one address after the other, and uvloop's has no `happy_eyeballs_delay`. The cal
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohappyeyeballs import AddrInfoType, start_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ATTEMPT_DELAY_S: Final = 0.25
 """RFC 8305, section 5: an address that has not answered for so long gets company by the next."""
@@ -44,10 +49,41 @@ async def reachable_host(host: str, port: int) -> str:
         return socket.getnameinfo(sock.getpeername(), numeric)[0]
 
 
+async def ready(descriptor: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    """Wait until a descriptor can be read or written, by the given methods of the loop."""
+    event = asyncio.Event()
+    add(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        remove(descriptor)
+
+
+class _Connector:
+    """The one method of a loop that `start_connection` calls.
+
+    uvloop's resolves the address a second time, in threads, and the scope of a link-local address
+    (`fe80::1%eth0`) is lost there.
+    """
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        error = sock.connect_ex(address)
+        if error == errno.EINPROGRESS:
+            loop = asyncio.get_running_loop()
+            await ready(sock.fileno(), loop.add_writer, loop.remove_writer)
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+
 async def _addresses(host: str, port: int) -> list[AddrInfoType]:
     loop = asyncio.get_running_loop()
-    return list(dict.fromkeys(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+    # uvloop resolves a numeric address by itself, without a thread, but drops its scope.
+    kind = 0 if "%" in host else socket.SOCK_STREAM
+    found = await loop.getaddrinfo(host, port, type=kind, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(found))
 
 
 async def _first_to_answer(addresses: list[AddrInfoType]) -> socket.socket:
-    return await start_connection(addresses, happy_eyeballs_delay=ATTEMPT_DELAY_S)
+    loop = cast("asyncio.AbstractEventLoop", _Connector())
+    return await start_connection(addresses, happy_eyeballs_delay=ATTEMPT_DELAY_S, loop=loop)

@@ -11,15 +11,14 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
 from edgehub.storage.credentials import client_context
-from edgehub.tcp import connect_tcp
+from edgehub.tcp import connect_tcp, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from edgehub.storage.credentials import TlsOptions
@@ -158,23 +157,14 @@ async def _tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socke
             try:
                 wrapped.do_handshake()
             except ssl.SSLWantReadError:
-                await _ready(wrapped.fileno(), loop.add_reader, loop.remove_reader)
+                await ready(wrapped.fileno(), loop.add_reader, loop.remove_reader)
             except ssl.SSLWantWriteError:
-                await _ready(wrapped.fileno(), loop.add_writer, loop.remove_writer)
+                await ready(wrapped.fileno(), loop.add_writer, loop.remove_writer)
             else:
                 return wrapped
     except BaseException:
         wrapped.close()
         raise
-
-
-async def _ready(descriptor: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-    event = asyncio.Event()
-    add(descriptor, event.set)
-    try:
-        await event.wait()
-    finally:
-        remove(descriptor)
 
 
 def words(error: Exception) -> str:

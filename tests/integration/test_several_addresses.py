@@ -20,7 +20,7 @@ from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.storage.credentials import TlsOptions
 from edgehub.tcp import connect_tcp
-from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole
+from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole, link_local_addresses
 from tests.support.certificates import Authority
 from tests.support.http_peer import http_peer
 from tests.support.mosquitto import Mosquitto
@@ -129,6 +129,22 @@ def test_what_no_address_takes_is_an_error(loop: Loop) -> None:
             await connect_tcp(NAME, free_port())
 
     run(loop, work())
+
+
+@pytest.mark.skipif(not link_local_addresses(), reason="no interface has a link-local address")
+def test_a_link_local_address_keeps_its_scope(loop: Loop) -> None:
+    """Without the scope the kernel does not know by which interface it is reached."""
+
+    async def work() -> None:
+        with await connect_tcp(host, port) as sock:
+            assert sock.getpeername() == server.getsockname()
+
+    host = link_local_addresses()[0]
+    with socket.socket(socket.AF_INET6) as server:
+        server.bind(socket.getaddrinfo(host, 0)[0][4])
+        server.listen()
+        port = server.getsockname()[1]
+        run(loop, work())
 
 
 def test_mqtt_reaches_the_working_address(loop: Loop, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -42,6 +44,16 @@ class FastLoop(_Resolver, uvloop.Loop):
 
 
 LOOPS = [StockLoop, FastLoop]
+
+
+def link_local_addresses() -> list[str]:
+    """Return the link-local addresses of this machine, with their interfaces."""
+    lines = [line.split() for line in Path("/proc/net/if_inet6").read_text("ascii").splitlines()]
+    return [
+        f"{ipaddress.IPv6Address(int(line[0], 16))}%{line[5]}"
+        for line in lines
+        if line[0].startswith("fe80")
+    ]
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 25.0
+SHOWN_LINES = 50
 
 
 class Daemon:
@@ -126,9 +127,11 @@ class Daemon:
         return self._process.wait(STOP_TIMEOUT_S)
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """Leave no process behind; print the end of the log, which a test that fails shows."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
+        for line in self.log[-SHOWN_LINES:]:
+            print(json.dumps(line, ensure_ascii=False))
 
     def _collect(
         self, process: subprocess.Popen[bytes], events: queue.Queue[dict[str, Any] | None]
