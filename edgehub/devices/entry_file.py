@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from edgehub.devices.private_file import locked, loose_mode, replace_lines
 from edgehub.errors import ConfigError
+from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +80,7 @@ class EntryFormat(Generic[E]):
         """
         try:
             # Editors on Windows put a byte order mark in front.
-            lines = path.read_text("utf-8-sig").splitlines()
+            lines = read_regular(path).decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise self.error([ConfigError(str(path), f"not UTF-8: {error}")]) from error
         except OSError as error:

@@ -11,12 +11,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from edgehub.errors import ManifestError, ManifestFault
+from edgehub.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_BYTES_MAX: Final = 16 * 2**20
-"""Largest file; a device file or a wrong path must not be read without end."""
+"""Largest file; a wrong path may lead to one without bounds."""
 
 _MODULES: Final = "modulesContent"
 _HUB: Final = "$edgeHub"
@@ -46,7 +47,7 @@ def read_file(file: Path) -> str:
         ManifestError: If it cannot be read, is too large or is no text.
     """
     try:
-        with file.open("rb") as reader:
+        with open_regular(file) as reader:
             data = reader.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error), "check the path") from error

@@ -19,6 +19,7 @@ from pydantic_settings.exceptions import SettingsError as PydanticSettingsError
 from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
+from edgehub.storage.regular_file import read_regular
 from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
 from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, near
 from edgehub.settings.model import Settings
@@ -133,8 +134,7 @@ def read_document(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        # Editors on Windows put a byte order mark in front.
-        document = tomllib.loads(file.read_text("utf-8-sig"))
+        document = tomllib.loads(_text_of(file))
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingsError([ConfigError(str(file), reason, "check the path")]) from error
@@ -144,8 +144,13 @@ def read_document(file: Path | None) -> dict[str, Any]:
     return _anchored(document, Settings, file.parent)
 
 
+def _text_of(file: Path, errors: str = "strict") -> str:
+    # Editors on Windows put a byte order mark in front.
+    return read_regular(file).decode("utf-8-sig", errors)
+
+
 def _top_of(file: Path) -> dict[str, Any] | None:
-    text = file.read_text("utf-8-sig", errors="replace")
+    text = _text_of(file, "replace")
     try:
         document = tomllib.loads(_FIRST_SECTION.split(text, maxsplit=1)[0])
     except (ValueError, RecursionError):

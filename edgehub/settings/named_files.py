@@ -16,6 +16,7 @@ from edgehub.devices.private_file import loose_mode
 from edgehub.errors import ConfigError
 from edgehub.settings.origin import flat_settings
 from edgehub.storage.credentials import read_secret, tls_faults
+from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,7 +105,7 @@ def read_digests(settings: Settings) -> dict[str, str]:
         OSError: If one cannot be read.
     """
     return {
-        key: f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+        key: f"{file}:{hashlib.sha256(read_regular(file)).hexdigest()}"
         for key, file in named_files(settings)
         if key not in _READ_AS_A_WHOLE
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 
 from edgehub.errors import ConfigError
+from edgehub.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,10 +231,7 @@ def _read_pem(key: str, file: Path, mark: str, what: str) -> str:
 
 def _read(key: str, file: Path, bytes_max: int) -> bytes:
     try:
-        # A pipe or a device file would be read without end, or never.
-        if file.exists() and not file.is_file():
-            raise ConfigError(key, f"{file} is no regular file", "check the path")
-        with file.open("rb") as reader:
+        with open_regular(file) as reader:
             return reader.read(bytes_max)
     except OSError as error:
         hint = "check the path, and that the hub's user may read it"

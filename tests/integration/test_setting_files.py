@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,16 +13,16 @@ from edgehub.endpoints.device_session import SessionError
 from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.endpoints.mqtt_link import LinkError
 from edgehub.redis_link.faults import RedisAwayError
-from edgehub.settings import Settings
+from edgehub.settings import Settings, SettingsError
 from edgehub.settings.configuration import ConfigurationError, fault_documents, read_configuration
-from edgehub.settings.origin import LoadedSettings
+from edgehub.settings.loading import find_hub
+from edgehub.settings.origin import LoadedSettings, SettingsSource
 from edgehub.storage.credentials import SECRET_BYTES_MAX, TlsOptions, read_secret
 from tests.integration.test_several_addresses import device, http, mqtt, redis
 from tests.support.certificates import Authority, openssl
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 
@@ -95,6 +97,34 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     empty.touch()
     other = authority.client("other")[1]
     return Files(authority.certificate, certificate, key, other, encrypted, empty)
+
+
+FILE_USERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    **SECRET_USERS,
+    "manifest": lambda file: {"manifest": file},
+    "mqtt.identities_file": lambda file: {"mqtt": {"identities_file": file}},
+    "web.token_file": lambda file: {"web": {"port": 0, "token_file": file}},
+    "upstream.ca_file": lambda file: {"upstream": {**MQTT, "ca_file": file}},
+}
+
+
+@pytest.mark.parametrize("setting", FILE_USERS)
+def test_a_pipe_or_device_is_refused(setting: str, tmp_path: Path) -> None:
+    """The one is never read, as nothing writes into it, the other without end."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for file in (pipe, Path("/dev/zero")):
+        ((_, reason),) = faults(FILE_USERS[setting](file))
+        assert "is no regular file" in reason
+
+
+def test_a_pipe_is_no_settings_file(tmp_path: Path) -> None:
+    """A reload would wait for it for ever."""
+    pipe = tmp_path / "edgehub.toml"
+    os.mkfifo(pipe)
+    with pytest.raises(SettingsError, match="is no regular file"):
+        SettingsSource(pipe).read()
+    assert find_hub(pipe) is None
 
 
 @pytest.mark.parametrize("section", TLS_USERS)
