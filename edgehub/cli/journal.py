@@ -138,7 +138,10 @@ def show(
         print_line("no line of the journal fits")
     if len(lines) < found:
         print_line(f"the newest {len(lines)} of {counted(found, 'line')}", err=True)
-    if not document["complete"]:
+    if document["unread_segments"]:
+        unread = counted(document["unread_segments"], "segment")
+        print_line(f"lines are missing: {unread} cut short, damaged or removed", err=True)
+    elif not document["complete"]:
         print_line("older lines were not looked at, it takes too long: narrow --since", err=True)
 
 

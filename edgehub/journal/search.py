@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.journal.trace import document_of, whole_lines
+from edgehub.journal.trace import Unread, document_of, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,11 +46,13 @@ class FoundLines:
         lines: The newest that fit, oldest first.
         found: How many fit, those that were left out included.
         complete: All that could fit was looked at.
+        unread_segments: Damaged, cut short or removed ones, whose lines are missing.
     """
 
     lines: list[dict[str, Any]] = field(default_factory=list)
     found: int = 0
     complete: bool = True
+    unread_segments: int = 0
 
 
 def search(
@@ -71,10 +73,11 @@ def search(
     until_s = monotonic() + seconds_max
     result = FoundLines()
     room = _Room(query.lines_max)
+    unread = Unread()
     for file in files:
         newest = _Room(room.lines_max - len(room.lines), room.bytes_max - room.bytes)
         is_older = False
-        for text in whole_lines(file):
+        for text in whole_lines(file, unread):
             _look(text, query, newest, result)
             is_older = _time(text[text.rfind(b"\n", 0, -1) + 1 :]) < query.since
             if monotonic() >= until_s:
@@ -84,6 +87,8 @@ def search(
         if is_older or not result.complete:
             # The file ends before the time that is asked for, and the rest is older still.
             break
+    result.unread_segments = unread.files
+    result.complete = result.complete and not unread.files
     for line in room.lines:
         document = document_of(line)
         if document is None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.journal.segments import OPEN
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
@@ -46,7 +48,7 @@ class Trace:
 
     Attributes:
         lines: Of the message, oldest first, at most `LINES_MAX`.
-        complete: The line is there that tells of its beginning, so nothing older is missing.
+        complete: The line is there that tells of its beginning, and all behind it could be read.
         overtakers: For each of those asked for: rows that came later and left earlier, by priority
             (None = the default one).
     """
@@ -76,18 +78,19 @@ def trace(
     until_s = monotonic() + seconds_max
     needle = b'"message":' + orjson.dumps(message_id)
     found = Trace(overtakers=[{} for _ in passed])
+    begun, unread = False, Unread()
     for file in files:
         older: list[dict[str, Any]] = []
-        for text in whole_lines(file):
-            begun = _look(text, needle, older)
-            found.complete = found.complete or begun
+        for text in whole_lines(file, unread):
+            begun = _look(text, needle, older) or begun
             for each, overtakers in zip(passed, found.overtakers, strict=True):
                 _count(text, each, overtakers)
             if monotonic() >= until_s:
                 break
         found.lines = [*older, *found.lines][-LINES_MAX:]
-        if found.complete or monotonic() >= until_s:
+        if begun or monotonic() >= until_s:
             break
+    found.complete = begun and not unread.files
     return found
 
 
@@ -125,8 +128,24 @@ def document_of(line: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def whole_lines(file: Path) -> Iterator[bytes]:
-    """Return whole lines of a segment, some at a time; it may be growing or removed."""
+@dataclass(slots=True)
+class Unread:
+    """Segments that could not be read to their end.
+
+    Attributes:
+        files: How many.
+    """
+
+    files: int = 0
+
+
+def whole_lines(file: Path, unread: Unread) -> Iterator[bytes]:
+    """Return whole lines of a segment, some at a time; it may be growing or removed.
+
+    Args:
+        file: The segment.
+        unread: Counts it if it is damaged, cut short or removed: lines of it are missing.
+    """
     rest = b""
     decompressor = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
@@ -140,4 +159,8 @@ def whole_lines(file: Path) -> Iterator[bytes]:
                     if newline:
                         yield whole + newline
     except (OSError, zlib.error):
-        return  # exported and dropped meanwhile, or damaged; other segments go on
+        # Exported and dropped, or damaged; other segments go on.
+        unread.files += 1
+        return
+    if not decompressor.eof and file.suffix != OPEN:
+        unread.files += 1

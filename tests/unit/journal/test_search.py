@@ -99,6 +99,27 @@ def test_damaged_lines_are_passed_by(
     assert answer.found == 2
 
 
+@pytest.mark.parametrize("damage", ["cut short", "flipped", "removed"])
+def test_a_segment_that_cannot_be_read_is_told(tmp_path: Path, damage: str) -> None:
+    """Other segments go on; the answer says that lines are missing. A growing one has no end."""
+    files = written(tmp_path, [a_line(1)], [a_line(2)], [a_line(3)])
+    growing = files[0].rename(tmp_path / "growing.open")
+    growing.write_bytes(growing.read_bytes()[:-8])
+    files[0] = growing
+    assert (asked(files).complete, asked(files).unread_segments) == (True, 0)
+    content = bytearray(files[1].read_bytes())
+    content[-6] ^= 1
+    if damage == "cut short":
+        files[1].write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        files[1].write_bytes(content)
+    else:
+        files[1].unlink()
+    answer = asked(files)
+    assert {line["time"][11:16] for line in answer.lines} >= {"00:01", "00:03"}
+    assert (answer.complete, answer.unread_segments) == (False, 1)
+
+
 def test_the_newest_are_kept_and_all_are_counted(tmp_path: Path) -> None:
     """Whatever the number of segments."""
     files = written(tmp_path, [a_line(n) for n in range(50)], [a_line(n) for n in range(50, 60)])

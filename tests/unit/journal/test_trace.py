@@ -37,7 +37,7 @@ def write(path: Path, lines: list[dict[str, object]], *, whole: bool = True) -> 
 def test_lines_come_in_order_and_the_search_ends_at_the_beginning(tmp_path: Path) -> None:
     """The oldest segment is not read once the message's enqueue was found."""
     files = [
-        write(tmp_path / "3", [a_line("sent", commit=9)], whole=False),
+        write(tmp_path / "3.open", [a_line("sent", commit=9)], whole=False),
         write(tmp_path / "2", [a_line("enqueued"), a_line("retried"), a_line("sent", "abc-1")]),
         write(tmp_path / "1", [a_line("enqueued", commit=1)]),
     ]
@@ -71,6 +71,15 @@ def test_damaged_and_missing_segments_are_passed_by(tmp_path: Path, damage: byte
     found = trace(files, ID, passed=(), seconds_max=9, monotonic=lambda: 0.0)
     assert len(found.lines) == 1
     assert not found.complete
+
+
+def test_lines_behind_the_beginning_that_are_lost_are_no_whole_story(tmp_path: Path) -> None:
+    """A newer segment that was cut short may have told of the message too."""
+    newer = write(tmp_path / "2", [a_line("retried")])
+    files = [newer, write(tmp_path / "1", [a_line("enqueued")])]
+    assert trace(files, ID, passed=(), seconds_max=9, monotonic=lambda: 0.0).complete
+    newer.write_bytes(newer.read_bytes()[:-9])
+    assert not trace(files, ID, passed=(), seconds_max=9, monotonic=lambda: 0.0).complete
 
 
 def test_a_damaged_line_is_passed_by(tmp_path: Path) -> None:
