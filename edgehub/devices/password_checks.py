@@ -4,7 +4,8 @@ Owns the threads and the callers that wait for one. A check costs tens of millis
 the order is fair: addresses take turns, and the identities of one address take turns below that,
 since all clients of the same machine share its loopback address. Ids that do not exist count as one
 identity. Invariants: a thread is taken by one check at a time; of one address at most
-`WAITING_MAX` checks wait; a check whose caller was cancelled is not begun.
+`WAITING_MAX` checks wait, or one of each of its identities where these are more; a check whose
+caller was cancelled is not begun.
 """
 
 from __future__ import annotations
@@ -114,9 +115,13 @@ class PasswordChecks:
         turns = identities.setdefault(identity_id, deque())
         turns.append(turn)
         if sum(map(len, identities.values())) > WAITING_MAX:
-            # The identity with most of them gives way, so that one cannot shut out the others.
-            longest = max(identities.items(), key=lambda item: len(item[1]))
+            # The identity with most of them gives way, so that one cannot shut out the others; of
+            # several the one whose turn is last. One check of each is no flood, and none of them
+            # could be refused without shutting out a client.
+            longest = max(reversed(identities.items()), key=lambda item: len(item[1]))
             refused = longest[1][-1]
+            if len(longest[1]) == 1:
+                return
             self._remove(address, longest[0], refused)
             if not refused.cancelled():
                 refused.set_exception(TooManyChecksError())

@@ -139,6 +139,36 @@ async def test_checks_of_an_address_that_wait_are_bounded() -> None:
     assert await other
 
 
+async def test_many_identities_of_an_address_shut_out_none() -> None:
+    """Each may have one check that waits, whatever the others do; second ones give way."""
+    bench = Bench()
+    await bench.fill()
+    known = [f"dev{number}" for number in range(WAITING_MAX + 20)]
+    firsts = [await bench.ask("a", each) for each in known]
+    seconds = [await bench.ask("a", each, "flood") for each in known]
+    last = await bench.ask("a", "right")
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in (*firsts, last))
+    for each in seconds:
+        with pytest.raises(TooManyChecksError):
+            await each
+    assert await bench.end() == [f"a {each}" for each in (*known, "right")]
+
+
+async def test_of_equal_identities_the_one_whose_turn_is_last_gives_way() -> None:
+    """Not the one that has waited longest: nobody could wait that long."""
+    bench = Bench()
+    await bench.fill()
+    waiting = [
+        await bench.ask("a", f"dev{number % (WAITING_MAX // 2)}", f"check {number}")
+        for number in range(WAITING_MAX)
+    ]
+    await bench.ask("a", "right")
+    await asyncio.sleep(0)
+    assert [number for number, each in enumerate(waiting) if each.done()] == [WAITING_MAX - 1]
+    await bench.end()
+
+
 async def test_a_check_cancelled_at_the_bound_gives_way() -> None:
     """One whose client has just gone is the one to go, and no fault of the hub."""
     bench = Bench()
