@@ -116,7 +116,12 @@ class ManifestFault:
     column: int | None = None
 
     def __str__(self) -> str:
-        place = "" if self.line is None else f"line {self.line}, column {self.column}: "
+        place = ""
+        if self.line is not None:
+            place = f"line {self.line}, column {self.column}"
+            if self.path and self.line == 1:
+                place = f"column {self.column}"
+            place += " of its text: " if self.path else ": "
         hint = f" ({self.hint})" if self.hint else ""
         path = f"{self.path}: " if self.path else ""
         return f"{path}{place}{self.message}{hint}"

@@ -75,16 +75,18 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
     Nothing is changed. Exit code 78 if the hub would refuse the manifest.
     """
     document = RunningHub(obj["config"]).call("manifest diff", text=_read(file), file=str(file))
+    hint = ""
+    if document["faults"] and _fits_file(obj["config"], file):
+        hint = (
+            f"that is not in the settings in force; {obj['config']} has it:"
+            " `edgehub config reload` first"
+        )
     if as_json:
-        print_json(document)
+        print_json({**document, "hint": hint})
     elif document["faults"]:
         print_faults(document["faults"])
-        if _fits_file(obj["config"], file):
-            print_line(
-                f"edgehub: that is not in the settings in force; {obj['config']} has it:"
-                " `edgehub config reload` first",
-                err=True,
-            )
+        if hint:
+            print_line(f"edgehub: {hint}", err=True)
     else:
         _print_difference(document)
     return EXIT_CONFIG if document["faults"] else 0

@@ -10,15 +10,17 @@ import importlib.util
 import os
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from edgehub.errors import EdgeHubError
 
+_DAYS_AGO: Final = {"today": 0, "yesterday": 1}
+
 
 class _Date(click.DateTime):
-    """A date, or `yesterday` for timers."""
+    """A date, `today`, or `yesterday` for timers."""
 
     def __init__(self) -> None:
         super().__init__(formats=["%Y-%m-%d"])
@@ -27,12 +29,12 @@ class _Date(click.DateTime):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
         """Give the moment at which the date begins, or one of it."""
-        if value == "yesterday":
-            return datetime.now(UTC) - timedelta(days=1)
+        if value in _DAYS_AGO:
+            return datetime.now(UTC) - timedelta(days=_DAYS_AGO[value])
         try:
             found = super().convert(value, param, ctx)
         except click.BadParameter:
-            self.fail(f"{value!r} is no date: write 2026-11-28, or yesterday", param, ctx)
+            self.fail(f"{value!r} is no date: write 2026-11-28, today or yesterday", param, ctx)
         assert isinstance(found, datetime)
         return found
 
@@ -62,7 +64,7 @@ def report(
     exclude_hub: tuple[str, ...],
     **given: int | str | None,
 ) -> None:
-    """Report on the journals of DATE, such as 2026-11-28, or of yesterday (UTC).
+    """Report on the journals of DATE, such as 2026-11-28, today or yesterday (UTC).
 
     Exit code 5: the counts of that day do not close, and nothing was written.
     """

@@ -11,6 +11,7 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
+from edgehub.plural import counted
 
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -65,7 +66,8 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     if as_json:
         print_json(answer)
     elif answer["ended"]:
-        print_line(f"ended: {client_id}")
+        dropped = counted(answer["dropped"], "message")
+        print_line(f"ended: {client_id}, {dropped} dropped")
     else:
         print_line(f"edgehub: no session of {client_id}", err=True)
     return 0 if answer["ended"] else 1

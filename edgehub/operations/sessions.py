@@ -48,7 +48,7 @@ class SessionCommands:
 
     async def _end(self, arguments: Arguments) -> dict[str, Any]:
         client_id = text(arguments, "client_id")
-        ended = await self._listener.end_session(client_id)
-        if ended:
-            log.info("mqtt.session_ended", client_id=client_id)
-        return {"client_id": client_id, "ended": ended}
+        dropped = await self._listener.end_session(client_id)
+        if dropped is not None:
+            log.info("mqtt.session_ended", client_id=client_id, dropped=dropped)
+        return {"client_id": client_id, "ended": dropped is not None, "dropped": dropped or 0}

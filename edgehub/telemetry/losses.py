@@ -31,6 +31,12 @@ EXAMPLE_CHARS_MAX: Final = 160
 _SINGULAR: Final = {"was": "was", "they": "it", "them": "it", "their": "its"}
 _PLURAL: Final = {"was": "were", "they": "they", "them": "them", "their": "their"}
 
+ON_BEHALF_LOSS: Final = "of devices outside of on_behalf of {their} client {was} refused"
+ON_BEHALF_HINT: Final = (
+    "add a pattern to its identity (edgehub identity set ID --on-behalf ...), then reload"
+)
+"""Of each head whose clients may be child hubs."""
+
 log = structlog.get_logger(__name__)
 
 

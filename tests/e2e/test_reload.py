@@ -304,6 +304,8 @@ def test_a_diff_names_endpoints_that_only_the_file_has(
     daemon.config.write_text(text + endpoint, "utf-8")
     done = _edgehub(daemon, "manifest", "diff", "new.json")
     assert (done.returncode, hint in done.stderr) == (78, True)
+    done = _edgehub(daemon, "manifest", "diff", "new.json", "--json")
+    assert hint in json.loads(done.stdout)["hint"]
     assert _edgehub(daemon, "config", "reload").returncode == 0
     assert _edgehub(daemon, "manifest", "diff", "new.json").returncode == 0
     assert daemon.stop() == 0

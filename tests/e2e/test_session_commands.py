@@ -82,7 +82,7 @@ def test_sessions_are_listed_and_ended(tmp_path: Path) -> None:
         page = json.loads(run(hub, "list", "--limit", "1", "--after", "absent", "--json"))
         assert (page["sessions"][0]["client_id"], page["next"]) == ("here", None)
         assert "give --yes" in run(hub, "end", "absent", code=2)
-        assert run(hub, "end", "absent", "--yes") == "ended: absent\n"
+        assert run(hub, "end", "absent", "--yes") == "ended: absent, 3 messages dropped\n"
         assert run(hub, "end", "absent", "--yes", code=1) == "edgehub: no session of absent\n"
         hub.kill()
         left(here)
@@ -95,7 +95,7 @@ def test_the_end_of_a_session_closes_its_client(tmp_path: Path) -> None:
     with contextlib.closing(Daemon(tmp_path, SETTINGS).start()) as hub:
         client = connected(hub, "c", clean=False)
         answer = json.loads(run(hub, "end", "c", "--yes", "--json"))
-        assert answer == {"client_id": "c", "ended": True}
+        assert answer == {"client_id": "c", "ended": True, "dropped": 0}
         left(client)
         again = paho.Client(paho.CallbackAPIVersion.VERSION2, "c", clean_session=False)
         found: list[bool] = []

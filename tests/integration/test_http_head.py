@@ -504,6 +504,11 @@ async def test_passwords(tmp_path: Path) -> None:
         write({"id": "press-1", "disabled": True})
         bench.identities.apply(read_identity_list(file))
         assert await status("press-1", "press-1", "s3cret") == 401
+        (loss,) = bench.head.losses()
+        assert (loss.total, loss.example) == (
+            1,
+            "'hall-2' may not send for 'press-1'; its identity has no such on_behalf pattern",
+        )
         assert len(bench.router.messages) == 6
         # Who has not signed in is nobody, whatever he claims.
         nobody = ("", 1, "not_authorized")

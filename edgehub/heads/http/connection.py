@@ -437,6 +437,10 @@ class Connection(asyncio.Protocol):
             size = min(max(request.length or 0, request.body_bytes), _TOLD_BYTES_MAX)
             device = self._known_sender(request, request.target.sender)
             self._services.refused(device, size, reason)
+            if problem.status is HTTPStatus.FORBIDDEN and request.authorization is not None:
+                counters = self._services.counters
+                counters.foreign_total += 1
+                counters.newest_foreign = problem.detail
 
     def _known_sender(self, request: Request, sender: str) -> str:
         """Give who has sent a request; empty while that is only claimed."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.options import HttpOptions
+    from edgehub.losses import Loss
 
 SWEEP_S: Final = 1.0
 """How exact the times of connections are; one timer serves them all."""
@@ -183,6 +184,10 @@ class HttpHead:
             answers={str(status): count for status, count in sorted(counters.answers.items())},
             waiting_bytes=services.waiting_bytes,
         )
+
+    def losses(self) -> list[Loss]:
+        """Return what was refused for good since the start; see `edgehub.losses`."""
+        return self._services.counters.losses()
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgehub.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -12,13 +14,35 @@ if TYPE_CHECKING:
 class Counters:
     """Totals since the start; one writer, the loop's thread."""
 
-    __slots__ = ("accepted_total", "answers", "messages_total", "timed_out_total")
+    __slots__ = (
+        "accepted_total",
+        "answers",
+        "foreign_total",
+        "messages_total",
+        "newest_foreign",
+        "timed_out_total",
+    )
 
     def __init__(self) -> None:
         self.accepted_total = 0
         self.messages_total = 0
         self.timed_out_total = 0
         self.answers: dict[int, int] = {}
+        self.foreign_total = 0
+        self.newest_foreign = ""
+        """Why the last request for a device outside of on_behalf was refused."""
+
+    def losses(self) -> list[Loss]:
+        """Return what was refused for good since the start; see `edgehub.losses`."""
+        return [
+            Loss(
+                key=("http", "foreign_identity"),
+                total=self.foreign_total,
+                what=ON_BEHALF_LOSS,
+                example=self.newest_foreign,
+                hint=ON_BEHALF_HINT,
+            )
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -339,13 +339,17 @@ class MqttListener:
             documents.append({**document, "waiting": messages, "waiting_bytes": size})
         return documents
 
-    async def end_session(self, client_id: str) -> bool:
-        """Close a client and end its session; returns whether there was one, once that is durable.
+    async def end_session(self, client_id: str) -> int | None:
+        """Close a client and end its session; done once that is durable.
+
+        Returns:
+            Messages that waited for the client and are dropped, None = there was no session.
 
         Raises:
             StoreError: If it could not be written.
         """
-        return await self._services.sessions.end(client_id)
+        waiting, _ = self._services.space.waiting(client_id)
+        return waiting if await self._services.sessions.end(client_id) else None
 
     def statistics(self) -> ListenerStatistics:
         """Give the counts of this moment."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.telemetry.losses import Loss
+from edgehub.telemetry.losses import Loss, ON_BEHALF_HINT, ON_BEHALF_LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,14 +54,13 @@ _LOST_AS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "on topics outside of the hub's {was} dropped",
     DropReason.NOT_AUTHORIZED: "on topics that {their} sender may not use {was} dropped",
     DropReason.TOO_LARGE: "{was} dropped because of {their} size",
-    DropReason.FOREIGN_IDENTITY: "of devices outside of on_behalf of {their} client {was} refused",
+    DropReason.FOREIGN_IDENTITY: ON_BEHALF_LOSS,
 }
 _HINTS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "devices send to devices/<id>/messages/events/, or to topics of"
     " mqtt.local_topics",
     DropReason.TOO_LARGE: "see mqtt.message_bytes_max",
-    DropReason.FOREIGN_IDENTITY: "add a pattern to its identity"
-    " (edgehub identity set ID --on-behalf ...), then reload",
+    DropReason.FOREIGN_IDENTITY: ON_BEHALF_HINT,
 }
 
 

@@ -214,7 +214,9 @@ def test_a_bare_word_in_a_route_is_warned_of(run, tmp_path):
     file.write_text(f"manifest = '{tmp_path / 'm.json'}'\n", "utf-8")
     code, output, errors = run("config", "validate", str(file))
     assert (code, "no faults" in output) == (0, True)
-    assert "warning: routes.alarm: line 1, column 31: `alarm` is the name of a property" in errors
+    assert (
+        "warning: routes.alarm: column 31 of its text: `alarm` is the name of a property" in errors
+    )
     warnings = json.loads(run("config", "validate", str(file), "--json")[1])["warnings"]
     assert any("for a text write 'alarm'" in warning for warning in warnings)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
 from click.testing import CliRunner
 
 from analytics.args import parser
 from edgehub.cli.report import report
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_the_date_has_a_name() -> None:
@@ -17,7 +23,21 @@ def test_the_date_has_a_name() -> None:
     assert "Missing argument 'DATE'" in missing.output
     wrong = CliRunner().invoke(report, ["28.11.2026", "--input", "a", "--output", "b"])
     assert wrong.exit_code == 2
-    assert "'28.11.2026' is no date: write 2026-11-28, or yesterday" in wrong.output
+    assert "'28.11.2026' is no date: write 2026-11-28, today or yesterday" in wrong.output
+
+
+def test_today_and_yesterday_are_dates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By UTC, as the journal has them."""
+    given: list[str] = []
+    monkeypatch.setattr("os.execv", lambda _, command: given.append(command[3]))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    before = datetime.now(UTC).date()
+    for word in ("today", "yesterday"):
+        CliRunner().invoke(report, [word, "--input", "a", "--output", "b"])
+    after = datetime.now(UTC).date()
+    today, yesterday = (date.fromisoformat(each.removeprefix("--date=")) for each in given)
+    assert before <= today <= after
+    assert before <= yesterday + timedelta(days=1) <= after
 
 
 def test_the_pause_that_counts_as_idle_is_the_shortest() -> None:

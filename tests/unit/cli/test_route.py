@@ -210,7 +210,7 @@ def test_check_warns_of_bare_words_and_of_sources_that_nothing_feeds(run, tmp_pa
     code, output, errors = run("--config", str(config), "route", "check", "--manifest", str(file))
     assert (code, output) == (0, f"{file}: 3 routes, no faults\n")
     bare, unfed = errors.splitlines()
-    assert "routes.alarm: line 1, column 31: `alarm` is the name of a property" in bare
+    assert "routes.alarm: column 31 of its text: `alarm` is the name of a property" in bare
     assert "routes.topics: nothing can publish on `site/#`" in unfed
     _, output, errors = run("route", "check", "--manifest", str(file), "--json")
     (warning,) = json.loads(output)["warnings"]

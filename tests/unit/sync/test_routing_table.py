@@ -119,7 +119,7 @@ async def test_a_write_answers_with_what_is_hardly_meant(shared):
     async with running(table):
         bare = await table.put("r1", "FROM /messages/* WHERE kind = alarm INTO $upstream")
         (warning,) = bare.warnings
-        assert warning.startswith("route: line 1, column 31: `alarm` is the name of a property")
+        assert warning.startswith("route: column 31 of its text: `alarm` is the name of a property")
         assert bare.document()["warnings"] == [warning]
         assert not (await table.put("r2", "FROM /messages/* INTO $upstream")).warnings
         assert not (await table.put("r3", "FROM /* WHERE true INTO $upstream")).warnings
