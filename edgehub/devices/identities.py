@@ -104,8 +104,7 @@ class Identities:
         Raises:
             TooManyChecksError: Too many sign-ins of the address wait.
         """
-        password = password[: PASSWORD_BYTES_MAX + 1]
-        digest = hmac.digest(self._digest_key, password, "sha256")
+        digest = self._digest(password)
         identity = self._verified(identity_id, digest)
         if identity is not None:
             return identity
@@ -118,7 +117,7 @@ class Identities:
             return identity
         identity = self._by_id.get(identity_id)
         expected = self._decoy if identity is None else identity.password
-        right = await self._checks.run(expected.matches, password)
+        right = await self._checks.run(expected.matches, password[: PASSWORD_BYTES_MAX + 1])
         # The file may have changed since; what is in force now decides.
         identity = self._by_id.get(identity_id)
         if not right or identity is None or identity.disabled or identity.password != expected:
@@ -126,9 +125,23 @@ class Identities:
         self._known[identity_id] = (expected, digest)
         return identity
 
+    def may_be_right(self, identity_id: str, password: bytes) -> bool:
+        """Return whether a password may be right; costs no hash.
+
+        False is certain only once the identity has signed in: its password is known then.
+        """
+        identity = self._by_id.get(identity_id)
+        if identity is None or identity.disabled:
+            return False
+        known = self._known.get(identity_id)
+        return known is None or hmac.compare_digest(known[1], self._digest(password))
+
     def close(self) -> None:
         """Stop the threads; checks that did not begin are cancelled."""
         self._checks.close()
+
+    def _digest(self, password: bytes) -> bytes:
+        return hmac.digest(self._digest_key, password[: PASSWORD_BYTES_MAX + 1], "sha256")
 
     def _verified(self, identity_id: str, digest: bytes) -> Identity | None:
         """Return an identity whose password was right before, and is the same again."""

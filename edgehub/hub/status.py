@@ -241,17 +241,19 @@ def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatisti
     ]
 
 
-def bound_warnings(bounds: Iterable[BoundStatistics]) -> list[str]:
-    """List the bounds that MQTT clients share of which nine tenths are used."""
+def bound_warnings(protocol: str, bounds: Iterable[BoundStatistics]) -> list[str]:
+    """List the bounds that clients of a protocol share of which nine tenths are used."""
     found = []
     for bound in bounds:
         setting = f" ({bound.setting})" if bound.setting else ""
         if bound.used >= NEARLY * bound.limit:
-            found.append(f"MQTT: {bound.used} of {bound.limit} {bound.name} are in use{setting}")
+            found.append(
+                f"{protocol}: {bound.used} of {bound.limit} {bound.name} are in use{setting}"
+            )
         elif bound.anonymous >= NEARLY * bound.anonymous_limit:
             found.append(
-                f"MQTT: {bound.anonymous} of {bound.anonymous_limit} {bound.name} that anonymous"
-                f" clients may have are in use{setting}"
+                f"{protocol}: {bound.anonymous} of {bound.anonymous_limit} {bound.name} that"
+                f" anonymous clients may have are in use{setting}"
             )
     return found
 

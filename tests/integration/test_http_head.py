@@ -200,19 +200,66 @@ async def test_clients_without_a_password_leave_half_to_the_others(tmp_path: Pat
     file.chmod(0o600)
     async with running(identities_file=file, waiting_bytes_max=100_000) as bench:
         bench.router.holding = True
-        clients = [await bench.connect() for _ in range(4)]
-        for client in clients[:3]:
+        clients = [await bench.connect() for _ in range(3)]
+        for client in clients[:2]:
             client.send(request(b"x" * 19_000, path="/devices/other/messages/events"))
-        await bench.until(lambda: len(bench.router.pending) == 3)
-        refused = await clients[3].post(b"x" * 100, path="/devices/other/messages/events")
+        await bench.until(lambda: len(bench.router.pending) == 2)
+        refused = await clients[2].post(b"x" * 19_000, path="/devices/other/messages/events")
         assert (refused.status, refused.headers["retry-after"]) == (503, "10")
         identified = await bench.connect()
         headers = {"Authorization": basic("press-1", "s3cret")}
         identified.send(request(b"x" * 19_000, path="/devices/press-1/messages/events", **headers))
-        await bench.until(lambda: len(bench.router.pending) == 4)
+        await bench.until(lambda: len(bench.router.pending) == 3)
         bench.router.settle()
-        for client in (*clients[:3], identified):
+        for client in (*clients[:2], identified):
             assert (await client.answer()).status == 204
+
+
+async def test_bodies_that_are_read_leave_half_to_the_others(tmp_path: Path) -> None:
+    """Neither those without a password nor those with a wrong one refuse a client its body."""
+    file = tmp_path / "identities"
+    secret = str(PasswordHash.of(b"s3cret"))
+    file.write_text(json.dumps({"id": "press-1", "password": secret}), "utf-8")
+    file.chmod(0o600)
+    path = "/devices/press-1/messages/events"
+    right, wrong = ({"Authorization": basic("press-1", each)} for each in ("s3cret", "wrong"))
+    async with running(identities_file=file, waiting_bytes_max=100_000) as bench:
+        identified = await bench.connect()
+        assert (await identified.post(path=path, **right)).status == 204
+        for headers in ({}, wrong):
+            part = request(b"x" * 40_000, path=path, **headers)
+            slow = [await bench.connect() for _ in range(2)]
+            slow[0].send(part[:-10_000])
+            await bench.until(lambda: bench.head.statistics().waiting_bytes == 30_000)
+            slow[1].send(part[:-10_000])
+            assert (await slow[1].answer()).status == 503
+            assert (await identified.post(b"x" * 60_000, path=path, **right)).status == 204
+            slow[0].writer.transport.abort()
+            await bench.until(lambda: bench.head.statistics().waiting_bytes == 0)
+
+
+async def test_connections_leave_half_to_the_others(tmp_path: Path) -> None:
+    """The oldest one that has not signed in and asks for nothing gives way to a new one."""
+    file = tmp_path / "identities"
+    secret = str(PasswordHash.of(b"s3cret"))
+    file.write_text(json.dumps({"id": "press-1", "password": secret}), "utf-8")
+    file.chmod(0o600)
+    path = "/devices/press-1/messages/events"
+    headers = {"Authorization": basic("press-1", "s3cret")}
+    async with running(identities_file=file, connections_max=4) as bench:
+        signed_in = []
+        for _ in range(2):
+            idle = [await bench.connect() for _ in range(3)]
+            assert await idle[0].ended() == b""
+            client = await bench.connect()
+            assert (await client.post(path=path, **headers)).status == 204
+            signed_in.append(client)
+        for _ in range(4):
+            await bench.connect()
+        for client in signed_in:
+            assert (await client.post(path=path, **headers)).status == 204
+        (connections, *_) = bench.head.statistics().bounds
+        assert (connections.used, connections.anonymous, connections.limit) == (4, 2, 4)
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,11 @@ def check_piece(services: Services, request: Request, size: int) -> None:
     limit = _body_bytes_max(services, request)
     if request.size + size > limit:
         problem = _body_too_large(limit)
-    elif services.waiting_bytes + size > services.options.waiting_bytes_max:
+    elif not services.has_room(request, size):
         problem = unavailable("too much waits for the disk", BUSY_RETRY_S)
     else:
-        services.reading_bytes += size
+        assert request.reading is not None
+        request.reading.used += size
         return
     services.release(request)
     request.refuse(problem)

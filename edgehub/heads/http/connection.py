@@ -16,7 +16,7 @@ from edgehub.heads.http.checks import check_head, check_piece, messages_of
 from edgehub.heads.http.parser import Request, RequestParser
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, unavailable
 from edgehub.heads.http.services import CONTINUE, ENDS, GOES_ON, GOES_ON_OLD
-from edgehub.heads.http.sign_in import check_anonymous, sign_in
+from edgehub.heads.http.sign_in import check_anonymous, may_be_right, sign_in
 from edgehub.heads.http.submission import Submission
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         "_signing_in",
         "_submission",
         "_transport",
+        "_usage",
         "_waits_for_check",
         "_yields",
     )
@@ -84,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(
             header_bytes_max=services.options.header_bytes_max,
-            on_head=lambda request: check_head(services, request),
+            on_head=self._look_at_head,
             on_piece=lambda request, size: check_piece(services, request, size),
         )
         self._peer = ""
@@ -102,6 +103,7 @@ class Connection(asyncio.Protocol):
         self._saw_end = False
         self._ends = False
         self._continued: Request | None = None
+        self._usage = services.clients.anonymous
         self._phase = Phase.FIRST
         self._due = services.clock.monotonic() + services.options.head_timeout_s
 
@@ -114,9 +116,10 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
-        services.connections.add(self)
+        services.connections[self] = None
         services.counters.accepted_total += 1
-        if len(services.connections) > services.options.connections_max:
+        self._usage.used += 1
+        if self._usage.used > self._usage.limit and not self._close_oldest():
             self._refuse(None, unavailable("too many connections", BUSY_RETRY_S))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -124,7 +127,8 @@ class Connection(asyncio.Protocol):
         del exc
         if self._signing_in is not None:
             self._signing_in.cancel()
-        self._services.connections.discard(self)
+        if self._services.connections.pop(self, self) is None:
+            self._usage.used -= 1
         self._transport = None
         self._submission = None
         self._current = None
@@ -161,7 +165,27 @@ class Connection(asyncio.Protocol):
         if self._phase is Phase.WRITING:
             self._go_on()
 
-    # Called by the head.
+    def _close_oldest(self) -> bool:
+        """Close the oldest connection that is not signed in and waits for its client.
+
+        Returns:
+            Whether there was one. Without identities there is no client to make room for.
+        """
+        services = self._services
+        if not len(services.identities):
+            return False
+        return any(each is not self and each.gives_way() for each in services.connections)
+
+    # Called by the head, and by other connections.
+
+    def gives_way(self) -> bool:
+        """Close if the client has not signed in and is not being served; return whether it is."""
+        if self._usage is not self._services.clients.anonymous or self._has_work or self._ends:
+            return False
+        assert self._transport is not None
+        self._ends = True
+        self._transport.abort()
+        return True
 
     def check(self, now: float) -> None:
         """End what takes too long; called about once a second."""
@@ -243,6 +267,19 @@ class Connection(asyncio.Protocol):
             broken.refuse_now = True
             self._parser.reading = broken
         self._advance()
+
+    def _look_at_head(self, request: Request) -> None:
+        check_head(self._services, request)
+        request.reading = self._services.reading.of_kind(anonymous=not self._may_sign_in(request))
+
+    def _may_sign_in(self, request: Request) -> bool:
+        # The password is checked once the body is there; until then counts what costs no hash.
+        identities, authorization = self._services.identities, request.authorization
+        if authorization is None or request.target is None:
+            return False
+        if self._client is not None and self._client.is_in_force(authorization, identities):
+            return True
+        return may_be_right(authorization, request.target.sender, identities)
 
     # Serving.
 
@@ -344,6 +381,7 @@ class Connection(asyncio.Protocol):
         services = self._services
         assert request.target is not None
         if client is not None:
+            self._count_as_identified()
             client.check_sender(request.target.sender)
         held = services.backlog.of_kind(anonymous=client is None)
         if held.is_full:
@@ -356,6 +394,13 @@ class Connection(asyncio.Protocol):
             self._answer(request, submission)
         else:
             self._pause()
+
+    def _count_as_identified(self) -> None:
+        identified = self._services.clients.identified
+        if self._usage is not identified and self._transport is not None:
+            self._usage.used -= 1
+            self._usage = identified
+            identified.used += 1
 
     def _begin(self, request: Request) -> None:
         self._current = request

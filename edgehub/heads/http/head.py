@@ -183,6 +183,10 @@ class HttpHead:
             timed_out_total=counters.timed_out_total,
             answers={str(status): count for status, count in sorted(counters.answers.items())},
             waiting_bytes=services.waiting_bytes,
+            bounds=[
+                bound.statistics()
+                for bound in (services.clients, services.reading, services.backlog)
+            ],
         )
 
     def losses(self) -> list[Loss]:

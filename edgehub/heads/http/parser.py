@@ -21,6 +21,7 @@ from edgehub.heads.http.problem import RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgehub.devices.bounds import Usage
     from edgehub.heads.http.forms import Target
 
 # What an upgrade takes along; a request without these is an ordinary one [RFC 9110, section 7.8].
@@ -39,6 +40,7 @@ class Request:
         fetch_site: Of its headers, empty = none.
         hosts: Of its headers.
         length: Announced bytes of the body, None = chunked.
+        reading: Where they are counted; set with the headers.
         size: Bytes of the body that are counted as kept.
         is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
         origin: Of its headers, None = none.
@@ -65,6 +67,7 @@ class Request:
         "method",
         "origin",
         "problem",
+        "reading",
         "refuse_now",
         "size",
         "target",
@@ -95,6 +98,7 @@ class Request:
         self.body = bytearray()
         self.size = 0
         self.problem: RequestError | None = None
+        self.reading: Usage | None = None
         self.refuse_now = False
 
     def refuse(self, problem: RequestError) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
+from edgehub.devices.bounds import Bound
 from edgehub.heads.http.forms import Limits
 from edgehub.heads.http.statistics import Counters
 from edgehub.heads.mqtt.backlog import Backlog
@@ -46,8 +47,9 @@ class Services:
     Attributes:
         anonymous: Whether clients without a password are let in.
         draining: Whether the hub shuts down and takes nothing more.
-        reading_bytes: Bytes of bodies that are not handed in yet.
-        connections: All connections.
+        reading: Bytes of bodies that are not handed in yet.
+        clients: Open connections; those that have not signed in count as anonymous.
+        connections: All connections, oldest first.
     """
 
     def __init__(
@@ -79,19 +81,30 @@ class Services:
         )
         self.anonymous = False
         self.draining = False
-        self.reading_bytes = 0
-        self.connections: set[Connection] = set()
+        self.reading = Bound("bytes being read", options.waiting_bytes_max, identities)
+        self.clients = Bound("connections", options.connections_max, identities)
+        self.connections: dict[Connection, None] = {}
         self._second = -1
         self._date = b""
 
     @property
     def waiting_bytes(self) -> int:
         """Give the bytes of requests that are being read or committed."""
-        return self.backlog.used + self.reading_bytes
+        return self.backlog.used + self.reading.used
+
+    def has_room(self, request: Request, size: int) -> bool:
+        """Return whether so many more bytes of a body may be kept."""
+        if self.waiting_bytes + size > self.reading.limit:
+            return False
+        if request.reading is not self.reading.anonymous:
+            return True
+        kept = self.reading.anonymous.used + self.backlog.anonymous.used
+        return kept + size <= self.reading.anonymous_limit
 
     def release(self, request: Request) -> None:
         """Let go of what is held of a body; harmless when that was done."""
-        self.reading_bytes -= request.size
+        if request.reading is not None:
+            request.reading.used -= request.size
         request.size = 0
         request.body.clear()
 

@@ -130,6 +130,14 @@ async def sign_in(
     return Client(authorization, identity, identity.scope())
 
 
+def may_be_right(authorization: bytes, sender: str, identities: Identities) -> bool:
+    """Return whether a header may be that of an identity, as far as shows without a hash."""
+    try:
+        return identities.may_be_right(*parse_basic(authorization, sender, identities))
+    except RequestError:
+        return False
+
+
 def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tuple[str, bytes]:
     """Take id and password out of the header.
 

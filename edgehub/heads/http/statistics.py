@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from edgehub.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from edgehub.devices.bounds import BoundStatistics
 
 
 class Counters:
@@ -57,6 +59,7 @@ class HttpStatistics:
         timed_out_total: Connections ended because a client was too slow.
         answers: Answers by status code.
         waiting_bytes: Bytes of requests that are being read or committed.
+        bounds: What clients share, and how much of it is used.
     """
 
     connections: int
@@ -66,3 +69,4 @@ class HttpStatistics:
     timed_out_total: int
     answers: Mapping[str, int]
     waiting_bytes: int
+    bounds: Sequence[BoundStatistics]

@@ -54,7 +54,7 @@ def test_a_bound_of_which_nine_tenths_are_used_is_a_warning(
     """Of the whole, or of the half of anonymous clients."""
     bound = Bound("things", 100, KNOWN, setting="a.b")
     bound.anonymous.used, bound.identified.used = anonymous, identified
-    assert bound_warnings([bound.statistics()]) == texts
+    assert bound_warnings("MQTT", [bound.statistics()]) == texts
 
 
 def test_each_kind_of_client_is_woken_when_half_of_its_room_is_free() -> None:
