@@ -109,7 +109,7 @@ def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None
 @_release_options
 @click.pass_obj
 def requeue(obj: dict[str, Any], /, **chosen: Any) -> None:
-    """Put dead letters back into their queues, where they are tried anew.
+    """Put dead letters back into their queues, where they are tried again.
 
     Each goes to its old place; its time to live goes on where it stood when it was given up.
     """

@@ -15,8 +15,8 @@ from edgehub.devices.source import Deduplication
 from edgehub.telemetry.plural import counted
 
 _NOT_NOTED: Final = (
-    "devices are not noted, since nobody elects: this hub speaks for all that send to it (set"
-    ' coordinator = "in-process" or "redis" in [affinity] and restart it)'
+    "devices are not recorded, since there is no election: this hub speaks for all that send to it"
+    ' (set coordinator = "in-process" or "redis" in [affinity] and restart it)'
 )
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -172,7 +172,7 @@ def set_rights(  # noqa: PLR0913 - one argument for each option
     """
     changes: dict[str, Any] = {}
     if no_on_behalf and on_behalf:
-        msg = "--no-on-behalf beside --on-behalf: one or the other"
+        msg = "--no-on-behalf and --on-behalf: one or the other"
         raise click.UsageError(msg)
     if on_behalf or no_on_behalf:
         changes["on_behalf"] = on_behalf
@@ -182,7 +182,7 @@ def set_rights(  # noqa: PLR0913 - one argument for each option
     ):
         rights = _rights(option, filters, none=none)
         if every and rights is not None:
-            msg = f"--all-{option} beside --{option} or --no-{option}: one or the other"
+            msg = f"--all-{option} and --{option} or --no-{option}: one or the other"
             raise click.UsageError(msg)
         if every or rights is not None:
             changes[option] = rights
@@ -259,7 +259,7 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
 
 def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, ...] | None:
     if none and filters:
-        msg = f"--no-{option} beside --{option}: one or the other"
+        msg = f"--no-{option} and --{option}: one or the other"
         raise click.UsageError(msg)
     return () if none else filters or None
 
@@ -301,7 +301,7 @@ def _password(password_file: Path | None) -> bytes:
     if b"\0" in password:
         msg = (
             "the password holds a NUL byte; write it without, as UTF-8 text (a file in UTF-16 has"
-            " a NUL beside each letter)"
+            " a NUL next to each letter)"
         )
         raise click.ClickException(msg)
     return password

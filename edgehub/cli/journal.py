@@ -28,7 +28,7 @@ CLOSINGS_MAX: Final = 12
 _LINE_FIGURES: Final = ("messages", "waited")
 _LINE_TEXTS: Final = ("device", "reason", "id")
 
-_RETOLD: Final = "being told again with right times, now that the clock is trusted"
+_RETOLD: Final = "being written again with right times, now that the clock is trusted"
 _TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
 
 

@@ -238,7 +238,7 @@ def _space_text(disk: dict[str, Any]) -> str:
     cap = "" if disk["cap_bytes"] is None else f", of {_size(disk['cap_bytes'])} that rows may take"
     room = (
         f"{_size(disk['free_bytes'])} free on the disk, of which {_size(disk['floor_bytes'])} stay"
-        f" free, beside {_size(disk['stored_bytes'])} stored{cap}"
+        f" free, in addition to {_size(disk['stored_bytes'])} stored{cap}"
     )
     if disk["endless"]:
         return f"rows without time to live grow without end; {room}"

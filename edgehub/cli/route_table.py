@@ -110,7 +110,7 @@ def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) 
 @click.option("--id", "route_id", help="Its name; absent = the hash of the content.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 is the best; absent = behind 9.")
 @click.option("--ttl", "ttl_s", type=click.IntRange(min=1), help="Seconds; absent = the global.")
-@click.option("--description", help="For people.")
+@click.option("--description", help="For operators.")
 @click.option("--disabled", is_flag=True, help="Store it without running it.")
 @revision_option
 @wait_option

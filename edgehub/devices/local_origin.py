@@ -37,7 +37,7 @@ def foreign(
         host: The header `Host`.
         origin: The header `Origin`, None = there is none.
         fetch_site: The header `Sec-Fetch-Site`, empty = there is none.
-        host_names: Names beside those of loopback that are this machine's, in small letters.
+        host_names: Further names than loopback ones that are this machine's, in small letters.
     """
     if not _is_ours(_name_of(host), host_names):
         return Foreign.HOST

@@ -137,7 +137,7 @@ def _parse(key: str, line: str, faults: list[ConfigError]) -> Token | None:
     try:
         return _token(json_object(line))
     except ValueError as error:
-        faults.append(ConfigError(key, str(error), "make it anew with `edgehub token add`"))
+        faults.append(ConfigError(key, str(error), "make it again with `edgehub token add`"))
         return None
 
 

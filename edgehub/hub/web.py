@@ -112,7 +112,7 @@ class WebPart(Part):
         if not local and not self._tokens.are_required:
             self._close_sockets()
             msg = (
-                f"anybody who reaches {where} could read the API: without tokens it listens on"
+                f"any client that reaches {where} could read the API: without tokens it listens on"
                 " loopback addresses only (set web.token_file and add one with `edgehub token"
                 " add`, or bind web.host to 127.0.0.1)"
             )

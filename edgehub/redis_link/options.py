@@ -18,7 +18,7 @@ class RedisOptions:
     Attributes:
         url: `redis://`, `rediss://` (TLS) or `unix://`, without a password.
         username: User of the access list, None = the default one.
-        password_file: File with the password, read anew for each connection; None = none.
+        password_file: File with the password, read again for each connection; None = none.
         tls: For `rediss://`.
         connect_timeout_s: Longest wait for a connection, sign-in included.
         timeout_s: Longest wait for an answer.

@@ -19,8 +19,8 @@ class AffinitySettings(Section):
 
     coordinator: Literal["off", "in-process", "redis"] = Field(
         default="off",
-        description="Who elects: off = nobody, this hub speaks for all its devices; in-process = "
-        "this hub alone, duplicates are dropped; redis = all hubs of that server and prefix.",
+        description="Who elects: off = no election, this hub speaks for all its devices; "
+        "in-process = this hub alone, duplicates are dropped; redis = all hubs of that server and prefix.",
     )
     registry: Literal["state", "redis", "twin"] = Field(
         default="state",
@@ -31,7 +31,7 @@ class AffinitySettings(Section):
         default=400,
         ge=0,
         le=10_000,
-        description="What a hub that lost a device waits before it asks for it; 0 = nobody waits.",
+        description="What a hub that lost a device waits before it asks for it; 0 = no wait.",
     )
     deduplication: Literal["drop", "mark", "none"] = Field(
         default="drop",

@@ -69,7 +69,7 @@ KeepAlive = Annotated[
 ]
 AckTimeout = Annotated[
     float,
-    Field(gt=0, le=3600, description="No confirmation for so long: connect anew."),
+    Field(gt=0, le=3600, description="No confirmation for so long: connect again."),
     NUMBER,
 ]
 _UNFIT_FOR_TOPIC: Final = re.compile(r"[+#\x00-\x1f\x7f]|/.*/|^/|/$")
@@ -293,7 +293,7 @@ class HttpEndpointSettings(EndpointSettings):
         elif len(secrets) == 1:
             msg = "username and password_file belong together"
         elif secrets and self.token_file is not None:
-            msg = "token_file beside username: one way to sign in"
+            msg = "token_file and username: set one way to sign in"
         elif unencrypted:
             msg = unencrypted
         elif reserved:
@@ -374,7 +374,7 @@ ENDPOINT_TYPES: Final[tuple[type[EndpointSettings], ...]] = get_args(get_args(An
 
 
 class SessionKeys(Protocol):
-    """Settings of whoever has a session at an MQTT peer."""
+    """Settings of a part that has a session at an MQTT peer."""
 
     @property
     def host(self) -> str:

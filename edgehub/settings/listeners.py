@@ -42,7 +42,7 @@ def sign_in_faults(settings: Settings, identities: IdentityList) -> Iterator[Con
         listeners.append(("http", settings.http))
     for section, listener in listeners:
         hint = "set mqtt.identities_file and add some with `edgehub identity add`"
-        where = f"nobody could sign in on {listener.host}:{listener.port}"
+        where = f"no client could sign in on {listener.host}:{listener.port}"
         if not listener.anonymous:
             reason = f"{where}: clients without a password are not let in, and there are no"
             yield ConfigError(f"{section}.anonymous", f"{reason} identities", hint)
@@ -72,7 +72,7 @@ def _web_faults(web: WebSettings) -> Iterator[ConfigError]:
         yield ConfigError("web.port", reason, f"{extra_hint('web')}; or remove the port")
     if web.token_file is None and not _may_be_loopback(web.host):
         reason = (
-            f"anybody who reaches {web.host}:{web.port} could read the API: without tokens it"
+            f"any client that reaches {web.host}:{web.port} could read the API: without tokens it"
             " listens on loopback addresses only"
         )
         hint = (

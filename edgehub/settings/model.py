@@ -88,7 +88,7 @@ class StoreSettings(Section):
         default=16 * 2**20,
         ge=0,
         le=2**30,
-        description="Rows kept in memory beside the disk, over all queues.",
+        description="Rows kept in memory in addition to the disk, over all queues.",
     )
     rows_max: Whole = Field(
         default=0, ge=0, description="Rows of all queues, those in flight included; 0 = no limit."
@@ -152,7 +152,7 @@ class MqttSettings(Section):
         default=8883,
         ge=0,
         le=65535,
-        description="For MQTT over TLS, beside the plain port, where there is a certificate.",
+        description="For MQTT over TLS, next to the plain port, where there is a certificate.",
         json_schema_extra={"x-needs": "certificate_file"},
     )
     certificate_file: OptionalFile = Field(
@@ -190,7 +190,7 @@ class MqttSettings(Section):
 
     local_topics: tuple[LocalTopic, ...] = Field(
         default=(),
-        description="Filters of further topics for local clients, beside `te/#` and `c8y/#`.",
+        description="Filters of further topics for local clients, next to `te/#` and `c8y/#`.",
         examples=[["site/#"]],
     )
     local_retained_max: Whole = Field(
@@ -240,7 +240,7 @@ class HttpSettings(Section):
     anonymous: Anonymous = True
     host_names: tuple[HostName, ...] = Field(
         default=(),
-        description="Names beside those of loopback under which requests without a password may "
+        description="Further names than loopback ones under which requests without a password may "
         "come in, as through a proxy that asks for a password itself.",
         examples=[["gateway-7.example.org"]],
     )
@@ -339,7 +339,7 @@ class Settings(BaseSettings):
         default=MapperSettings(), description="What messages of entities become at Cumulocity."
     )
     web: WebSettings = Field(
-        default=WebSettings(), description="The HTTP API and the live page, for people."
+        default=WebSettings(), description="The HTTP API and the live page, for operators."
     )
     redis: RedisSettings = Field(
         default=RedisSettings(), description="A Redis server that several hubs share."

@@ -45,7 +45,7 @@ class RedisSettings(Section):
     )
     password_file: OptionalFile = Field(
         default=None,
-        description="File with the password, read anew for each connection.",
+        description="File with the password, read again for each connection.",
         examples=["credential:redis-password"],
     )
     ca_file: OptionalFile = Field(

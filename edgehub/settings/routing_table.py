@@ -16,7 +16,7 @@ TenantName = Annotated[str, AfterValidator(tenant_name)]
 
 
 class RoutingTableSettings(Section):
-    """`[routing_table]`: routes that are kept by the hub, beside or instead of a manifest's."""
+    """`[routing_table]`: routes that are kept by the hub, next to or instead of a manifest's."""
 
     storage: Literal["sqlite", "redis", "memory"] = Field(
         default="sqlite",

@@ -12,7 +12,7 @@ from edgehub.settings.values import Host, HostName, OptionalFile, Real, Section,
 
 
 class WebSettings(Section):
-    """`[web]`: the HTTP API and the live page, for people and their programs."""
+    """`[web]`: the HTTP API and the live page, for operators and their programs."""
 
     host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Whole | None = Field(
@@ -31,7 +31,7 @@ class WebSettings(Section):
     key_file: ServerKeyFile = None
     host_names: tuple[HostName, ...] = Field(
         default=(),
-        description="Names beside those of loopback under which requests without a token may come "
+        description="Further names than loopback ones under which requests without a token may come "
         "in, as through a proxy that asks for a password itself.",
         examples=[["gateway-7.example.org"]],
     )

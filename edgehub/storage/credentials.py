@@ -26,7 +26,7 @@ _PEM_BYTES_MAX: Final = 16 * 2**20
 
 
 class CertificateKeys(Protocol):
-    """Settings of a section that shows a certificate."""
+    """Settings of a part that shows a certificate."""
 
     @property
     def certificate_file(self) -> Path | None:
@@ -38,7 +38,7 @@ class CertificateKeys(Protocol):
 
 
 class TlsKeys(CertificateKeys, Protocol):
-    """Settings of a section that connects with TLS."""
+    """Settings of a part that connects with TLS."""
 
     @property
     def ca_file(self) -> Path | None:

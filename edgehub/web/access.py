@@ -57,7 +57,7 @@ class Access:
 
     Args:
         tokens: Those in force.
-        host_names: Names beside those of loopback under which requests without a token may come.
+        host_names: Further names than loopback ones under which requests without a token may come.
     """
 
     __slots__ = ("_host_names", "_tokens")

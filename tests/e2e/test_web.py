@@ -206,7 +206,7 @@ def test_a_hub_without_it_imports_none_of_it(tmp_path: Path) -> None:
 def test_readers_on_the_network_need_tokens(make_daemon: MakeDaemon) -> None:
     """Without a tokens file no API on an address that others reach; nothing listens first."""
     daemon = make_daemon(extra='[web]\nport = 0\nhost = "0.0.0.0"\n')
-    with pytest.raises(AssertionError, match=r"anybody who reaches 0\.0\.0\.0:0 could read"):
+    with pytest.raises(AssertionError, match=r"any client that reaches 0\.0\.0\.0:0 could read"):
         daemon.start()
     assert daemon.wait() == 78
     assert "mqtt.listening" not in {line.get("event") for line in daemon.log}

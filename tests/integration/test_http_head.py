@@ -616,8 +616,8 @@ async def test_what_keeps_it_from_starting(tmp_path: Path) -> None:
     async with running() as bench:
         for options, error, word in (
             ({"port": bench.port}, StartupError, "set http.port"),
-            ({"host": "0.0.0.0"}, StartupError, "nobody could sign in"),
-            ({"anonymous": False}, StartupError, "nobody could sign in"),
+            ({"host": "0.0.0.0"}, StartupError, "no client could sign in"),
+            ({"anonymous": False}, StartupError, "no client could sign in"),
             ({"host": "203.0.113.1"}, StartupError, "set http.host"),
             (
                 {"certificate_file": nonsense, "key_file": key},

@@ -99,8 +99,8 @@ class HttpHead:
         if not services.anonymous and not len(services.identities):
             self._close_sockets()
             msg = (
-                f"nobody could sign in on {where} for HTTP: clients without a password are let in"
-                " on loopback addresses only, and there are no identities (set"
+                f"no client could sign in on {where} for HTTP: clients without a password are let"
+                " in on loopback addresses only, and there are no identities (set"
                 " mqtt.identities_file and add some with `edgehub identity add`, or bind http.host"
                 " to 127.0.0.1)"
             )

@@ -17,7 +17,7 @@ class HttpOptions:
         host: Address or name to bind; all addresses of a name are bound.
         port: 0 = any free port.
         anonymous: Let clients in without a password; holds on loopback addresses only.
-        host_names: Names beside those of loopback under which requests without a password come.
+        host_names: Further names than loopback ones under which requests without a password come.
         certificate_file: Certificate chain for HTTPS, None = plain HTTP.
         key_file: Its key.
         connections_max: Open connections.

@@ -156,7 +156,7 @@ class MqttListener:
         if not self._services.anonymous and not len(self._services.identities):
             self._close_sockets()
             msg = (
-                f"nobody could sign in on {options.host}:{options.port}: clients without a "
+                f"no client could sign in on {options.host}:{options.port}: clients without a "
                 "password are let in on loopback addresses only, and there are no identities "
                 "(set mqtt.identities_file and add some with `edgehub identity add`, or bind "
                 "mqtt.host to 127.0.0.1)"

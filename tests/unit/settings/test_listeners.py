@@ -26,7 +26,7 @@ def test_an_api_for_the_network_needs_tokens(host):
     for starts in (True, False):
         ((key, reason),) = _faults(starts=starts, web={"port": 28090, "host": host})
         assert key == "web.host"
-        assert f"anybody who reaches {host}:28090 could read the API" in reason
+        assert f"any client that reaches {host}:28090 could read the API" in reason
 
 
 def test_an_api_with_a_tokens_file_may_be_on_the_network(tmp_path):
@@ -56,7 +56,7 @@ def test_a_listener_for_nobody_is_refused(section, options, key):
     """At the start only: a hub that runs may lose its last identity, and lets nobody in then."""
     ((named, reason),) = _faults(**{section: {"port": 0, **options}})
     assert named == f"{section}.{key}"
-    assert "nobody could sign in on" in reason
+    assert "no client could sign in on" in reason
     assert _faults(starts=False, **{section: {"port": 0, **options}}) == []
 
 
