@@ -107,7 +107,7 @@ def peek(
             _seconds(row["age_s"]),
             "never" if row["expires_in_s"] is None else _seconds(row["expires_in_s"]),
             f"{row['body_bytes']} B",
-            str(row["attempts"]),
+            str(row["attempts"] + row["closes"]),
             row["state"],
             sender(row),
             ", ".join(row["routes"]),

@@ -53,13 +53,20 @@ def state_of(row: Row, queue: Queue, pump: Pump | None) -> tuple[RowState, Suspi
 
 
 def row_document(
-    row: Row, state: RowState, *, now_ms: int, utc_ms: Utc, payload: bool
+    row: Row,
+    state: RowState,
+    suspicion: Suspicion | None,
+    *,
+    now_ms: int,
+    utc_ms: Utc,
+    payload: bool,
 ) -> dict[str, Any]:
     """Describe a row.
 
     Args:
         row: The row.
         state: What becomes of it.
+        suspicion: What speaks against it, None = nothing does.
         now_ms: Hub time.
         utc_ms: Gives the UTC of a hub time.
         payload: Show body and values of properties.
@@ -74,6 +81,7 @@ def row_document(
         "ttl_s": None if row.expires_ms >= NEVER_MS else (row.expires_ms - row.enqueued_ms) / 1000,
         "expires_in_s": seconds_left(row.expires_ms, now_ms),
         "attempts": row.attempts,
+        "closes": 0 if suspicion is None else suspicion.closes,
         "routes": list(row.routes),
         "bytes": row.size,
     }

@@ -170,7 +170,7 @@ class Operating:
                 "queue": queue.id,
                 **row_document(
                     row,
-                    state_of(row, queue, pump)[0],
+                    *state_of(row, queue, pump),
                     now_ms=now_ms,
                     utc_ms=self._store.utc_ms,
                     payload=payload,

@@ -145,7 +145,9 @@ class Why:
         figures = None if pump is None else pump.statistics()
         orphaned = queue.endpoint_id in self._endpoints.orphans()
         return {
-            **row_document(row, state, now_ms=now_ms, utc_ms=self._store.utc_ms, payload=False),
+            **row_document(
+                row, state, suspicion, now_ms=now_ms, utc_ms=self._store.utc_ms, payload=False
+            ),
             "queue": queue.id,
             "endpoint": queue.endpoint_id,
             "priority": queue.priority,

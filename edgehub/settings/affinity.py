@@ -20,7 +20,8 @@ class AffinitySettings(Section):
     coordinator: Literal["off", "in-process", "redis"] = Field(
         default="off",
         description="Who elects: off = no election, this hub speaks for all its devices; "
-        "in-process = this hub alone, duplicates are dropped; redis = all hubs of that server and prefix.",
+        "in-process = this hub alone, duplicates are dropped; redis = all hubs of that server "
+        "and prefix.",
     )
     registry: Literal["state", "redis", "twin"] = Field(
         default="state",

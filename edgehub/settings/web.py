@@ -31,8 +31,8 @@ class WebSettings(Section):
     key_file: ServerKeyFile = None
     host_names: tuple[HostName, ...] = Field(
         default=(),
-        description="Further names than loopback ones under which requests without a token may come "
-        "in, as through a proxy that asks for a password itself.",
+        description="Further names than loopback ones under which requests without a token may "
+        "come in, as through a proxy that asks for a password itself.",
         examples=[["gateway-7.example.org"]],
     )
     connections_max: Whole = Field(default=64, ge=1, le=10_000, description="Connections at once.")
