@@ -11,7 +11,7 @@ from edgehub.cli.daemon import RunningHub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
-from edgehub.plural import counted
+from edgehub.telemetry.plural import counted
 
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

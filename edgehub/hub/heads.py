@@ -171,7 +171,7 @@ class MqttPart(HeadPart):
 
     def warnings(self) -> list[str]:
         """List the bounds that are nearly used up."""
-        return bound_warnings(self.head.statistics().bounds)
+        return bound_warnings("MQTT", self.head.statistics().bounds)
 
     def operations(self) -> Mapping[str, Command]:
         """Return what is asked of sessions."""
@@ -245,6 +245,14 @@ class HttpPart(HeadPart):
     def status(self) -> dict[str, Any]:
         """Return the head's figures."""
         return {"http": None if self.head is None else asdict(self.head.statistics())}
+
+    def warnings(self) -> list[str]:
+        """List the bounds that are nearly used up."""
+        return [] if self.head is None else bound_warnings("HTTP", self.head.statistics().bounds)
+
+    def losses(self) -> list[Loss]:
+        """Return what was refused for good since the start."""
+        return [] if self.head is None else self.head.losses()
 
     def ports(self) -> dict[str, int | None]:
         """Return the port, None = there is none."""

@@ -19,11 +19,11 @@ from pydantic_settings.exceptions import SettingsError as PydanticSettingsError
 from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
-from edgehub.storage.regular_file import read_regular
 from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
 from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, near
 from edgehub.settings.model import Settings
 from edgehub.storage.credentials import CREDENTIAL
+from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

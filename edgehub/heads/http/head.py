@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.options import HttpOptions
-    from edgehub.losses import Loss
+    from edgehub.telemetry.losses import Loss
 
 SWEEP_S: Final = 1.0
 """How exact the times of connections are; one timer serves them all."""
@@ -190,7 +190,7 @@ class HttpHead:
         )
 
     def losses(self) -> list[Loss]:
-        """Return what was refused for good since the start; see `edgehub.losses`."""
+        """Return what was refused for good since the start; see `edgehub.telemetry.losses`."""
         return self._services.counters.losses()
 
     def _sweep(self) -> None:

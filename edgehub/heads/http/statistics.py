@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgehub.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
+from edgehub.telemetry.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Counters:
         """Why the last request for a device outside of on_behalf was refused."""
 
     def losses(self) -> list[Loss]:
-        """Return what was refused for good since the start; see `edgehub.losses`."""
+        """Return what was refused for good since the start; see `edgehub.telemetry.losses`."""
         return [
             Loss(
                 key=("http", "foreign_identity"),

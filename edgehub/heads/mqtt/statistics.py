@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.telemetry.losses import Loss, ON_BEHALF_HINT, ON_BEHALF_LOSS
+from edgehub.telemetry.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

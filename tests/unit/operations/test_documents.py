@@ -8,7 +8,6 @@ import pytest
 
 from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority, Row, queue_id
 from edgehub.operations.documents import letter_document, row_document
-from edgehub.operating.documents import letter_document, row_document
 from edgehub.pump.poison import NextStep, Suspicion
 from edgehub.store import DeadLetter
 from edgehub.store.statistics import RowState
