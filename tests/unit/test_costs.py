@@ -38,6 +38,7 @@ from edgehub.routes.content import read_body
 from edgehub.routes.query import text, values
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.body import read_body as read_message_body
+from edgehub.routes.query.codegen import compile_predicates
 from edgehub.routes.query.parser import parse_condition
 from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.web.body import json_body
@@ -205,6 +206,12 @@ def compiled(size: int) -> Work:
     return work
 
 
+def a_condition(size: int) -> Work:
+    """The costliest code that one condition may become."""
+    tree = parse_condition(" OR ".join(f"$body.a{n} < {n}" for n in range(size))).expression
+    return lambda: compile_predicates([(1, tree)], "hub")
+
+
 def body_of_message(document: bytes) -> Work:
     """The body of a message, for conditions."""
     system: dict[str, str | None] = {
@@ -233,6 +240,7 @@ CASES: dict[str, tuple[Callable[[int], Work], int]] = {
         256 * K,
     ),
     "route: one piece of code": (compiled, 60),
+    "route: one condition": (a_condition, 106),
     "condition: index_of between characters": (
         lambda n: lambda: text.find("\u0141" * (n // 3) + "\U00010000", "\u4101" * (n // 9)),
         256 * K,

@@ -45,7 +45,7 @@ _COMPARABLE_WITH_BODY: Final = frozenset(
 )
 _LOGICAL: Final = frozenset({ValueType.BOOL, ValueType.NULL, ValueType.UNDEFINED})
 
-ARGUMENTS_MAX: Final = 512
+ARGUMENTS_MAX: Final = 256
 """Of one call, a chain of `||` included."""
 
 _BLANKS_HINT: Final = "put blanks around operators and words"

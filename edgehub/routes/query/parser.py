@@ -22,7 +22,7 @@ from edgehub.routes.query.builder import Builder
 from edgehub.routes.query.complaints import END, unexpected
 from edgehub.routes.query.functions import ValueType
 from edgehub.routes.query.lexer import FAULTS_MAX, Positions, TokenStream, tokenize
-from edgehub.routes.query.syntax import Condition, Expression, Route
+from edgehub.routes.query.syntax import Condition, Expression, Route, parts
 from edgehub.routes.query.work import WORK_MAX, heavy_leaves
 from edgehub.routes.sink import Sink
 from edgehub.routes.source import MqttSource, PathSource
@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 DEPTH_MAX: Final = 50
 """Levels of nested expressions; the code made from a condition nests as deep."""
 
-_PASSES_UNUSUAL: Final = 256
-"""From so many passes over one text on, texts of some KiB may be too much work."""
+PARTS_MAX: Final = 320
+"""Properties, constants, comparisons, calls and operators of a condition.
+
+A condition is compiled in one go, which takes up to 30 microseconds for each of them.
+"""
+
+_PASSES_UNUSUAL: Final = 64
+"""From so many passes over one text on, texts of 16 KiB may be too much work."""
 
 _NEVER_TRUE: Final = frozenset(
     {ValueType.TEXT, ValueType.NUMBER, ValueType.NULL, ValueType.UNDEFINED}
@@ -106,6 +112,14 @@ class _Parse:
                 RouteFaultKind.CONDITION,
                 start,
                 f"the condition is nested {tree.depth} levels deep, {DEPTH_MAX} are allowed",
+                "split it over several routes",
+            )
+        if not self._faults and (count := parts(tree)) > PARTS_MAX:
+            self._complain(
+                RouteFaultKind.CONDITION,
+                start,
+                f"the condition has {count} parts (properties, constants, comparisons, calls and "
+                f"operators), {PARTS_MAX} are allowed",
                 "split it over several routes",
             )
         if tree.type in _NEVER_TRUE:

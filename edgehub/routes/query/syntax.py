@@ -175,6 +175,16 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             assert_never(expression)
 
 
+def parts(expression: Expression) -> int:
+    """Count the expressions in one, itself included."""
+    count = 0
+    waiting = [expression]
+    while waiting:
+        count += 1
+        waiting.extend(children(waiting.pop()))
+    return count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A whole condition.

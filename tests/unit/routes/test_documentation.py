@@ -9,7 +9,7 @@ import pytest
 from edgehub.routes import parse_manifest
 from edgehub.routes.query.functions import FUNCTIONS
 from edgehub.routes.query.lexer import TEXT_CHARS_MAX
-from edgehub.routes.query.parser import DEPTH_MAX
+from edgehub.routes.query.parser import DEPTH_MAX, PARTS_MAX
 from edgehub.routes.query.properties import SYSTEM_NAMES
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +27,7 @@ def test_every_function_and_limit_is_documented(reference):
     assert set(FUNCTIONS) <= documented
     assert str(TEXT_CHARS_MAX) in reference
     assert f"{DEPTH_MAX} levels" in reference
+    assert f"{PARTS_MAX} parts" in reference
 
 
 def test_system_properties_that_senders_set_are_documented(reference):

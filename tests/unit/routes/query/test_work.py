@@ -8,8 +8,8 @@ import pytest
 from edgehub.errors import RouteCompileError
 from edgehub.routes.query import values
 from edgehub.routes.query.checker import ARGUMENTS_MAX
-from edgehub.routes.query.lexer import TEXT_CHARS_MAX
-from edgehub.routes.query.parser import parse_condition, parse_route
+from edgehub.routes.query.parser import PARTS_MAX, parse_condition, parse_route
+from edgehub.routes.query.syntax import parts
 from edgehub.routes.query.values import UNDEFINED
 from edgehub.routes.query.work import WORK_MAX
 from tests.support.routes import a_message, a_table, matches, value_of
@@ -22,12 +22,10 @@ BROKEN_MESSAGE = a_message(body=b'{"t": "\\ud83d' + b"\\ud800\\ud83d\\ude00" * 1
 
 def chain(form: str, joint: str = " OR ") -> str:
     """Build the longest condition of many pieces, in which `{n}` numbers the piece."""
-    pieces: list[str] = []
-    room = TEXT_CHARS_MAX - 100
-    while room > len(form) + len(joint):
-        pieces.append(form.format(n=len(pieces)))
-        room -= len(pieces[-1]) + len(joint)
-    return joint.join(pieces)
+    expression = parse_condition(form.format(n=0)).expression
+    assert expression is not None
+    count = (PARTS_MAX - 1) // parts(expression)
+    return joint.join(form.format(n=number) for number in range(count))
 
 
 MANY_SEARCHES = chain("contains(a, '{n}z')")
@@ -46,7 +44,7 @@ def nested(outer: str, inner: str, levels: int) -> str:
     [
         (f"length(concat({', '.join(['a'] * 8_000)})) > 5", "concat", 8),
         (f"is_defined(lower({', '.join(['a'] * 8_000)}))", "lower", 12),
-        (f"{' || '.join(['a'] * 6_000)} = 'x'", "||", 2_558),
+        (f"{' || '.join(['a'] * 6_000)} = 'x'", "||", 1_278),
     ],
 )
 def test_too_many_arguments_are_refused(condition, function, column):
@@ -57,6 +55,22 @@ def test_too_many_arguments_are_refused(condition, function, column):
     assert fault.message == f"`{function}` has more than {ARGUMENTS_MAX} arguments"
     assert (fault.line, fault.column) == (1, column)
     assert fault.hint
+
+
+def test_a_condition_of_too_many_parts_is_refused():
+    """The largest condition is taken; with one part more its limit and a way out are named."""
+    comparisons = " OR ".join(["a = 'x'"] * ((PARTS_MAX - 2) // 3))
+    largest = f"NOT ({comparisons})"
+    expression = parse_condition(largest).expression
+    assert expression is not None
+    assert parts(expression) == PARTS_MAX
+    with pytest.raises(RouteCompileError) as refused:
+        parse_route(f"FROM /* WHERE NOT {largest} INTO $upstream")
+    (fault,) = refused.value.faults
+    assert f"has {PARTS_MAX + 1} parts" in fault.message
+    assert f"{PARTS_MAX} are allowed" in fault.message
+    assert (fault.line, fault.column) == (1, 15)
+    assert fault.hint == "split it over several routes"
 
 
 def test_as_many_arguments_as_allowed_are_taken():
@@ -81,7 +95,7 @@ def test_a_text_beyond_one_mebibyte_is_undefined():
     "condition",
     [
         f"length(concat({', '.join(['a'] * ARGUMENTS_MAX)})) > 5",
-        "length(" + nested("concat({0}, {0})", "a", 11) + ") > 5",
+        "length(" + nested("concat({0}, {0})", "a", 7) + ") > 5",
         chain("length(concat(a, a, a, a, a, '{n}')) = 3"),
     ],
 )
@@ -112,7 +126,7 @@ def test_a_route_does_not_multiply_a_message(condition, message):
         chain("a < $body.t"),
         chain("a > kind"),
         nested("upper(lower({}))", "a", 24) + " = '#'",
-        "length(" + nested("concat({0}, {0})", "$body.t", 10) + ") > 5",
+        "length(" + nested("concat({0}, {0})", "$body.t", 7) + ") > 5",
     ],
 )
 def test_a_condition_of_legal_size_takes_a_few_milliseconds(condition, message):
@@ -182,12 +196,12 @@ def test_explain_names_the_text_that_is_too_much():
 def test_a_route_that_passes_over_one_text_hundreds_of_times_is_warned_of():
     """The warning says how many characters are too many; fewer passes raise none."""
     (warning,) = parse_route(
-        f"FROM /* WHERE {' OR '.join(['contains(a, $body.x)'] * 300)} INTO $upstream"
+        f"FROM /* WHERE {' OR '.join(['contains(a, $body.x)'] * 100)} INTO $upstream"
     ).warnings
-    assert "passes over `a` 300 times" in warning.message
-    assert f"more than some {WORK_MAX // 300} characters" in warning.message
+    assert "passes over `a` 100 times" in warning.message
+    assert f"more than some {WORK_MAX // 100} characters" in warning.message
     assert warning.column == 24
     assert not parse_route(
-        f"FROM /* WHERE {' OR '.join(['contains(a, $body.x)'] * 200)} INTO $upstream"
+        f"FROM /* WHERE {' OR '.join(['contains(a, $body.x)'] * 60)} INTO $upstream"
     ).warnings
     assert not parse_route(f"FROM /* WHERE {MANY_WORDS} INTO $upstream").warnings
