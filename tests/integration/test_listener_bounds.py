@@ -230,6 +230,31 @@ async def test_anonymous_clients_get_half_of_the_subscriptions(
             await each.close()
 
 
+async def test_filters_that_branch_without_end_are_refused(
+    identities_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However filters are mixed, a topic passes through so many branches and no more.
+
+    Anonymous clients get half of them, and a filter that adds none is granted to everybody.
+    """
+    monkeypatch.setattr(space, "BRANCHES_MAX", 16)
+    async with running(identities_file=identities_file) as bench:
+        anonymous, known = [await signed_in(bench, each) for each in ("a1", "id1")]
+        assert await anonymous.subscribe("te/+/+/a", "te/b/+/a", "te/b/c/+") == [1, 1, QUOTA]
+        assert await anonymous.subscribe("te/b/+/a", "te/e/f/a", "te/g/+/a") == [1, 1, 1]
+        assert await known.subscribe("te/b/c/+", "te/b/+/+", "te/+/c/+") == [1, 1, 1]
+        assert await known.subscribe("te/+/+/+/+/+/+") == [QUOTA]
+        figures = bench.listener.statistics().local
+        assert figures.subscription_branches <= 16
+        assert figures.subscriptions_refused_total == 2
+        await known.unsubscribe("te/+/c/+")
+        assert (
+            bench.listener.statistics().local.subscription_branches < figures.subscription_branches
+        )
+        for each in (anonymous, known):
+            await each.close()
+
+
 async def test_clients_that_left_and_are_still_shown(
     identities_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from edgehub.heads.http.parser import RequestParser
 from edgehub.heads.http.sign_in import parse_basic
 from edgehub.heads.mqtt.batch import RecordError, message_of
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
+from edgehub.heads.mqtt.local.options import BRANCHES_MAX
 from edgehub.message import Message
 from edgehub.mqtt.batch import RECORDS_MAX, build_batch, read_batch
 from edgehub.mqtt.message_properties import read_message_properties
@@ -185,6 +186,18 @@ def in_tree(size: int) -> Work:
     return lambda: tree.match("te/" + "/".join("a" * 7))
 
 
+def widest_tree(size: int) -> Work:
+    """A topic among filters that branch as much as the clients of one hub may make them."""
+    tree: FilterTree[int] = FilterTree()
+    for bits in range(size):
+        levels = "/".join("+" if bits >> level & 1 else "a" for level in range(12))
+        topic_filter = f"te/{levels}" + "/+" * 50
+        if tree.branches_with(topic_filter) > BRANCHES_MAX * size // 4096:
+            return lambda: tree.match("te" + "/a" * 62)
+        tree.add(topic_filter, bits)
+    raise AssertionError
+
+
 def spoken_for(size: int) -> Work:
     """A sender against patterns with stars that match in many ways."""
     password = PasswordHash.decoy()
@@ -262,6 +275,7 @@ CASES: dict[str, tuple[Callable[[int], Work], int]] = {
     "topic filter: cover": (lambda n: lambda: covers("+/" * (n // 2) + "#", "a/" * n), 4 * K),
     "topic filter: match": (lambda n: lambda: matches("+/" * (n // 2) + "#", "a/" * n), 4 * K),
     "topic filter: tree": (in_tree, 128 * 128),
+    "topic filter: the widest tree": (widest_tree, 4096),
     "subscribe": (lambda n: lambda: parse_subscribe(b"\0\1" + b"\0\1a\0" * (n // 4)), 96 * K),
     "unsubscribe": (lambda n: lambda: parse_unsubscribe(b"\0\1" + b"\0\1a" * (n // 3)), 96 * K),
     "mqtt: a slice of pings": (lambda n: decoded(b"\xc0\0" * (n // 2)), 4 * K),

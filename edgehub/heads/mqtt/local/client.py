@@ -78,6 +78,7 @@ class LocalClient:
         if topic_filter not in self._session.filters and not self._session.can_subscribe(
             topic_filter
         ):
+            self._session.subscription_refused()
             return ReasonCode.QUOTA_EXCEEDED
         return None
 

@@ -60,6 +60,8 @@ class LocalContext:
         queued: Messages that wait for clients or their PUBACK.
         queued_bytes: Bound of their bytes; a message counts for each client that it waits for.
         subscription_bytes: Bound of what the subscriptions take in memory.
+        branches: Bound of what a publish goes through to find its subscriptions. Its usage is that
+            of all filters together, so it is not counted by kind of client.
     """
 
     options: LocalOptions
@@ -69,6 +71,7 @@ class LocalContext:
     retained: RetainedMessages
     queued_bytes: Bound
     subscription_bytes: Bound
+    branches: Bound
     log: LogLimit
     counters: LocalCounters = field(default_factory=LocalCounters)
     queued: int = 0

@@ -1,27 +1,58 @@
 """Topic filters to those who subscribed to them, found by topic.
 
-Owns the tree of filter levels. Invariants: a branch exists exactly while a filter needs it; finding
-takes time in proportion to the branches that fit the topic, not to the number of filters.
+Owns the tree of filter levels, and of each branch how much of it one topic may pass through.
+Invariants: a branch exists exactly while a filter needs it; finding takes time in proportion to the
+branches that fit the topic, which are at most `branches`, and not to the number of filters.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from edgehub.mqtt.topic_filter import ANY_LEVEL, ANY_REST
+from edgehub.mqtt.topic_filter import ANY_LEVEL, ANY_REST, WILDCARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 S = TypeVar("S")
 
 
 class _Node(Generic[S]):
-    __slots__ = ("children", "subscribers")
+    """One level of filters.
+
+    Attributes:
+        branches: Nodes from here on, this one included, that one topic can pass through at most: a
+            topic goes on to the wildcards and to one name.
+        _by_branches: How many of the names below have so many branches; None = there is no name.
+    """
+
+    __slots__ = ("_by_branches", "branches", "children", "subscribers")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[S]] = {}
         self.subscribers: dict[S, int] = {}
+        self.branches = 1
+        self._by_branches: dict[int, int] | None = None
+
+    @property
+    def most(self) -> int:
+        """Branches of the name below that has most."""
+        return max(self._by_branches) if self._by_branches else 0
+
+    def recount(self, level: str, before: int, after: int) -> None:
+        """Take in that a level below has other branches than before, 0 = is not there."""
+        if level in WILDCARDS:
+            self.branches += after - before
+            return
+        most = self.most
+        counts = self._by_branches = self._by_branches or {}
+        if after:
+            counts[after] = counts.get(after, 0) + 1
+        if before:
+            counts[before] -= 1
+            if not counts[before]:
+                del counts[before]
+        self.branches += self.most - most
 
 
 class FilterTree(Generic[S]):
@@ -33,36 +64,62 @@ class FilterTree(Generic[S]):
         self._root: _Node[S] = _Node()
         self.count = 0
 
+    @property
+    def branches(self) -> int:
+        """Nodes that one topic passes through at most."""
+        return self._root.branches
+
+    def branches_with(self, topic_filter: str) -> int:
+        """Return what `branches` would be with one filter more."""
+        node = self._root
+        levels = topic_filter.split("/")
+        path: list[tuple[_Node[S], str, int]] = []
+        for level in levels:
+            child = node.children.get(level)
+            path.append((node, level, 0 if child is None else child.branches))
+            if child is None:
+                break
+            node = child
+        else:
+            return self._root.branches
+        branches = len(levels) - len(path) + 1
+        for node, level, before in reversed(path):
+            less = before if level in WILDCARDS else min(node.most, branches)
+            branches += node.branches - less
+        return branches
+
     def add(self, topic_filter: str, subscriber: S, options: int = 0) -> None:
         """Take a subscription in, or change its options."""
         node = self._root
+        path: list[tuple[_Node[S], str, int]] = []
         for level in topic_filter.split("/"):
             child = node.children.get(level)
+            before = 0
             if child is None:
                 child = node.children[level] = _Node()
+            else:
+                before = child.branches
+            path.append((node, level, before))
             node = child
         if subscriber not in node.subscribers:
             self.count += 1
         node.subscribers[subscriber] = options
+        _recount(path)
 
     def remove(self, topic_filter: str, subscriber: S) -> None:
         """Take a subscription out; one that is not there is passed over."""
-        path: list[tuple[_Node[S], str]] = []
         node = self._root
+        path: list[tuple[_Node[S], str, int]] = []
         for level in topic_filter.split("/"):
             child = node.children.get(level)
             if child is None:
                 return
-            path.append((node, level))
+            path.append((node, level, child.branches))
             node = child
         if node.subscribers.pop(subscriber, None) is None:
             return
         self.count -= 1
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.children or child.subscribers:
-                return
-            del parent.children[level]
+        _recount(path)
 
     def match(self, topic: str) -> list[Mapping[S, int]]:
         """Give subscribers with their options, one mapping for each filter that takes the topic.
@@ -92,3 +149,16 @@ class FilterTree(Generic[S]):
             if ANY_REST in node.children:
                 found.append(node.children[ANY_REST].subscribers)
         return found
+
+
+def _recount(path: Sequence[tuple[_Node[S], str, int]]) -> None:
+    """Bring the branches along a path up to date, and drop those that no filter needs."""
+    for parent, level, before in reversed(path):
+        child = parent.children[level]
+        after = child.branches
+        if not (child.children or child.subscribers):
+            del parent.children[level]
+            after = 0
+        if after == before:
+            return
+        parent.recount(level, before, after)

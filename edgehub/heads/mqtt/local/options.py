@@ -12,6 +12,13 @@ FILTER_BYTES_MAX: Final = 4096
 SUBSCRIPTION_BYTES_MAX: Final = 64 * 2**20
 """What all subscriptions may take in memory."""
 
+BRANCHES_MAX: Final = 4096
+"""Branches of the filters that one topic may pass through, a microsecond or less for each.
+
+Filters of up to ten levels cannot have more: at each level a topic goes on to its name and to `+`,
+and `#` may hang on each branch. Those of nine levels stay below the half.
+"""
+
 LEVEL_BYTES: Final = 256
 """What a level of a filter takes in memory beside its text."""
 

@@ -143,8 +143,18 @@ class LocalSession:
     # Bounds.
 
     def can_subscribe(self, topic_filter: str) -> bool:
-        """Return whether another subscription fits into the bound of all of them."""
-        return self._usage(self._context.subscription_bytes).has_room(filter_cost(topic_filter))
+        """Return whether another subscription fits into the bounds of all of them."""
+        context = self._context
+        if not self._usage(context.subscription_bytes).has_room(filter_cost(topic_filter)):
+            return False
+        bound, tree = context.branches, context.tree
+        limit = bound.anonymous_limit if self.anonymous else bound.limit
+        # What adds nothing to the worst topic is taken, whoever has brought it about.
+        return tree.branches_with(topic_filter) <= max(limit, tree.branches)
+
+    def subscription_refused(self) -> None:
+        """Count a subscription for which there is no room."""
+        self._context.counters.subscriptions_refused_total += 1
 
     def count_as(self, *, anonymous: bool) -> None:
         """Count what the session uses as that of an anonymous client, or of an identity."""

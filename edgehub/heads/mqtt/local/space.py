@@ -15,6 +15,7 @@ from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.context import LocalContext
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.heads.mqtt.local.options import (
+    BRANCHES_MAX,
     FILTER_BYTES_MAX,
     LEVELS_MAX,
     SUBSCRIPTION_BYTES_MAX,
@@ -112,6 +113,7 @@ class LocalSpace:
                 setting="mqtt.local_queues_bytes_max",
             ),
             subscription_bytes=Bound("bytes of subscriptions", SUBSCRIPTION_BYTES_MAX, known),
+            branches=Bound("branches of subscriptions", BRANCHES_MAX, known),
             log=LogLimit(clock),
         )
         self._inner: FilterTree[InnerSubscription] = FilterTree()
@@ -348,6 +350,8 @@ class LocalSpace:
         return LocalStatistics(
             subscriptions=context.tree.count,
             subscription_bytes=context.subscription_bytes.used,
+            subscription_branches=context.tree.branches,
+            subscriptions_refused_total=context.counters.subscriptions_refused_total,
             retained=len(context.retained),
             retained_bytes=context.retained.bytes.used,
             queued=context.queued,

@@ -25,11 +25,17 @@ class LocalDrop(StrEnum):
 class LocalCounters:
     """Totals since the start."""
 
-    __slots__ = ("delivered_total", "dropped", "published_total")
+    __slots__ = (
+        "delivered_total",
+        "dropped",
+        "published_total",
+        "subscriptions_refused_total",
+    )
 
     def __init__(self) -> None:
         self.published_total = 0
         self.delivered_total = 0
+        self.subscriptions_refused_total = 0
         self.dropped = dict.fromkeys(LocalDrop, 0)
 
 
@@ -40,6 +46,8 @@ class LocalStatistics:
     Attributes:
         subscriptions: Subscriptions of clients, connected or away.
         subscription_bytes: What they take in memory.
+        subscription_branches: Branches of their filters that one topic passes through at most.
+        subscriptions_refused_total: Subscriptions for which a bound of all clients had no room.
         retained: Retained messages.
         retained_bytes: What they count against their bound.
         queued: Messages that wait for clients, or for their PUBACK.
@@ -52,6 +60,8 @@ class LocalStatistics:
 
     subscriptions: int
     subscription_bytes: int
+    subscription_branches: int
+    subscriptions_refused_total: int
     retained: int
     retained_bytes: int
     queued: int
