@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
+from edgehub.heads.mqtt import ingress
 from edgehub.heads.mqtt.ingress5 import SENDERS_NAMED_MAX
 from edgehub.message import Refusal
 from edgehub.mqtt import batch
@@ -87,6 +88,59 @@ async def test_the_puback_waits_for_the_last_commit(identities_file: Path) -> No
         assert bench.listener.statistics().unacknowledged_bytes > 0
         bench.router.settle(0)
         assert await child.read_pubacks(1) == [1]
+        assert bench.listener.statistics().unacknowledged_bytes == 0
+        await child.close()
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Let others have their turn after each record, and count the turns that batches take."""
+    monkeypatch.setattr(ingress, "UNPACKED_AT_ONCE_S", 0)
+    taken: list[None] = []
+    go_on = ingress.Ingress.go_on
+
+    def counted(of: ingress.Ingress) -> None:
+        if of.unfinished is not None:
+            taken.append(None)
+        go_on(of)
+
+    monkeypatch.setattr(ingress.Ingress, "go_on", counted)
+    return taken
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_long_batch_is_taken_apart_in_turns(
+    identities_file: Path, turns: list[None], qos: int
+) -> None:
+    """Others come between its records; it keeps its order, its one answer, and what follows it."""
+    records = [_record(number) for number in range(200)]
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(
+            wire.publish(TOPIC, _payload(*records), qos=qos, packet_id=7 * qos)
+            + wire.publish("devices/child/messages/events/", b"after", qos=1, packet_id=8)
+        )
+        assert await child.read_pubacks(1 + qos) == [7, 8][1 - qos :]
+        await child.close()
+    bodies = [message.body.decode() for message in bench.router.messages]
+    assert bodies == [*(record["body"] for record in records), "after"]
+    assert len(turns) >= 2 * len(records) - 2
+
+
+@pytest.mark.usefixtures("turns")
+async def test_a_long_batch_is_taken_whole_or_not_at_all(identities_file: Path) -> None:
+    """An end that is no record costs all of it, and a client that leaves before has sent none."""
+    broken = _payload(*(_record(number) for number in range(20)), compress=False)[:-3] + b"]}\n"
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, broken, qos=1, packet_id=1))
+        assert await child.read_pubacks(1) == [1]
+        assert bench.dropped() == {"batch_malformed": 1}
+        foreign = _payload(*(_record(number) for number in range(20)), _record(20, "other"))
+        child.send(wire.publish(TOPIC, foreign, qos=1, packet_id=2))
+        assert await child.closed()
+        assert bench.ended() == {"foreign_identity": 1}
+        assert bench.router.messages == []
         assert bench.listener.statistics().unacknowledged_bytes == 0
         await child.close()
 

@@ -101,7 +101,7 @@ def a_route(condition: str) -> Work:
 def unzipped(records: bytes) -> Work:
     """A batch of a child, small on the wire."""
     payload = zstandard.ZstdCompressor().compress(b'{"edgehub_batch":1,"records":1}\n' + records)
-    return lambda: read_batch(payload, bytes_max=2 * K * K)
+    return lambda: list(read_batch(payload, bytes_max=2 * K * K))
 
 
 def a_batch(size: int) -> Work:
@@ -288,6 +288,10 @@ CASES: dict[str, tuple[Callable[[int], Work], int]] = {
     "batch: empty lines": (lambda n: unzipped(b"\n" * n), 2 * K * K - 64),
     "batch: empty records": (lambda n: unzipped(b"{}\n" * (n // 3)), 2 * K * K - 64),
     "batch: messages": (a_batch, RECORDS_MAX),
+    "batch: nested arrays": (
+        lambda n: unzipped(b'{"device":"d","body":' + b"[[],[]]," * (n // 8) + b"}\n"),
+        2 * K * K - 128,
+    ),
     "batch: properties of a record": (a_record, 256 * K),
     "http: properties of a message": (
         lambda n: posted('[{"body":"","properties":' + an_object(n, '""') + "}]"),

@@ -1,7 +1,8 @@
 """A batch of a child hub, taken apart: many messages in one PUBLISH.
 
-Owns nothing; builds the messages, and follows them to the disk as one. Invariants: a batch is
-settled once, after all its messages; each record has to pass what a PUBLISH of its own would.
+Builds the messages, and follows them to the disk as one. Invariants: a batch is settled once, after
+all its messages; each record has to pass what a PUBLISH of its own would; no message is built
+before all records are read, nor handed in before all are built; others have their turns between.
 
 Source: docs/endpoints.md, *Batches*.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.devices.ids import is_device_id
@@ -19,12 +21,13 @@ from edgehub.mqtt.batch import UNPACKED_BYTES_MAX, read_batch
 from edgehub.mqtt.property_bag import WIRE_NAMES, add_item, bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from edgehub.devices.bounds import Usage
     from edgehub.heads.head import Settle, Submit
+    from edgehub.mqtt.packets import Publish
     from edgehub.mqtt.property_bag import Properties
 
-# JSON escapes, and base64 takes a third more.
 _RECORD_PER_MESSAGE: Final = 6
 SUBMITTED_AT_ONCE: Final = 128
 """Messages of a batch that are handed in before others have their turn."""
@@ -38,8 +41,61 @@ _SETTLED_LAST: Final = (
 )
 
 
+UNPACKED_AT_ONCE_S: Final = 0.002
+"""A batch is read, and its messages are built, for so long before others have their turn."""
+
+
 class RecordError(ValueError):
     """A record that is no message; the text says why."""
+
+
+class Unpacking:
+    """A batch of which not all messages are built yet.
+
+    Args:
+        packet: The PUBLISH.
+        payload: Its body.
+        message_bytes_max: Largest message.
+        held: Counts what it takes until it is a batch.
+
+    Attributes:
+        packet: See above.
+        records: Those read, without a message yet.
+        messages: Those built.
+    """
+
+    __slots__ = ("_held", "_reader", "_size", "messages", "packet", "records")
+
+    def __init__(
+        self, packet: Publish, payload: bytes, message_bytes_max: int, held: Usage
+    ) -> None:
+        self.packet = packet
+        self.records: deque[dict[str, Any]] = deque()
+        self.messages: list[Message] = []
+        # JSON escapes, and base64 takes a third more.
+        bytes_max = max(UNPACKED_BYTES_MAX, _RECORD_PER_MESSAGE * message_bytes_max)
+        self._reader = read_batch(payload, bytes_max=bytes_max)
+        self._held = held
+        self._size = len(payload)
+        held.used += self._size
+
+    def read(self, is_long: Callable[[], bool]) -> bool:
+        """Read on until that has taken long; return whether all records are read.
+
+        Raises:
+            BatchError: If it is no batch.
+            BatchLibraryError: If it is compressed, and cannot be unpacked here.
+        """
+        for record in self._reader:
+            self.records.append(record)
+            if is_long():
+                return False
+        return True
+
+    def abandon(self) -> None:
+        """Count it no more: it is a batch now, or none."""
+        self._held.used -= self._size
+        self._size = 0
 
 
 class Batch:
@@ -104,17 +160,6 @@ class Batch:
             # What has to come again decides over what never can be taken.
             worst = next((each for each in _SETTLED_LAST if each in self.refusals), None)
             self._settle(self._token, worst)
-
-
-def records_of(payload: bytes, message_bytes_max: int) -> list[dict[str, Any]]:
-    """Read the records of a payload.
-
-    Raises:
-        BatchError: If it is no batch.
-        BatchLibraryError: If it is compressed, and cannot be unpacked here.
-    """
-    bytes_max = max(UNPACKED_BYTES_MAX, _RECORD_PER_MESSAGE * message_bytes_max)
-    return read_batch(payload, bytes_max=bytes_max)
 
 
 def message_of(record: dict[str, Any], *, message_bytes_max: int) -> tuple[Message, bool]:

@@ -465,6 +465,8 @@ class Connection(asyncio.Protocol):
         ingress = self._ingress
         assert ingress is not None
         ingress.go_on()
+        if ingress.has_left:
+            return
         if ingress.unfinished is not None:
             self._turn.charge(self.heard_s)
             self._end_turn(ingress)

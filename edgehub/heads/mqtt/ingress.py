@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from edgehub.errors import extra_hint
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.batch import (
+    UNPACKED_AT_ONCE_S,
     Batch,
     RecordError,
+    Unpacking,
     message_of,
     record_bytes,
-    records_of,
 )
 from edgehub.heads.mqtt.options import READ_BYTES_MAX
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
@@ -132,8 +133,8 @@ class Ingress:
         self.received_total = 0
         # A client that waits for its turn goes on at so many unsettled bytes; -1 = does not wait.
         self.wake_bytes = -1
-        # A batch of which only some messages are handed in yet; what follows it waits.
-        self.unfinished: Batch | None = None
+        # A batch of which not all messages are built or handed in yet; what follows it waits.
+        self.unfinished: Unpacking | Batch | None = None
         self.dropped: dict[DropReason, int] = {}
         # PUBACKs to write with the next flush.
         self.acks: list[bytes] = []
@@ -192,8 +193,6 @@ class Ingress:
         if self._holding is not None:
             # It would not be acknowledged any more; unacknowledged it comes again.
             return
-        submit: Callable[..., None] = self._submit
-        message: Message | LocalMessage | Batch | None
         topic = self._topics.get(packet.topic)
         body = packet.body
         if (
@@ -204,19 +203,25 @@ class Ingress:
             or packet.flags
             or self._model_id
         ):
-            message = self._careful(packet)
-            if self._first == _LEFT:
-                return
-            if message.__class__ is LocalMessage:
-                submit = self._publish_local
-            elif message.__class__ is Batch:
-                submit = self._submit_batch
-            size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
-        else:
-            message = Message(
-                topic.device_id, topic.module_id, topic.source, topic.properties, topic.system, body
-            )
-            size = len(packet.topic) + len(body) + MESSAGE_OVERHEAD_BYTES
+            self._take(packet, self._careful(packet))
+            return
+        message = Message(
+            topic.device_id, topic.module_id, topic.source, topic.properties, topic.system, body
+        )
+        size = len(packet.topic) + len(body) + MESSAGE_OVERHEAD_BYTES
+        # As `_take` has it, without the call.
+        token = self._next
+        self._next = token + 1
+        self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
+        self.bytes += size
+        self.held.used += size
+        self._submit(message, self._on_settled, token)
+
+    def _take(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
+        """Hand in what the checks have left of a PUBLISH of QoS 1, None = it is dropped."""
+        if self._first == _LEFT or self.unfinished is not None:
+            return
+        size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
         token = self._next
         self._next = token + 1
         self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
@@ -224,8 +229,12 @@ class Ingress:
         self.held.used += size
         if message is None:
             self._dropped(token)
+        elif isinstance(message, LocalMessage):
+            self._publish_local(message, self._on_settled, token)
+        elif isinstance(message, Batch):
+            self._submit_batch(message, self._on_settled, token)
         else:
-            submit(message, self._on_settled, token)
+            self._submit(message, self._on_settled, token)
 
     def refuse(self, packet: Publish, reason: CloseReason) -> None:
         """Account for a message that is the reason for a close."""
@@ -317,30 +326,29 @@ class Ingress:
             self.acks.append(self._answer(token, entry & _PACKET_ID))
 
     def _publish_qos0(self, packet: Publish) -> None:
-        context = self._context
         if self._holding is not None:
             self._drop(self._holding, packet)
         elif self.bytes >= self._bytes_max or self.held.is_full:
             self._drop(DropReason.QOS0_BACKLOG, packet)
         else:
-            message = self._careful(packet)
-            if message is None:
-                return
-            size = _size(packet, message)
-            if isinstance(message, LocalMessage):
-                self.bytes += size
-                self.held.used += size
-                self._publish_local(message, self._on_settled_qos0, size)
-            elif isinstance(message, Batch):
-                self.bytes += size
-                self.held.used += size
-                self._submit_batch(message, self._on_settled_qos0, size)
-            elif not context.takes_qos0():
-                self._drop(DropReason.QOS0_OFFLINE, packet)
-            else:
-                self.bytes += size
-                self.held.used += size
-                self._submit(message, self._on_settled_qos0, size)
+            self._take_qos0(packet, self._careful(packet))
+
+    def _take_qos0(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
+        """Hand in what the checks have left of a PUBLISH of QoS 0, None = nothing."""
+        if message is None:
+            return
+        size = _size(packet, message)
+        submit: Callable[..., None] = self._submit
+        if isinstance(message, LocalMessage):
+            submit = self._publish_local
+        elif isinstance(message, Batch):
+            submit = self._submit_batch
+        elif not self._context.takes_qos0():
+            self._drop(DropReason.QOS0_OFFLINE, packet)
+            return
+        self.bytes += size
+        self.held.used += size
+        submit(message, self._on_settled_qos0, size)
 
     def _settled_qos0(self, size: int, refusal: Refusal | None) -> None:
         self.bytes -= size
@@ -357,31 +365,60 @@ class Ingress:
         self.unfinished = None if batch.is_submitted else batch
 
     def go_on(self) -> None:
-        """Hand in more of the batch that is not finished."""
-        if self.unfinished is not None:
-            self.unfinished.go_on()
-            if self.unfinished.is_submitted:
+        """Build or hand in more of the batch that is not finished."""
+        unfinished = self.unfinished
+        if isinstance(unfinished, Unpacking):
+            packet = unfinished.packet
+            batch = self._build(unfinished)
+            if not packet.qos:
+                self._take_qos0(packet, batch)
+            elif self._holding is None:
+                self._take(packet, batch)
+        elif unfinished is not None:
+            unfinished.go_on()
+            if unfinished.is_submitted:
                 self.unfinished = None
 
     def _unpacked(self, packet: Publish, body: bytes) -> Batch | None:
-        """Take a batch apart; None = nothing of it is left, or the connection was closed."""
+        """Begin to take a batch apart; see `_build`."""
         if self.client.scope is None:
             detail = "sent a batch of messages: its identity needs on_behalf for that"
             self._refuse_foreign(packet, None, detail, size=len(body))
             return None
-        messages: list[Message] = []
+        self.unfinished = Unpacking(packet, body, self._max, self.held)
+        return self._build(self.unfinished)
+
+    def _build(self, unpacking: Unpacking) -> Batch | None:
+        """Build the next messages of a batch.
+
+        Returns:
+            The batch once all are built; None = it is `unfinished`, nothing of it is left, or the
+            connection was closed.
+        """
+        monotonic = self._context.clock.monotonic
+        until_s = monotonic() + UNPACKED_AT_ONCE_S
         try:
-            for record in records_of(body, self._max):
-                message = self._record(packet, record)
-                if message is not None:
-                    messages.append(message)
+            if not unpacking.read(lambda: monotonic() >= until_s):
+                return None
         except BatchLibraryError as error:
             self._peer.close(CloseReason.BATCH_UNREADABLE, f"{error}; {extra_hint('zstd')}")
             return None
         except BatchError as error:
-            self._drop(DropReason.BATCH_MALFORMED, packet, str(error))
+            self._finish(unpacking)
+            self._drop(DropReason.BATCH_MALFORMED, unpacking.packet, str(error))
             return None
-        return Batch(messages) if messages and not self.has_left else None
+        while unpacking.records:
+            message = self._record(unpacking.packet, unpacking.records.popleft())
+            if message is not None:
+                unpacking.messages.append(message)
+            if self.has_left or (unpacking.records and monotonic() >= until_s):
+                return None
+        self._finish(unpacking)
+        return Batch(unpacking.messages) if unpacking.messages else None
+
+    def _finish(self, unpacking: Unpacking) -> None:
+        unpacking.abandon()
+        self.unfinished = None
 
     def _too_large(self, packet: Publish, topic: EventsTopic) -> None:
         if self.client.scope is not None and self._is_batch(topic, topic.system):
@@ -392,8 +429,6 @@ class Ingress:
             self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
 
     def _record(self, packet: Publish, record: dict[str, Any]) -> Message | None:
-        if self.has_left:
-            return None
         try:
             message, fits = message_of(record, message_bytes_max=self._max)
         except RecordError as error:

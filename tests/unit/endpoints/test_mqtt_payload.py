@@ -59,7 +59,7 @@ def test_rows_of_many_devices_share_a_payload_of_the_hubs_own_topic() -> None:
         b"devices/gw-7/messages/events/%24.ct=application%2Fvnd.edgehub.mqtt.batch%2Bjsonl"
         b"&%24.ce=zstd&%24.cdid=gw-7"
     )
-    assert read_batch(body, bytes_max=BIG) == [
+    assert list(read_batch(body, bytes_max=BIG)) == [
         {"id": "m6", "device": "dev-1", "enqueued": "1970-01-01T00:00:00.000Z", "body": "ä"},
         {
             "id": "m7",
@@ -183,7 +183,7 @@ def test_a_message_without_an_id_keeps_its_place() -> None:
     """Records carry the hub's id of a message, which no two have."""
     row = Row(1, Message("d", None, "/messages/", {}, {}, b"", message_id="h-1"), 0, 10, ("r",), 64)
     ((_, _, body),) = Packer(compress=False).pack(row)
-    assert read_batch(body, bytes_max=BIG)[0]["id"] == "h-1"
+    assert next(read_batch(body, bytes_max=BIG))["id"] == "h-1"
 
 
 def test_rows_sent_alone_say_little_about_the_ones_that_share_payloads() -> None:
@@ -220,6 +220,6 @@ def test_a_row_never_leaves_as_a_batch_or_as_another_sender() -> None:
     row.message.system.update({"contentType": BATCH_TYPE, "outputName": "o"})
     packer = Packer()
     ((_, _, body),) = packer.pack(row)
-    (record,) = read_batch(body, bytes_max=BIG)
+    (record,) = list(read_batch(body, bytes_max=BIG))
     assert (record["properties"], record["system"]) == ({"k": "v"}, {"outputName": "o"})
     assert json.loads(encode_record(row, lambda ms: ms))["properties"] == {"k": "v"}

@@ -62,7 +62,7 @@ def test_a_payload_says_what_it_is() -> None:
 def test_what_is_no_batch_is_refused(payload: bytes, words: str) -> None:
     """Torn, foreign, of another version, larger than may be: said in words, nothing unpacked."""
     with pytest.raises(BatchError, match=words):
-        read_batch(payload, bytes_max=LIMIT)
+        list(read_batch(payload, bytes_max=LIMIT))
 
 
 def test_the_lines_are_counted_before_they_are_read() -> None:
@@ -72,7 +72,7 @@ def test_the_lines_are_counted_before_they_are_read() -> None:
 
     def refusal() -> str:
         with pytest.raises(BatchError) as refused:
-            read_batch(payload, bytes_max=UNPACKED_BYTES_MAX)
+            list(read_batch(payload, bytes_max=UNPACKED_BYTES_MAX))
         return str(refused.value)
 
     assert bounded(refusal, memory_bytes=2 * UNPACKED_BYTES_MAX) == "699050 lines, at most 4097"
@@ -84,5 +84,5 @@ def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(batch, "zstandard", None)
     assert not batch.has_zstd()
     with pytest.raises(BatchLibraryError):
-        read_batch(packed, bytes_max=LIMIT)
-    assert len(read_batch(build_batch([ONE], compress=False), bytes_max=LIMIT)) == 1
+        list(read_batch(packed, bytes_max=LIMIT))
+    assert len(list(read_batch(build_batch([ONE], compress=False), bytes_max=LIMIT))) == 1

@@ -8,9 +8,9 @@ from hypothesis import given
 
 from edgehub.devices.ids import is_device_id
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.batch import RecordError, message_of, record_bytes, records_of
+from edgehub.heads.mqtt.batch import RecordError, message_of, record_bytes
 from edgehub.heads.mqtt.topics import parse_events_topic, parse_subscription
-from edgehub.mqtt.batch import BATCH_TYPE, BatchError, build_batch
+from edgehub.mqtt.batch import BATCH_TYPE, UNPACKED_BYTES_MAX, BatchError, build_batch, read_batch
 from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
 from edgehub.mqtt.packets import OversizedPublish, Publish
 from edgehub.mqtt.packets5 import CONNECT_BEGIN
@@ -218,7 +218,7 @@ def test_a_damaged_batch_is_messages_or_refused(payload):
 
     def messages() -> list:
         found = []
-        for record in records_of(payload, LIMIT):
+        for record in read_batch(payload, bytes_max=UNPACKED_BYTES_MAX):
             try:
                 found.append(message_of(record, message_bytes_max=LIMIT))
             except RecordError as error:
