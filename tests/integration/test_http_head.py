@@ -14,16 +14,22 @@ from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError, StartupError
+from edgehub.heads.http import connection
 from edgehub.heads.http.head import HttpHead
 from edgehub.heads.http.options import HttpOptions
+from edgehub.heads.http.submission import Submission
 from edgehub.message import Refusal
+from edgehub.mqtt.batch import PLAIN_BYTES
 from tests.support.certificates import Authority
 from tests.support.http_head import BATCH, EVENTS, basic, request, running
 from tests.support.ports import free_port
 from tests.support.scripted_router import ScriptedRouter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from edgehub.heads.head import Submit
 
 pytestmark = pytest.mark.integration
 
@@ -64,6 +70,61 @@ async def test_a_batch_is_answered_once_all_are_settled() -> None:
         bench.router.settle()
         assert (await client.answer()).status == 204
         assert [message.body for message in bench.router.messages] == [b"a", b"b", b"c"]
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Let others have their turn after each message, and count the turns that batches take."""
+    monkeypatch.setattr(connection, "TURN_S", 0)
+    taken: list[None] = []
+    go_on = Submission.go_on
+
+    def counted(submission: Submission, submit: Submit, is_long: Callable[[], bool]) -> bool:
+        taken.append(None)
+        return go_on(submission, submit, is_long)
+
+    monkeypatch.setattr(Submission, "go_on", counted)
+    return taken
+
+
+def a_batch(texts: Iterable[str], padding: int = 0) -> bytes:
+    """Build a request with a batch; from `PLAIN_BYTES` on it is read entry by entry."""
+    entries = [{"body": text, "base64Encoded": False} for text in texts]
+    return request(b" " * padding + json.dumps(entries).encode(), Content_Type=BATCH)
+
+
+@pytest.mark.parametrize("padding", [0, PLAIN_BYTES])
+async def test_a_batch_is_taken_in_turns(turns: list[None], padding: int) -> None:
+    """Others come between its messages; their order, and what follows the batch, stay."""
+    texts = [f"text {number}" for number in range(100)]
+    async with running() as bench:
+        client = await bench.connect()
+        client.send(a_batch(texts, padding) + request(b"after"))
+        assert (await client.answer()).status == 204
+        assert (await client.answer()).status == 204
+        bodies = [message.body.decode() for message in bench.router.messages]
+        assert bodies == [*texts, "after"]
+        assert len(turns) >= 2 * len(texts)
+        assert bench.head.statistics().waiting_bytes == 0
+
+
+async def test_a_batch_in_turns_is_taken_whole_or_not_at_all(turns: list[None]) -> None:
+    """A wrong last message refuses all; of a client that leaves nothing is held for ever."""
+    async with running() as bench:
+        client = await bench.connect()
+        entries = [{"body": ""}] * 20 + [{"body": "?"}]
+        client.send(request(json.dumps(entries).encode(), Content_Type=BATCH) + request(b"after"))
+        answer = await client.answer()
+        assert (answer.status, answer.problem["index"]) == (400, 20)
+        assert (await client.answer()).status == 204
+        assert [message.body for message in bench.router.messages] == [b"after"]
+        assert bench.head.statistics().waiting_bytes == 0
+        turns.clear()
+        client.send(a_batch("x" * 1000))
+        await bench.until(lambda: bool(turns))
+        bench.close()
+        await bench.until(lambda: bench.head.statistics().connections == 0)
+        await bench.until(lambda: bench.head.statistics().waiting_bytes == 0)
 
 
 async def test_one_wrong_message_refuses_the_whole_batch() -> None:

@@ -129,7 +129,7 @@ def a_record(size: int) -> Work:
 def posted(document: str) -> Work:
     """A batch over HTTP."""
     body = document.encode()
-    return lambda: batch_messages(TARGET, body, LIMITS, 0)
+    return lambda: list(batch_messages(TARGET, body, LIMITS, 0))
 
 
 def read_requests(data: bytes) -> Work:
@@ -298,6 +298,8 @@ CASES: dict[str, tuple[Callable[[int], Work], int]] = {
         1024 * K,
     ),
     "http: messages": (lambda n: posted(json.dumps([{"body": "eA=="}] * n)), 1000),
+    "http: nested arrays": (lambda n: posted("[" + "[[],[]]," * (n // 8) + "1]"), 1024 * K),
+    "http: numbers": (lambda n: posted("[" + "1," * (n // 2) + "1]"), 1024 * K),
     "http: unknown members": (lambda n: posted(f"[{an_object(n)}]"), 1024 * K),
     "http: pieces of a body": (
         lambda n: read_requests(

@@ -14,6 +14,8 @@ from edgehub.heads.http.forms import batch_messages, check_form, parse_target, s
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edgehub.heads.http.parser import Request
     from edgehub.heads.http.services import Services
     from edgehub.message import Message
@@ -55,19 +57,19 @@ def check_piece(services: Services, request: Request, size: int) -> None:
     request.refuse_now = True
 
 
-def messages_of(services: Services, request: Request) -> list[Message]:
-    """Build all messages of a whole request, and let go of its body.
+def messages_of(services: Services, request: Request) -> Iterator[Message]:
+    """Build the messages of a whole request one by one.
 
     Raises:
         RequestError: If anything in it is wrong.
     """
     assert request.target is not None
     body = bytes(request.body)
-    services.release(request)
     now_ms = services.clock.wall_ms()
     if request.is_batch:
         return batch_messages(request.target, body, services.limits, now_ms)
-    return [single_message(request.target, request.headers, body, services.limits, now_ms)]
+    message = single_message(request.target, request.headers, body, services.limits, now_ms)
+    return iter((message,))
 
 
 def _read_head(services: Services, request: Request) -> None:

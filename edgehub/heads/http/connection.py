@@ -131,8 +131,8 @@ class Connection(asyncio.Protocol):
             self._usage.used -= 1
         self._transport = None
         self._submission = None
-        self._current = None
-        for request in (*self._parser.ready, self._parser.reading):
+        current, self._current = self._current, None
+        for request in (current, *self._parser.ready, self._parser.reading):
             if request is not None:
                 self._services.release(request)
 
@@ -386,11 +386,26 @@ class Connection(asyncio.Protocol):
         held = services.backlog.of_kind(anonymous=client is None)
         if held.is_full:
             raise unavailable("too much waits for the disk", BUSY_RETRY_S)
-        messages = messages_of(services, request)
-        submission = Submission(messages, services.backlog, held, self._settled)
         self._begin(request)
-        self._submission = submission
-        if submission.start(services.submit):
+        messages = messages_of(services, request)
+        self._submission = Submission(messages, services.backlog, held, self._settled)
+        self._hand_in(request, self._submission)
+
+    def _hand_in(self, request: Request, submission: Submission) -> None:
+        """Build and hand in messages of a request for one turn.
+
+        Raises:
+            RequestError: If anything in it is wrong.
+        """
+        services = self._services
+        monotonic = services.clock.monotonic
+        until = monotonic() + TURN_S
+        if not submission.go_on(services.submit, lambda: monotonic() >= until):
+            self._pause()
+            asyncio.get_running_loop().call_soon(self._hand_in_more, request, submission)
+            return
+        services.release(request)
+        if submission.is_settled:
             self._answer(request, submission)
         else:
             self._pause()
@@ -401,6 +416,17 @@ class Connection(asyncio.Protocol):
             self._usage.used -= 1
             self._usage = identified
             identified.used += 1
+
+    def _hand_in_more(self, request: Request, submission: Submission) -> None:
+        if submission is not self._submission:
+            # The client has left, or was told that this takes too long.
+            return
+        try:
+            self._hand_in(request, submission)
+        except RequestError as problem:
+            self._refuse(request, problem)
+        if self._current is None:
+            self._go_on()
 
     def _begin(self, request: Request) -> None:
         self._current = request
@@ -416,13 +442,13 @@ class Connection(asyncio.Protocol):
             self._go_on()
 
     def _answer(self, request: Request, submission: Submission) -> None:
-        self._submission = None
         if submission.refused is not None:
             # The store has told why, message by message.
             problem = not_stored(*submission.refused, submission.stored)
             self._refuse(request, problem, told=True)
             return
         self._current = None
+        self._submission = None
         self._services.counters.messages_total += submission.stored
         connection = self._connection_header(request)
         self._write(self._services.no_content(connection))
@@ -433,7 +459,6 @@ class Connection(asyncio.Protocol):
         request = self._current
         if request is None:
             return
-        self._submission = None
         if self._signing_in is not None:
             self._signing_in.cancel()
             self._signing_in = None
@@ -460,6 +485,7 @@ class Connection(asyncio.Protocol):
         if request is not None and not told:
             self._tell_refused(request, problem)
         self._current = None
+        self._submission = None
         unread = request is None or request is self._parser.reading
         connection = ENDS if request is None or unread else self._connection_header(request)
         has_body = request is None or request.method != b"HEAD"

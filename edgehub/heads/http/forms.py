@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import difflib
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -22,10 +23,11 @@ import orjson
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.heads.http.problem import RequestError, shown
 from edgehub.message import PROPERTIES_MAX, Message, message_source
+from edgehub.mqtt.batch import PLAIN_BYTES, PLAIN_OBJECT
 from edgehub.mqtt.property_bag import is_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     Properties = dict[str, str | None]
     Headers = list[tuple[bytes, bytes]]
@@ -54,6 +56,8 @@ SYSTEM_NAMES: Final = {
 """Header, or name in a batch, to the name that conditions use."""
 
 _EXPIRY: Final = "absolute-expiry-time"
+_BEGIN: Final = re.compile(rb"[ \t\r\n]*+\[")
+_ENTRY: Final = re.compile(rb"[ \t\r\n]*+(%b)[ \t\r\n]*+([,\]])" % PLAIN_OBJECT.pattern)
 _ENTRY_KEYS: Final = {"body", "base64Encoded", "properties"}
 _DEVICE_LEVELS: Final = 4
 _MODULE_LEVELS: Final = 6
@@ -175,34 +179,75 @@ def single_message(
     return _message(target, properties, system, body, limits, now_ms)
 
 
-def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> list[Message]:
-    """Build the messages of a batch, in its order.
+def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> Iterator[Message]:
+    """Build the messages of a batch one by one, in its order.
+
+    Whether all of it is right is known behind the last message.
 
     Raises:
         RequestError: If anything in it is wrong; `index` names the first entry that is.
     """
-    try:
-        entries = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"the batch is not JSON: {error}") from None
-    if not isinstance(entries, list) or not entries:
-        raise RequestError(
-            HTTPStatus.BAD_REQUEST, 'a batch is an array of one or more {"body": ..., ...}'
-        )
-    if len(entries) > limits.batch_messages_max:
-        raise RequestError(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"{len(entries)} messages in a batch; at most {limits.batch_messages_max}",
-        )
-    messages = []
-    for index, entry in enumerate(entries):
+    for index, entry in enumerate(_entries(body, limits)):
+        if index == limits.batch_messages_max:
+            raise _too_many(limits)
         try:
-            messages.append(_entry(target, entry, limits, now_ms))
+            message = _entry(target, entry, limits, now_ms)
         except RequestError as problem:
             raise RequestError(
                 problem.status, f"message {index}: {problem.detail}", index=index
             ) from None
-    return messages
+        yield message
+
+
+def _entries(body: bytes, limits: Limits) -> Iterator[Any]:
+    if len(body) > PLAIN_BYTES:
+        return _plain_entries(body)
+    try:
+        entries = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _no_json(str(error)) from None
+    if not isinstance(entries, list) or not entries:
+        raise _no_array()
+    if len(entries) > limits.batch_messages_max:
+        raise _too_many(limits)
+    return iter(entries)
+
+
+def _plain_entries(body: bytes) -> Iterator[Any]:
+    """Read the entries of a long batch one by one, so that others have their turns between."""
+    begin = _BEGIN.match(body)
+    if begin is None:
+        raise _no_array()
+    at, sign, index = begin.end(), b",", 0
+    while sign == b",":
+        found = _ENTRY.match(body, at)
+        if found is None:
+            detail = f"not an object of {', '.join(sorted(_ENTRY_KEYS))}, or with too many members"
+            raise RequestError(
+                HTTPStatus.BAD_REQUEST, f"message {index}: {detail} (byte {at})", index=index
+            )
+        try:
+            yield orjson.loads(found[1])
+        except orjson.JSONDecodeError as error:
+            raise _no_json(f"message {index}: {error}", index=index) from None
+        at, sign, index = found.end(), found[2], index + 1
+    if body[at:].strip():
+        raise _no_json(f"it goes on behind its end, at byte {at}")
+
+
+def _no_json(reason: str, index: int | None = None) -> RequestError:
+    return RequestError(HTTPStatus.BAD_REQUEST, f"the batch is not JSON: {reason}", index=index)
+
+
+def _too_many(limits: Limits) -> RequestError:
+    detail = f"more than {limits.batch_messages_max} messages in a batch"
+    return RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+
+
+def _no_array() -> RequestError:
+    return RequestError(
+        HTTPStatus.BAD_REQUEST, 'a batch is an array of one or more {"body": ..., ...}'
+    )
 
 
 def _entry(target: Target, entry: Any, limits: Limits, now_ms: int) -> Message:

@@ -1,7 +1,8 @@
 """The messages of one request on their way to the disk.
 
-Owns the count of those that are not settled. Invariant: `on_done` is called once, after the last
-one is settled; nobody needs to wait for it, what was handed in is counted to the end.
+Owns the count of those that are not settled. Invariants: none is handed in before all are built;
+`on_done` is called once, after the last one is settled; nobody needs to wait for it, what was
+handed in is counted to the end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
     from edgehub.devices.bounds import Usage
     from edgehub.heads.head import Submit
@@ -23,7 +24,7 @@ class Submission:
     """See the module.
 
     Args:
-        messages: All messages of the request.
+        messages: Builds the messages of the request.
         backlog: Counts what is not settled.
         held: The part of it for clients of this kind.
         on_done: Called once all are settled, unless that was so when `start` returned.
@@ -35,9 +36,11 @@ class Submission:
 
     __slots__ = (
         "_backlog",
+        "_building",
         "_held",
         "_left",
         "_messages",
+        "_next",
         "_on_done",
         "_started",
         "refused",
@@ -46,12 +49,14 @@ class Submission:
 
     def __init__(
         self,
-        messages: Sequence[Message],
+        messages: Iterator[Message],
         backlog: Backlog,
         held: Usage,
         on_done: Callable[[Submission], None],
     ) -> None:
-        self._messages = messages
+        self._building = messages
+        self._messages: list[Message] = []
+        self._next = 0
         self._backlog = backlog
         self._held = held
         self._on_done = on_done
@@ -60,17 +65,35 @@ class Submission:
         self.stored = 0
         self.refused: tuple[int, Refusal] | None = None
 
-    def start(self, submit: Submit) -> bool:
-        """Hand the messages in; gives whether all are settled already."""
-        for index, message in enumerate(self._messages):
+    @property
+    def is_settled(self) -> bool:
+        """Whether all messages are settled."""
+        return not self._left
+
+    def go_on(self, submit: Submit, is_long: Callable[[], bool]) -> bool:
+        """Build and hand in messages until that has taken long; returns whether all are handed in.
+
+        Raises:
+            RequestError: If one of them is wrong; none is handed in.
+        """
+        for message in self._building:
+            self._messages.append(message)
+            if is_long():
+                return False
+        count = len(self._messages)
+        while self._next < count:
+            index, self._next = self._next, self._next + 1
+            message = self._messages[index]
             self._left += 1
             self._held.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
             submit(message, self._settle, index)
             if self.refused is not None:
                 # What follows would leave a hole; what is before it cannot be taken back.
                 break
+            if self._next < count and is_long():
+                return False
         self._started = True
-        return not self._left
+        return True
 
     def _settle(self, index: int, refusal: Refusal | None) -> None:
         self._held.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES

@@ -20,6 +20,7 @@ from edgehub.heads.http.forms import (
     single_message,
 )
 from edgehub.heads.http.problem import RequestError
+from edgehub.mqtt.batch import PLAIN_BYTES
 
 LIMITS = Limits(message_bytes_max=1000, batch_messages_max=5)
 PRESS = Target("press-1", None, "press-1")
@@ -35,7 +36,7 @@ def single(body: bytes = b"x", target: Target = PRESS, **headers: str) -> Any:
 
 def batch(*entries: Any) -> Any:
     """Build the messages of a batch."""
-    return batch_messages(PRESS, json.dumps(entries).encode(), LIMITS, NOW_MS)
+    return list(batch_messages(PRESS, json.dumps(entries).encode(), LIMITS, NOW_MS))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_a_wrong_entry_is_named_by_its_index(entry: Any, word: str) -> None:
 def test_what_is_no_batch(body: bytes, status: int) -> None:
     """No JSON, no array, nothing in it, too much in it."""
     with pytest.raises(RequestError) as caught:
-        batch_messages(PRESS, body, LIMITS, NOW_MS)
+        list(batch_messages(PRESS, body, LIMITS, NOW_MS))
     assert caught.value.status == status
 
 
@@ -269,13 +270,61 @@ ENTRY = st.fixed_dictionaries(
 def test_any_batch_gives_messages_that_can_be_stored_or_a_problem(body: bytes) -> None:
     """Whatever a client sends: valid texts within the limits, or a refusal in JSON."""
     try:
-        messages = batch_messages(PRESS, body, LIMITS, NOW_MS)
+        messages = list(batch_messages(PRESS, body, LIMITS, NOW_MS))
     except RequestError as problem:
         check(problem, {400, 413})
         return
     for message in messages:
         orjson.dumps([message.source, message.properties, message.system])
         assert len(message.body) <= LIMITS.message_bytes_max
+
+
+TEXTS = st.fixed_dictionaries(
+    {"body": st.text()},
+    optional={
+        "base64Encoded": st.just(value=False),
+        "properties": st.dictionaries(st.text(), st.text() | st.none()),
+    },
+)
+
+
+@given(st.lists(TEXTS | ENTRY, min_size=1, max_size=6), st.booleans())
+def test_a_long_batch_is_read_as_a_short_one(entries: list[Any], escaped: bool) -> None:
+    """Read entry by entry, it gives the same messages, and what is refused is the same."""
+    short = json.dumps(entries, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    long = b"[" + b" " * PLAIN_BYTES + short[1:]
+    assert taken(long) == taken(short)
+
+
+def taken(body: bytes) -> list[Any] | None:
+    """Return what the messages of a batch hold, None = it is refused."""
+    try:
+        messages = list(batch_messages(PRESS, body, LIMITS, NOW_MS))
+    except RequestError:
+        return None
+    return [(message.body, message.properties, message.system) for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("end", "word"),
+    [
+        (b'{"body":""}', "message 1: not an object of base64Encoded, body, properties"),
+        (b'{"body":""}] x', "goes on behind its end"),
+        (b'{"body":}]', "message 1: unexpected"),
+        (b'{"body":""},]', "message 2: not an object"),
+        (b'{"properties":{"a":[]}}]', "message 1: not an object"),
+        (b'{"properties":{' + b'"":"",' * 1_100 + b'"a":""}}]', "or with too many members"),
+        (b"[[]]]", "message 1: not an object"),
+        (b'{"body":""}' + b',{"body":""}' * 5 + b"]", "more than 5 messages"),
+    ],
+)
+def test_a_long_batch_that_is_none(end: bytes, word: str) -> None:
+    """What is wrong is told with its place, before much is parsed."""
+    body = b'[{"body":""},' + b" " * PLAIN_BYTES + end
+    with pytest.raises(RequestError, match=word):
+        list(batch_messages(PRESS, body, LIMITS, NOW_MS))
+    with pytest.raises(RequestError, match="a batch is an array"):
+        list(batch_messages(PRESS, b" " * PLAIN_BYTES + b"{}", LIMITS, NOW_MS))
 
 
 @given(
