@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.property_bag import build_bag
+from edgehub.mqtt.property_bag import build_bag, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class IotHubTopics:
         prefix = self._prefixes.get((message.device_id, message.module_id))
         if prefix is None:
             prefix = self._prefix(message.device_id, message.module_id)
-        return (prefix + build_bag(message)).encode()
+        return (prefix + build_bag(outgoing(message))).encode()
 
     def _prefix(self, device_id: str, module_id: str | None) -> str:
         for kind, name in (("device", device_id), ("module", module_id)):

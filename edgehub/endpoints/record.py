@@ -30,14 +30,14 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
         utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
         option: Of orjson, for example a line end.
     """
-    message = row.message
+    message = outgoing(row.message)
     record: dict[str, Any] = {
         "id": message.message_id,
         "device": message.device_id,
         "module": message.module_id,
         "output": message.output,
         "enqueued": _rfc3339(utc_ms(row.enqueued_ms)),
-        "properties": outgoing(message)[0],
+        "properties": message.properties,
     }
     _put_body(record, message.body)
     return orjson.dumps(record, option=option)
@@ -50,15 +50,14 @@ def encode_batch_record(row: Row, utc_ms: Callable[[int], int]) -> bytes:
         row: The row.
         utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
     """
-    message = row.message
+    message = outgoing(row.message)
     record: dict[str, Any] = {"id": message.message_id, "device": message.device_id}
     if message.module_id is not None:
         record["module"] = message.module_id
     record["enqueued"] = _rfc3339(utc_ms(row.enqueued_ms))
-    properties, system = outgoing(message)
-    system = {name: value for name, value in system.items() if name in WIRE_NAMES}
-    if properties:
-        record["properties"] = properties
+    system = {name: value for name, value in message.system.items() if name in WIRE_NAMES}
+    if message.properties:
+        record["properties"] = message.properties
     if system:
         # The output of a module is one of them.
         record["system"] = system

@@ -18,7 +18,7 @@ from edgehub.mqtt.properties import (
     write_block,
     write_properties,
 )
-from edgehub.mqtt.property_bag import add_item, bytes_of, outgoing
+from edgehub.mqtt.property_bag import add_item, bytes_of
 from edgehub.mqtt.topic_filter import is_topic
 
 if TYPE_CHECKING:
@@ -122,11 +122,12 @@ def write_message_properties(message: Message, expires_in_ms: int | None) -> byt
     """Write the property block of a message on its way to a client, its length in front.
 
     Args:
-        message: Its application properties go as user properties; what MQTT 5 has a place of its
-            own for goes there. Everything is in the topic's property bag too.
+        message: As `outgoing` returns it. Its application properties go as user properties; what
+            MQTT 5 has a place of its own for goes there. Everything is in the topic's property bag
+            too.
         expires_in_ms: What is left of its time to live, None = not known or endless.
     """
-    properties, system = outgoing(message)
+    properties, system = message.properties, message.system
     values: list[tuple[Property, Any]] = []
     if expires_in_ms is not None:
         # Rounded up: 0 would mean that it is over.

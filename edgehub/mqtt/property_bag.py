@@ -8,6 +8,7 @@ dialect has no empty text.
 from __future__ import annotations
 
 import re
+from copy import copy
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
@@ -142,20 +143,26 @@ def is_batch(system: Properties) -> bool:
     return system.get("contentType") == BATCH_TYPE
 
 
-def outgoing(message: Message) -> tuple[Properties, Properties]:
-    """Return the application and system properties of a message that may leave this hub.
+def outgoing(message: Message) -> Message:
+    """Return a message as it may leave this hub: itself where all of it may.
 
     The store may hold what heads refuse today. Whatever it holds, no receiver can take a row for a
     batch of other messages, or a property of the sender's for the name of the sender.
     """
-    properties, system = message.properties, message.system
-    if not _CONTROL_NAMES.isdisjoint(properties):
-        properties = {
-            name: value for name, value in properties.items() if name not in _CONTROL_NAMES
+    is_plain = _CONTROL_NAMES.isdisjoint(map(str.lower, message.properties))
+    if is_plain and not is_batch(message.system):
+        return message
+    leaving = copy(message)
+    leaving.properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name.lower() not in _CONTROL_NAMES
+    }
+    if is_batch(message.system):
+        leaving.system = {
+            name: value for name, value in message.system.items() if name != "contentType"
         }
-    if is_batch(system):
-        system = {name: value for name, value in system.items() if name != "contentType"}
-    return properties, system
+    return leaving
 
 
 def build_bag(message: Message, *, sender: bool = True) -> str:
@@ -164,10 +171,10 @@ def build_bag(message: Message, *, sender: bool = True) -> str:
     A message without an id of the sender's carries the hub's, so that receivers can tell copies.
 
     Args:
-        message: The message.
+        message: The message, as `outgoing` returns it.
         sender: Write who sent it; a message to a device is not the device's own.
     """
-    properties, system = outgoing(message)
+    properties, system = message.properties, message.system
     items = [_pair(name, value) for name, value in properties.items() if name]
     items += [
         _pair(WIRE_NAMES[name], value) for name, value in system.items() if name in WIRE_NAMES

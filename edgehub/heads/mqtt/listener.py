@@ -28,7 +28,7 @@ from edgehub.heads.mqtt.turns import Share
 from edgehub.heads.mqtt.will import PendingWills
 from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, SendResult
-from edgehub.mqtt.property_bag import build_bag
+from edgehub.mqtt.property_bag import build_bag, outgoing
 
 if TYPE_CHECKING:
     import socket
@@ -287,6 +287,7 @@ class MqttListener:
             settle(_NO_MODULE)
             return
         connection, options = found
+        message = outgoing(message)
         topic = prefixes[0] + build_bag(message)
         connection.deliver(topic, message, options, settle, expires_in_ms)
 
@@ -305,6 +306,7 @@ class MqttListener:
             settle(_NO_DEVICE)
             return
         connection, options = found
+        message = outgoing(message)
         topic = prefix + build_bag(message, sender=False)
         connection.deliver(topic, message, options, settle, message.expiry_ms)
 

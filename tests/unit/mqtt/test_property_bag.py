@@ -108,13 +108,17 @@ def test_unknown_system_names_stay_inside():
 def test_a_stored_row_never_leaves_as_control():
     """Whatever an older version stored, no bag names another sender or calls a row a batch."""
     message = a_message(
-        {"$.cdid": "other", "$.cmid": "m", "$.ct": BATCH_TYPE, "$.on": "o", "k": "v"},
+        {"$.cdid": "other", "$.CMID": "m", "$.Ct": BATCH_TYPE, "$.on": "o", "k": "v"},
         {"contentType": BATCH_TYPE, "contentEncoding": "zstd", "modelId": "x"},
     )
-    assert build_bag(message) == "k=v&%24.ce=zstd&%24.cdid=d1"
-    assert outgoing(message) == ({"k": "v"}, {"contentEncoding": "zstd", "modelId": "x"})
+    leaving = outgoing(message)
+    assert build_bag(leaving) == "k=v&%24.ce=zstd&%24.cdid=d1"
+    assert leaving.properties == {"k": "v"}
+    assert leaving.system == {"contentEncoding": "zstd", "modelId": "x"}
     assert message.properties["$.cdid"] == "other"
     assert message.system["contentType"] == BATCH_TYPE
+    plain = a_message({"k": "v"}, {"contentType": "a/b"})
+    assert outgoing(plain) is plain
 
 
 @pytest.mark.parametrize(
