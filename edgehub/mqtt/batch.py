@@ -36,7 +36,7 @@ UNPACKED_BYTES_MAX: Final = 2 * 2**20
 
 ZSTD_ENCODING: Final = "zstd"
 
-PLAIN_BYTES: Final = 32 * 1024
+PLAIN_BYTES: Final = 64 * 1024
 """Longer JSON of a client has to be `PLAIN_OBJECT` before it is parsed.
 
 Nested arrays take 50 times the memory of their text, and a hundred milliseconds for each MiB.

@@ -72,6 +72,7 @@ _SENDER_NAMES: Final = frozenset(
 _CONTROL_NAMES: Final = _SENDER_NAMES | {name for name in SYSTEM_NAMES if name.startswith("$.")}
 """Names that a peer reads as more than an application property."""
 
+_RESERVED_NAMES: Final = _CONTROL_NAMES | _HUB_MARKS
 
 _ENCODED_NAMES: Final = {
     name: quote(name, safe="") for name in (*SYSTEM_NAMES, SENDER_DEVICE, SENDER_MODULE)
@@ -119,8 +120,7 @@ def add_item(key: str, value: str | None, app: Properties, system: Properties) -
 
 def is_reserved(name: str) -> bool:
     """Return whether an application property may not have this name: hubs write it."""
-    lower = name.lower()
-    return lower in _CONTROL_NAMES or lower in _HUB_MARKS
+    return name.lower() in _RESERVED_NAMES
 
 
 def without_marks(properties: Properties) -> Properties:
