@@ -157,6 +157,8 @@ class Pending:
         if self._make_room(topic, payload, client):
             self._add(self._new(topic, payload, client, now))
             self.name_parent(topic_id, parent)
+        elif keeps_place:
+            self._leave_place(topic_id, parent)
 
     def waits_for(self, topic_id: str) -> str | None:
         """Give the missing parent of an entity whose registration is held, None = none is."""
@@ -356,8 +358,10 @@ class Pending:
     def _leave_parent(self, topic_id: str, entry: _Entry, *, keeps_place: bool) -> None:
         parent, entry.parent, entry.registration = entry.parent, None, None
         assert parent is not None, topic_id
-        if keeps_place:
-            return
+        if not keeps_place:
+            self._leave_place(topic_id, parent)
+
+    def _leave_place(self, topic_id: str, parent: str) -> None:
         siblings = self._waiting[parent]
         del siblings[topic_id]
         if not siblings:

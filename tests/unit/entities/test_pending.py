@@ -179,6 +179,18 @@ def test_repeated_waiting_registration_keeps_its_place():
     ]
 
 
+def test_waiting_child_whose_registration_grows_too_large_stops_nobody():
+    """It is told, waits no more, and its parent and siblings come to be."""
+    bench = MapperBench(client_bytes_max=1000)
+    bench.child("b", **{"@parent": "device/a//"})
+    bench.child("c", **{"@parent": "device/a//"})
+    assert "cannot be held" in error_of(bench.child("b", k="x" * 2000, **{"@parent": "device/a//"}))
+    assert [payload for _, payload in bench.child("a")] == [
+        "101,A,A,thin-edge.io-child,false",
+        "101,C,C,thin-edge.io-child,false",
+    ]
+
+
 def test_bad_waiting_child_does_not_stop_its_siblings():
     """Its id was taken meanwhile; what it sent stays for a better registration."""
     bench = MapperBench()
