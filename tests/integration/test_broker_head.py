@@ -13,6 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from structlog.testing import capture_logs
 
+from edgehub.endpoints.aiomqtt_bridge import Connection
 from edgehub.mqtt.batch import BATCH_TYPE
 from tests.support.broker_hub import (
     bodies_of,
@@ -27,7 +28,7 @@ from tests.support.mosquitto import Mosquitto
 from tests.support.subscriber import subscriber
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
@@ -484,6 +485,32 @@ async def test_a_route_of_the_api_is_subscribed_to(tmp_path: Path, broker: Mosqu
         await hub.until_subscribed("a", "b/#")
         await hub.call("route remove", id="b")
         await hub.until_subscribed("a")
+
+
+async def test_no_copy_waits_for_one_of_a_subscription_that_just_ended(
+    tmp_path: Path, broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message right behind UNSUBACK comes by the other filter alone, and is taken."""
+    real = Connection.unsubscribe
+    routes = {"x": route("x")}
+    async with (
+        sender(broker.port) as client,
+        broker_hub(tmp_path / "hub", broker.port, routes=routes) as hub,
+    ):
+
+        async def unsubscribe(self: Connection, filters: Iterable[str]) -> None:
+            await real(self, filters)
+            await client.publish("a/b", b"x", qos=1)
+            await hub.until(lambda: hub.broker["acknowledged_total"] == 1)
+
+        await hub.call("route add", body={"id": "one", **route("a/+")})
+        await hub.until_subscribed("x", "a/+")
+        await hub.call("route add", body={"id": "two", **route("+/b")})
+        await hub.until_subscribed("x", "a/+", "+/b")
+        monkeypatch.setattr(Connection, "unsubscribe", unsubscribe)
+        await hub.call("route remove", id="one")
+        await hub.until_subscribed("x", "+/b")
+        assert hub.depth() == 1
 
 
 async def test_a_broker_and_a_platform_with_certificates(tmp_path: Path) -> None:

@@ -80,6 +80,18 @@ async def test_a_session_for_ever():
         assert await returned(bench, expiry=NEVER)
 
 
+async def test_a_session_that_has_an_end_no_more_says_so_on_disk_at_once():
+    """A hub that is killed while the client is connected must not end it at its next start."""
+    async with running() as bench:
+        await leave(await Client5.signed_in(bench.port, session_expiry_interval=60))
+        client = await Client5.signed_in(
+            bench.port, clean_start=False, session_expiry_interval=NEVER
+        )
+        await bench.sessions.settled()
+        assert bench.sessions.expiries == {"dev1": (None, False)}
+        await client.close()
+
+
 async def test_clean_start_ends_the_session_before():
     """A clean start begins with nothing and can be kept from there."""
     async with running() as bench:

@@ -46,7 +46,10 @@ async def gone(bench: Bench, client: Client5) -> None:
 
 
 async def test_what_was_sent_after_it_was_stored_comes_again_with_dup():
-    """Stored while the client was away, sent, not confirmed, hub restarted: DUP is set."""
+    """Stored while the client was away, sent, not confirmed, hub restarted: DUP is set.
+
+    It stays so over a connection that ends before the message has its turn.
+    """
     clock = ManualClock()
     options = {"clock": clock, "sessions": MemorySessions(), "local": MemoryLocal(clock)}
     session = {"clean_start": False, "session_expiry_interval": 1000}
@@ -64,6 +67,10 @@ async def test_what_was_sent_after_it_was_stored_comes_again_with_dup():
         for each in (client, sender):
             await each.close()
     async with running(**options) as bench:
+        client = await Client5.signed_in(bench.port, "c", receive_max=1, **session)
+        await client.read(mqtt5.PublishPacket)
+        await client.pong()
+        await gone(bench, client)
         client = await Client5.signed_in(bench.port, "c", **session)
         packets = [await client.read(mqtt5.PublishPacket) for _ in range(3)]
         assert [(bytes(p.payload), p.duplicate) for p in packets] == [
@@ -72,6 +79,16 @@ async def test_what_was_sent_after_it_was_stored_comes_again_with_dup():
             (b"2", False),
         ]
         await client.close()
+
+
+async def test_what_waits_for_a_session_that_is_no_more_leaves_the_disk():
+    """A hub that is killed as a session ends finds its queue and nobody to send it to."""
+    clock = ManualClock()
+    disk = MemoryLocal(clock)
+    message = LocalMessage("te/x", b"x", publisher="s", qos=1)
+    disk.enqueue("c", message, lambda _token, _refusal: None, retain=False, sent=False)
+    async with running(clock=clock, local=disk):
+        assert disk.queued == {}
 
 
 async def test_retained_messages_go_on_after_a_disconnect_in_the_middle():

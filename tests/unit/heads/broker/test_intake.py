@@ -245,6 +245,19 @@ def test_beyond_the_bound_messages_stay_at_the_broker() -> None:
     assert len(parts.aborted) == 1
 
 
+def test_what_is_settled_is_acknowledged_before_the_connection_ends_for_the_rest() -> None:
+    """Else it would come again with what was left at the broker."""
+    parts = Parts()
+    parts.later = []
+    parts.load.emptied = lambda: parts.soon(parts.intake.bring_back)
+    parts.take(1, 2, 3, size=BYTES_MAX // 2 - 1000)
+    parts.settle(2)
+    parts.settle(1)
+    while not parts.aborted:
+        parts.later.pop(0)()
+    assert parts.acknowledged == [1, 2]
+
+
 def test_a_broker_that_is_too_fast_is_read_no_further() -> None:
     """From half of the bound on; again once a quarter is left."""
     parts = Parts()

@@ -1,0 +1,39 @@
+"""Where a message from a broker goes, and whether it is worth another try."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from edgehub.heads.broker.exchange import Exchange, Services
+from edgehub.heads.broker.senders import Senders
+from edgehub.heads.broker.statistics import BrokerCounters
+from edgehub.heads.broker.subscriptions import Subscriptions
+from edgehub.mqtt.client_decoder import Incoming
+
+
+def test_a_local_message_is_tried_again_only_when_there_is_room() -> None:
+    """Each try would reach the local clients once more; what is only routed may be tried."""
+    has_room = False
+    services = Services(
+        submit=lambda *_: None,
+        space=SimpleNamespace(topic=bytes.decode),
+        refused=lambda *_: None,
+        has_room=lambda: has_room,
+        takes_qos0=lambda: True,
+    )
+    exchange = Exchange(
+        services,
+        ("te/#",),
+        hub_id="gw",
+        senders=Senders((), hub_id="gw"),
+        subscriptions=Subscriptions(("broker", 1883, "gw", 5)),
+        counters=BrokerCounters(),
+        message_bytes_max=1000,
+    )
+    local, routed = (
+        Incoming(topic=topic, body=b"", mid=1, qos=1, size=10) for topic in ("te/x", "other")
+    )
+    assert not exchange.may_fit(local)
+    assert exchange.may_fit(routed)
+    has_room = True
+    assert exchange.may_fit(local)
