@@ -65,6 +65,32 @@ async def _ask(path, line: bytes) -> dict:
     return json.loads(answer) if answer else {}
 
 
+async def test_the_end_waits_for_each_command_that_runs(tmp_path):
+    """Also where others end before it."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_arguments):
+        begun.set()
+        await go.wait()
+
+    server = ControlServer(tmp_path / "c.sock", {"slow": slow})
+    await server.open()
+    clients = [await asyncio.open_unix_connection(str(tmp_path / "c.sock")) for _ in range(2)]
+    clients[0][1].write(b'{"command": "slow"}\n')
+    clients[1][1].write(b'{"command": "other"}\n')
+    await clients[1][0].readline()
+    await begun.wait()
+    closing = asyncio.create_task(server.close())
+    # The other client's connection has ended when its end is read.
+    assert await clients[1][0].read() == b""
+    await asyncio.sleep(0)
+    assert not closing.done()
+    go.set()
+    await closing
+    for _, writer in clients:
+        writer.close()
+
+
 async def test_a_command_is_answered_and_the_socket_is_private(socket_path):
     """The client's call reaches the command; only the owner may open the socket."""
     assert await asyncio.to_thread(call, socket_path, "echo", a=1) == {"a": 1}

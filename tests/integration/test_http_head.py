@@ -235,6 +235,32 @@ async def test_each_wait_that_ends_is_told_as_what_it_was(
         bench.router.settle()
 
 
+async def test_late_commit_answers_no_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was told to come again signs in while its first message gets stored."""
+    asked, let_in = asyncio.Event(), asyncio.Event()
+
+    async def waits(*_: object, **__: object) -> None:
+        asked.set()
+        await let_in.wait()
+
+    monkeypatch.setattr(Identities, "verify", waits)
+    clock = ManualClock()
+    async with running(clock=clock) as bench:
+        bench.router.holding = True
+        client = await bench.connect()
+        client.send(request())
+        await bench.until(lambda: len(bench.router.pending) == 1)
+        await clock.advance(32)
+        assert (await client.answer()).status == 503
+        client.send(request(Authorization=basic("press-1", "wrong")))
+        await asked.wait()
+        bench.router.settle()
+        # Its answer would be written a turn later.
+        await asyncio.sleep(0)
+        let_in.set()
+        assert (await client.answer()).status == 401
+
+
 async def test_too_much_that_waits_is_503() -> None:
     """The bound on memory holds over all connections; afterwards everybody is served again."""
     async with running(waiting_bytes_max=100_000) as bench:

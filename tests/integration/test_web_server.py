@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from edgehub.clock import SystemClock
+from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.devices.tokens import Tokens
 from edgehub.web.access import Access
 from edgehub.web.gate import Gate
@@ -30,6 +30,10 @@ pytestmark = pytest.mark.integration
 HEAD = b"GET /a HTTP/1.1\r\nHost: localhost\r\n"
 GET = HEAD + b"\r\n"
 LINES_MAX = 20
+BODY_BYTES_MAX = 2**20
+LARGE = 8 * 2**20
+"""Bytes that no buffer between server and client holds."""
+
 JUNK = [b"\x16\x03\x01\x02\x00\x01", b"\0" * 54, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
 
 
@@ -50,6 +54,16 @@ class Bench:
         await self.go.wait()
         return PlainTextResponse(str(request.url.path))
 
+    async def handle_stream(self, _request: Request) -> StreamingResponse:
+        """Answer in two parts, the first at once and the other when the test lets it."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield bytes(LARGE)
+            await self.go.wait()
+            yield b"end"
+
+        return StreamingResponse(parts())
+
     async def connect(self) -> HttpClient:
         """Open a connection."""
         client = HttpClient(*await asyncio.open_connection("127.0.0.1", self.port))
@@ -58,13 +72,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Bench]:
-    """Run a server with one handler for every path."""
+async def serving(clock: Clock | None = None) -> AsyncIterator[Bench]:
+    """Run a server with one handler for every path but that of the stream."""
     listening = socket.create_server(("127.0.0.1", 0))
     bench = Bench(listening.getsockname()[1])
-    clock = SystemClock()
-    app = Starlette(routes=[Route("/{path:path}", bench.handle, methods=["GET"])])
-    gate = Gate(app, Access(Tokens()), clock, body_bytes_max=2**20)
+    clock = clock or SystemClock()
+    routes = [Route("/stream", bench.handle_stream), Route("/{path:path}", bench.handle)]
+    gate = Gate(Starlette(routes=routes), Access(Tokens()), clock, body_bytes_max=BODY_BYTES_MAX)
     server = WebServer(gate, ServerOptions(), clock)
     running = asyncio.create_task(server.run([listening], None))
     try:
@@ -137,6 +151,34 @@ async def test_a_large_body_waits_for_its_handler() -> None:
         head = HEAD + b"Content-Length: 900000\r\n\r\n"
         client.send(head + bytes(900_000) + GET.replace(b"/a", b"/b"))
         assert [(await client.answer()).body for _ in range(2)] == [b"/a", b"/b"]
+
+
+async def test_a_body_may_have_all_the_bytes_of_the_bound() -> None:
+    """One more is too many, announced or not."""
+    chunk = b"%x\r\n%b\r\n" % (BODY_BYTES_MAX, bytes(BODY_BYTES_MAX))
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk
+    async with serving() as bench:
+        client = await bench.connect()
+        client.send(chunked + b"0\r\n\r\n")
+        assert (await client.answer()).status == 200
+        client.send(chunked + b"1\r\nx\r\n0\r\n\r\n")
+        assert (await client.answer()).status == 413
+
+
+async def test_a_client_that_reads_again_has_time_for_the_rest() -> None:
+    """The end of a wait is the end of its limit: a long answer is not cut."""
+    clock = ManualClock()
+    async with serving(clock) as bench:
+        bench.go.clear()
+        client = await bench.connect()
+        client.send(GET.replace(b"/a", b"/stream"))
+        async with asyncio.timeout(10):
+            await client.reader.readuntil(b"\r\n\r\n")
+            assert await client.reader.readuntil(b"\r\n") == b"%x\r\n" % LARGE
+            await client.reader.readexactly(LARGE)
+            await clock.advance(2 * ServerOptions().request_timeout_s)
+            bench.go.set()
+            await client.reader.readuntil(b"\r\nend\r\n")
 
 
 async def test_an_upgrade_is_answered_and_ends_the_connection() -> None:
