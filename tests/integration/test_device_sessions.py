@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import paho.mqtt.publish as paho_publish
 import pytest
 
-from edgehub.clock import SystemClock
+from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.endpoints.device_session import (
     DeviceSession,
     End,
@@ -43,12 +43,12 @@ class Bench:
         self.messages: asyncio.Queue = asyncio.Queue()
         self.results: asyncio.Queue = asyncio.Queue()
 
-    def session(self) -> DeviceSession:
+    def session(self, clock: Clock | None = None) -> DeviceSession:
         """Make a session."""
         return DeviceSession(
             "d",
             self.options,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             ended=self._ended,
             message=lambda _device, packet: self.messages.put_nowait(packet),
         )
@@ -217,6 +217,31 @@ async def test_the_peers_receive_maximum_is_kept(listen):
     assert session.in_flight == 0
 
 
+async def test_only_a_peer_that_owes_a_confirmation_is_given_up(listen):
+    """Each PUBACK gives it the time anew, and without rows it owes none."""
+    clock = ManualClock()
+    peer = StrictPeer(b"\x20\x06\x00\x00\x03\x21\x00\x0a")
+    bench = Bench(await listen(peer), keep_alive_s=60, ack_timeout_s=60)
+    session = bench.session(clock)
+    await session.open()
+    for number in range(30):
+        bench.send(session, number + 1)
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await peer.until_unconfirmed(10)
+            await clock.advance(45)
+            peer.confirm()
+            assert {await bench.results.get() for _ in range(10)} == {DELIVERED}
+        await clock.advance(90)
+        assert session.is_open
+        bench.send(session, 31)
+        await peer.until_unconfirmed(1)
+        await clock.advance(90)
+        await bench.ended.wait()
+    assert bench.ends == [End.LOST]
+    assert bench.results.get_nowait().kind is FailureKind.AWAY
+
+
 async def test_what_is_too_large_for_the_peer_never_leaves(listen):
     """P-10: measured as a whole, by what the peer has said; the rows around it go."""
     peer = StrictPeer(b"\x20\x08\x00\x00\x05\x27\x00\x00\x03\xe8")
@@ -298,7 +323,7 @@ async def test_messages_to_the_device_come_over_its_session(bench, broker):
 
 
 async def test_a_broker_that_forgot_its_sessions_is_subscribed_to_again(tmp_path):
-    """Each opening subscribes to messages to the device, if it listens here."""
+    """Each opening subscribes to messages to the device, as long as it listens here."""
     bodies: asyncio.Queue = asyncio.Queue()
 
     def deliver(_device, message, settle) -> None:
@@ -323,6 +348,12 @@ async def test_a_broker_that_forgot_its_sessions_is_subscribed_to_again(tmp_path
                 assert await bodies.get() == b"x"
                 await session.close()
                 await asyncio.to_thread(_restart, broker)
+            sessions.unsubscribe_device("d")
+            await sessions.open("d")
+            await _publish(broker, "devices/d/messages/devicebound/", b"x")
+            await session.listen(ANSWERS)  # answered behind what the broker has for the device
+            assert bodies.empty()
+            await session.close()
 
 
 async def test_answers_are_listened_for_in_each_session(tmp_path):

@@ -177,8 +177,9 @@ async def test_files_rotate_by_size_and_old_ones_go(tmp_path: Path) -> None:
 
 
 def test_files_rotate_by_age_of_their_first_line(tmp_path: Path) -> None:
-    """An hour after its first line a file is closed at the next append."""
+    """An hour after its first line, not after its opening, it is closed at the next append."""
     file = JsonLinesFile(tmp_path / "rows.jsonl", rotate_s=3600)
+    file.open(NOW_MS - 3_600_000)
     file.append(b"1\n", NOW_MS)
     file.append(b"2\n", NOW_MS + 3_599_000)
     file.append(b"3\n", NOW_MS + 3_600_000)

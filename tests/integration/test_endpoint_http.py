@@ -265,6 +265,16 @@ async def test_a_row_that_makes_the_peer_fail_is_isolated() -> None:
         assert len(peer.batches) < 16
 
 
+async def test_rows_that_make_the_peer_fail_one_by_one_are_their_own_fault() -> None:
+    """A doubt about the peer does not outlive what was to be sent with it."""
+    async with http_peer(lambda _: Reply(500)) as peer, endpoint(peer.port) as parts:
+        for offset in (1, 2, 3):
+            parts.send(offset)
+            await parts.settled(offset)
+        assert set(parts.kinds.values()) == {FailureKind.TRANSIENT}
+        assert parts.listener.links == ["up"]
+
+
 @pytest.mark.parametrize("status", [404, 500, 502])
 async def test_a_peer_that_fails_at_everything_is_down(status: int) -> None:
     """Three requests tell an ill peer from an ill row; one row counts as tried, none is blamed."""
@@ -356,6 +366,20 @@ async def test_a_pause_that_the_peer_asks_for(reply: Reply, wait_s: float | None
         assert len(peer.batches) == 1
 
 
+async def test_pause_in_the_middle_of_a_refused_batch_ends_for_all_its_senders() -> None:
+    """Parts that were not sent again are given back, and their senders are served afterwards."""
+    replies = iter([Reply(400), Reply(429)])
+    async with http_peer(lambda _: next(replies, Reply())) as peer, endpoint(peer.port) as parts:
+        rows = [a_row(offset, device=f"dev-{offset}") for offset in (1, 2)]
+        parts.endpoint.send_batch(rows, parts.listener.settle)
+        await parts.settled(2)
+        assert set(parts.kinds.values()) == {FailureKind.THROTTLED}
+        rows = [a_row(offset, device=f"dev-{offset - 2}") for offset in (3, 4)]
+        parts.endpoint.send_batch(rows, parts.listener.settle)
+        await parts.settled(4)
+        assert (parts.kinds[3], parts.kinds[4]) == (None, None)
+
+
 async def test_redirects_are_not_followed() -> None:
     """A redirect takes the link down and names where it points."""
     reply = Reply(302, Location="https://login.example/")
@@ -409,6 +433,7 @@ async def test_a_cut_before_the_answer_is_a_lost_link() -> None:
         await parts.settled(2)
         assert set(parts.kinds.values()) == {FailureKind.DISCONNECTED}
         assert parts.listener.links[-1].startswith("down: ")
+        assert len(peer.batches) == 1
         await clock.advance(1.3)
         await parts.listener.until(lambda: parts.listener.links[-1] == "up")
 
@@ -526,6 +551,28 @@ async def test_answers_of_no_bound_or_form_end_the_connection(data: bytes) -> No
         parts.send(1)
         found = await parts.settled(1)
         assert found[1].kind is FailureKind.DISCONNECTED
+
+
+async def test_an_answer_that_overtakes_its_request_ends_the_connection() -> None:
+    """The rest of that request would stand before the next one, and nobody reads it."""
+    refusal, taken = Reply(413).data(), Reply().data()
+    answers = iter([refusal, taken])
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(next(answers))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, endpoint(server.sockets[0].getsockname()[1], ManualClock()) as parts:
+        for offset, size in ((1, 2**24), (2, 1)):
+            rows = [a_row(offset, body=bytes(size))]
+            parts.endpoint.send_batch(rows, parts.listener.settle)
+            await parts.settled(offset)
+        assert parts.kinds == {1: FailureKind.TOO_LARGE, 2: None}
+        for writer in writers:
+            writer.transport.abort()
 
 
 async def test_answers_without_length_end_with_the_connection() -> None:
