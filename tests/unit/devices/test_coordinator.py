@@ -35,6 +35,30 @@ async def test_the_rule_of_the_election():
     assert (await coordinator.elect(a_ballot("a", 7))).owner == "b"
 
 
+def test_a_coordinator_is_unreachable_until_it_answers_again():
+    """An outage that is over is shown no longer."""
+
+    async def test(world: World):
+        nothing = NoticeBatch(notices=(), position="one-0")
+        answers = iter([CoordinatorUnreachableError("d", "away"), nothing])
+
+        class Flaky(InProcessCoordinator):
+            async def notices(self, hub_id, after, *, wait=True):
+                answer = next(answers, None)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer or await super().notices(hub_id, after, wait=wait)
+
+        world.coordinator = Flaky(world.clock, incarnation="one")
+        hub = await world.hub("h1")
+        await world.clock.sleep(0.5)
+        assert hub.reader.unreachable_s() == 0.5
+        await world.clock.sleep(1)
+        assert hub.reader.unreachable_s() == 0
+
+    in_a_world(test)
+
+
 async def test_the_notice_stands_in_the_stream_before_the_answer():
     """The former owner can read it at once, with the election's number and the new owner."""
     coordinator = a_coordinator()

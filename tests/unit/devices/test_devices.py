@@ -1,13 +1,17 @@
 """The devices in memory: bounds, refreshes, what leaves."""
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from edgehub.devices.affinity.counters import REPEATS_MAX
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.devices import REFRESH_S, UNSEEN_S
-from edgehub.devices.faults import DeviceUnknownError, TooManyDevicesError
+from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError, TooManyDevicesError
+from edgehub.devices.source import Activation, Deduplication
 from tests.support.hubs import World, in_a_world
 
 
@@ -106,8 +110,72 @@ def test_counters_are_written_every_ten_frames_by_the_owner():
     in_a_world(test)
 
 
+def test_a_counter_that_is_not_written_yet_outlives_a_reload():
+    """A frame that does not fit has the device read; an old one is refused after it as before."""
+
+    async def test(world: World):
+        world.put("own", gateway_id="h1")
+        hub = await world.hub("h1")
+        for f_cnt in range(1, 6):
+            await hub.uplink(f_cnt, "own")
+        loads = hub.source.loads
+        assert (await hub.uplink(9, "own", session="forged")).reason == "no_device_by_mic"
+        assert hub.source.loads == loads + 1
+        await world.clock.sleep(120)
+        assert (await hub.uplink(3, "own")).reason == "invalid_frame_counter"
+
+    in_a_world(test)
+
+
+def test_frames_after_a_restart_are_no_copies_of_those_before_it():
+    """A device that counts anew within the minute is heard, by whatever station."""
+
+    async def test(world: World):
+        world.put("abp", activation=Activation.ABP)
+        hub = await world.hub("h1")
+        for f_cnt in (1, 2, 1):
+            assert (await hub.uplink(f_cnt, "abp")).result == "processed"
+        assert (await hub.uplink(2, "abp", station="s2")).result == "processed"
+
+    in_a_world(test)
+
+
+def test_what_other_stations_hear_is_no_repetition_of_the_device():
+    """A device that asks for its answer again gets it, however many stations hear it."""
+
+    async def test(world: World):
+        world.put("marked", deduplication=Deduplication.MARK)
+        hub = await world.hub("h1")
+        frame = partial(hub.uplink, 1, "marked", confirmed=True)
+        for station in range(REPEATS_MAX + 1):
+            assert (await frame(station=f"s{station}")).result == "processed"
+        assert (await frame(station="s0")).answer
+
+    in_a_world(test)
+
+
+def test_a_join_that_failed_may_come_by_another_station():
+    """Nothing of the attempt is left that makes a copy of the next one."""
+
+    async def accept(stored):
+        return replace(stored.session, session="joined")
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.uplink(1)
+        request = JoinRequest(device_id="d", dev_nonce=1, station="s1", key="1")
+        hub.source.is_away = True
+        with pytest.raises(DeviceSourceError):
+            await hub.devices.join(request, accept)
+        hub.source.is_away = False
+        again = await hub.devices.join(replace(request, station="s2"), accept)
+        assert again.result == "accepted"
+
+    in_a_world(test)
+
+
 def test_an_unknown_device_takes_no_place():
-    """A join of a device that nobody registered fails and leaves nothing in memory."""
+    """A join of a device that nobody registered, or a message to it, leaves nothing in memory."""
 
     async def test(world: World):
         hub = await world.hub("h1")
@@ -116,6 +184,10 @@ def test_an_unknown_device_takes_no_place():
             await hub.devices.join(
                 JoinRequest(device_id="stranger", dev_nonce=1, station="s", key="1"), None
             )
+        assert len(hub.devices) == 0
+        hub.flags.set("stranger", Ownership.OWNER, cause=Cause.FIRST)
+        with pytest.raises(DeviceUnknownError):
+            await hub.devices.downlink("stranger", partial(asyncio.sleep, 0))
         assert len(hub.devices) == 0
 
     in_a_world(test)

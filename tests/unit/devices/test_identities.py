@@ -1,5 +1,6 @@
 """Identities: ids, hashes, the file, and the check of passwords."""
 
+import asyncio
 import json
 
 import pytest
@@ -15,6 +16,7 @@ from edgehub.devices.identity_file import (
     read_identities,
 )
 from edgehub.devices.ids import is_device_id, split_sender
+from edgehub.devices.password_checks import THREADS_MAX
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 from edgehub.devices.private_file import loose_mode
 
@@ -205,6 +207,14 @@ async def test_verify(identities):
     assert (
         await identities.verify("dev1", b"secret" + bytes(PASSWORD_BYTES_MAX), address="") is None
     )
+
+
+async def test_clients_of_one_identity_at_once_need_one_check(identities):
+    """Whoever finds the password right meanwhile returns its thread to the next."""
+    async with asyncio.timeout(10):
+        same = [identities.verify("dev1", b"secret", address="") for _ in range(2 * THREADS_MAX)]
+        assert set(await asyncio.gather(*same)) == {identities.get("dev1")}
+        assert await identities.verify("dev1", b"wrong", address="") is None
 
 
 async def test_reload(identities, path):
