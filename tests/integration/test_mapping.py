@@ -329,6 +329,22 @@ async def test_what_becomes_of_an_old_id_does_not_touch_the_entity_under_a_new_o
         assert hub.mapping.desk.show(A)["announced"] is True
 
 
+async def test_heartbeats_go_on_while_nothing_else_happens(tmp_path: Path) -> None:
+    """One each half interval, though no message comes and no table changes."""
+    cloud = Cloud()
+    settings = {"availability": True, "availability_interval_s": 600}
+    async with gateway(tmp_path / "q.db", cloud, mapper=settings) as hub:
+        agent = "te/device/main/service/tedge-agent"
+        hub.send(agent, {"@type": "service"}, retain=True)
+        hub.send(f"{agent}/status/health", {"status": "up"})
+        await hub.quiet()
+        for _ in range(3):
+            await hub.clock.advance(300)
+            await hub.quiet()
+        beats = [text for topic, text in cloud.rows if topic.startswith("c8y/inventory/")]
+        assert beats == ["{}"] * 3
+
+
 async def test_rows_wait_for_the_creation_of_the_id_that_they_name(tmp_path: Path) -> None:
     """One topic id, first `one`, then `two`, then `one` again while its creation still waits."""
     cloud = Cloud()

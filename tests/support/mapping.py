@@ -192,15 +192,16 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
     store_qos0: bool = True,
     retained_max: int = 10_000,
     database_type: type[Database] = Database,
+    mapper: dict[str, Any] | None = None,
     **entities: Any,
 ) -> AsyncIterator[Gateway]:
-    """Start a gateway on a file; `entities` are settings of `[entities]`."""
+    """Start a gateway on a file; `mapper` and `entities` are settings of these sections."""
     clock = clock or ManualClock()
     store = await Store.open(
         path, clock=clock, options=options or StoreOptions(), database_type=database_type
     )
     settings = Settings(
-        mapper=MapperSettings(enabled=enabled, external_id="gw", alarm_sync_ms=0),
+        mapper=MapperSettings(enabled=enabled, external_id="gw", alarm_sync_ms=0, **(mapper or {})),
         entities=EntitySettings(**entities),
     )
     table = RouteTable.compile(

@@ -44,6 +44,16 @@ def test_alarm_is_a_line(name, alarm, line):
     assert cloud(sent) == [(UP, f"{line},{TIME}")]
 
 
+def test_alarms_of_a_deregistered_entity_count_no_more():
+    """Also those that were gathered for the comparison: all they took is free again."""
+    bench = MapperBench(alarm_sync_ms=WINDOW_MS)
+    kept_bytes = bench.mapper.kept_bytes
+    bench.child("a")
+    bench.send("te/device/a///a/hot", RAISED)
+    bench.send("te/device/a//")
+    assert bench.mapper.kept_bytes == kept_bytes
+
+
 def test_alarm_without_a_time_gets_that_of_its_arrival():
     """In UTC."""
     assert cloud(MapperBench().send(HOT, "{}")) == [(UP, f"303,hot,hot,{TIME}")]

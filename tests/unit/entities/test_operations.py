@@ -396,8 +396,20 @@ def test_operation_is_carried_out_once():
     assert len(notify(bench, "c8y_Restart", {})) == 1
 
 
+def test_status_of_a_command_that_ended_long_ago_is_reported_as_that_of_a_new_one():
+    """Within the hour a late one is cleared; after it the id may be used again."""
+    bench = MapperBench()
+    topic = f"{MAIN}/cmd/restart/c8y-mapper-7"
+    notify(bench, "c8y_Restart", {})
+    bench.send(topic, {"status": "successful"})
+    bench.go_on(FINISHED_MS - 1)
+    assert bench.send(topic, {"status": "executing"}) == [(topic, "")]
+    bench.go_on(1)
+    assert bench.send(topic, {"status": "executing"}) == [(UP, "504,7")]
+
+
 def test_old_commands_are_forgotten():
-    """On disk, too; the number is bounded besides."""
+    """On disk, too; the number is bounded besides, and a known one costs no other its place."""
     bench = MapperBench()
     notify(bench, "c8y_Restart", {})
     bench.go_on(ACTIVE_MS + HOUR_MS)
@@ -407,6 +419,8 @@ def test_old_commands_are_forgotten():
         bench.mapper.handle(
             f"{MAIN}/cmd/restart/c8y-mapper-{number}", b'{"status":"init"}', bench.now
         )
+    bench.send(f"{MAIN}/cmd/restart/c8y-mapper-9999", {"status": "executing"})
+    assert notify(bench, "c8y_Restart", {}, number="5") == []
     assert len(notify(bench, "c8y_Restart", {}, number="0")) == 1
     assert notify(bench, "c8y_Restart", {}, number="9999") == []
 

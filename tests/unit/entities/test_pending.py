@@ -398,14 +398,14 @@ def test_held_messages_end_in_time_after_a_restart():
 
 
 def test_held_alarm_is_not_held_twice_when_a_broker_delivers_it_again():
-    """A retained alarm comes back after a restart; a changed one is a new one."""
+    """A retained alarm comes back once after a restart; whatever is sent then is a new one."""
     bench = MapperBench()
     bench.send(f"{TANK}///a/leak", {"time": 0})
     bench.restart()
-    bench.send(f"{TANK}///a/leak", {"time": 0})
-    bench.send(f"{TANK}///a/leak", {"time": 1})
+    for second in (0, 1, 0):
+        bench.send(f"{TANK}///a/leak", {"time": second})
     lines = [payload for topic, payload in bench.child("tank4") if topic == "c8y/s/us/TANK4"]
-    assert lines == ["303,leak,leak,1970-01-01T00:00:00Z", "303,leak,leak,1970-01-01T00:00:01Z"]
+    assert lines == [f"303,leak,leak,1970-01-01T00:00:0{second}Z" for second in (0, 1, 0)]
 
 
 def test_held_messages_of_another_root_are_dropped():

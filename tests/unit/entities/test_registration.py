@@ -1,9 +1,11 @@
 """Registration by message: what is created, refused, changed and removed."""
 
+from dataclasses import replace
+
 import pytest
 
 from edgehub.entities import MapperOptions
-from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, error_of
+from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of
 
 CHILD = {"@type": "child-device"}
 B3 = "te/device/boiler3//"
@@ -271,6 +273,16 @@ def test_bytes_of_twins_are_bounded():
     assert "bytes" in error_of(bench.send("te/device/a///twin/two", big))
     bench.send("te/device/a///twin/one")
     assert len(bench.send("te/device/a///twin/two", big)) == 1
+
+
+def test_a_bound_that_was_lowered_still_lets_values_shrink():
+    """What makes room is taken, be it of an entity that holds more than it may."""
+    bench = MapperBench()
+    bench.child("a")
+    bench.send("te/device/a///twin/one", '"' + "x" * 2000 + '"')
+    bench.options = replace(bench.options, state_bytes_max=1000)
+    bench.restart()
+    assert cloud(bench.send("te/device/a///twin/one", '"x"')) != []
 
 
 def test_refused_creation_is_repeated_by_the_next_registration():

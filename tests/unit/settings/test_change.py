@@ -51,6 +51,14 @@ def test_what_can_change_does_and_the_rest_keeps_its_value_and_origin():
     assert change.loaded.origins["mqtt.clients_max"].place == "b"
 
 
+def test_origin_of_a_key_is_not_kept_for_one_whose_name_it_begins():
+    """`http.host` waits for a restart; `http.host_names` is what the new file says."""
+    before = _loaded(data_dir="a", http={"host": "127.0.0.1", "host_names": ["gw"]})
+    after = _loaded(data_dir="b", http={"host": "127.0.0.2", "host_names": ["gw"]})
+    origins = plan_change(before, after).loaded.origins
+    assert (origins["http.host"].place, origins["http.host_names"].place) == ("a", "b")
+
+
 def test_a_change_that_is_taken_back_waits_for_nothing():
     """The comparison is with what is in force, however many reloads came before."""
     before = _loaded(mqtt={"port": 1})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edgehub.settings import Settings
+import pytest
+
+from edgehub.settings import Settings, SettingsError
 from edgehub.settings.origin import (
     LoadedSettings,
     SettingsSource,
@@ -18,6 +20,7 @@ def test_every_value_names_its_origin(tmp_path, monkeypatch):
         '[mqtt]\nport = 1\nclients_max = 5\n[endpoints.lab]\ntype = "file"\npath = "a"\n', "utf-8"
     )
     monkeypatch.setenv("EDGEHUB_MQTT__PORT", "2")
+    monkeypatch.setenv("EDGEHUB_LOG__LEVEL", "error")
     monkeypatch.setenv("EDGEHUB_STORE", '{"cache_bytes": 5}')
     monkeypatch.setenv("checkEntireQueueOnCleanup", "false")
     loaded = SettingsSource(file, {"data_dir": tmp_path, "log": {"level": "debug"}}).read()
@@ -37,6 +40,26 @@ def test_every_value_names_its_origin(tmp_path, monkeypatch):
     assert found["endpoints.lab.path"] == (str(tmp_path / "a"), "file", str(file))
     assert found["endpoints.lab.order"] == ("strict", "default", "")
     assert found["upstream"] == (None, "default", "")
+
+
+def test_a_key_of_its_own_in_the_environment_is_the_origin(monkeypatch):
+    """Not the section that is given whole beside it, whichever was set first."""
+    monkeypatch.setenv("EDGEHUB_MQTT__PORT", "2")
+    monkeypatch.setenv("EDGEHUB_MQTT", '{"port": 1}')
+    entry = setting_documents(SettingsSource(None).read())["mqtt.port"]
+    assert (entry["value"], entry["place"]) == (2, "EDGEHUB_MQTT__PORT")
+
+
+def test_a_file_that_goes_while_it_is_in_force_is_a_fault(tmp_path):
+    """Found by itself or named: a hub does not go back to its defaults in silence."""
+    file = tmp_path / "edgehub.toml"
+    source = SettingsSource(None, find=lambda: file if file.exists() else None)
+    assert source.read().settings.mqtt.port == Settings().mqtt.port
+    file.write_text("[mqtt]\nport = 1\n", "utf-8")
+    assert source.read().settings.mqtt.port == 1
+    file.unlink()
+    with pytest.raises(SettingsError, match=str(file)):
+        source.read()
 
 
 def test_no_setting_is_left_out():
