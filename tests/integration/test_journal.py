@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
+from edgehub.journal.journal import RETRY_S_MAX
 from edgehub.journal.segments import Segments
 from edgehub.message import FailureKind
 from edgehub.store import StoreOptions
@@ -184,6 +185,52 @@ async def test_a_folder_that_takes_no_lines_holds_up_no_message(tmp_path: Path) 
         await it.journal.write_out(close=True)
     lines = read_folder(it.folder)
     assert Counter(line["event"] for line in lines)["enqueued"] == 10
+
+
+async def test_trouble_that_comes_again_is_looked_at_soon_again(tmp_path: Path) -> None:
+    """The waits of a failure that is over do not lengthen those of the next one."""
+
+    class Full(Segments):
+        attempts: int | None = None
+
+        def append(self, segment: Segment, texts: Sequence[str]) -> None:
+            if Full.attempts is not None:
+                Full.attempts += 1
+                raise OSError("no space")
+            super().append(segment, texts)
+
+    class Sleeps(ManualClock):
+        slept: ClassVar[list[float]] = []
+
+        async def sleep(self, seconds: float) -> None:
+            self.slept.append(seconds)
+            await super().sleep(seconds)
+
+    async with journaling(tmp_path / "queue.db", clock=Sleeps(), segments=Full) as it:
+
+        async def fails(attempts: int) -> None:
+            Full.attempts = 0
+            await it.hub.stored(1)
+            await it.hub.until(lambda: Full.attempts == attempts, tick_s=1)
+            await it.hub.until(lambda: it.journal.statistics().failing is not None)
+            Full.attempts = None
+
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(it.journal.run())
+            await fails(6)
+            await it.hub.until(lambda: it.feed.bytes_waiting == 0, tick_s=1)
+            await fails(1)
+            assert RETRY_S_MAX not in Sleeps.slept
+            running.cancel()
+
+
+async def test_the_lag_is_that_of_the_oldest_event(tmp_path: Path) -> None:
+    """However many come after it."""
+    async with journaling(tmp_path / "queue.db") as it:
+        for _ in range(3):
+            await it.hub.stored(1)
+            await it.hub.clock.advance(4)
+        assert it.journal.statistics().journal_lag_seconds == pytest.approx(12, abs=0.1)
 
 
 async def test_what_cannot_be_read_is_passed_by(tmp_path: Path) -> None:

@@ -405,6 +405,10 @@ def test_targets_are_bounded_and_a_broken_book_is_begun_anew(tmp_path: Path) -> 
         book.plan(str(number), ["1"])
         book.done(str(number), ["1"])
     assert book.targets() == [str(number) for number in range(3, TARGETS_MAX + 3)]
+    # The one that was used least lately goes, not the one that is known longest.
+    book.plan("3", ["1", "2"])
+    book.done("3", ["1", "2"])
+    assert book.targets() == [str(number) for number in (*range(4, TARGETS_MAX + 3), 3)]
     (tmp_path / "exports.json").write_text("{")
     assert ExportBook(tmp_path / "exports.json").plan("0", ["1"]) == ["1"]
 

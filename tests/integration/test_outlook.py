@@ -242,6 +242,19 @@ async def test_a_row_that_expires_before_the_next_window_is_warned_of_at_once(
         assert copy["expires_before_window"]
 
 
+async def test_the_id_that_the_next_message_will_get_is_unknown(tmp_path: Path) -> None:
+    """Nothing of that id is being stored yet."""
+    path = tmp_path / "data" / "control.sock"
+    async with running(tmp_path, ManualClock()) as hub:
+        await publish(hub, "bulk", 1)
+        peek = partial(call, path, "queue peek", queue="upstream_Pri7")
+        (row,) = (await asyncio.to_thread(peek))["rows"]
+        prefix, _, offset = row["id"].rpartition("-")
+        for digits, state in ((offset, "waiting"), (f"{int(offset, 16) + 1:x}", "unknown")):
+            ask = partial(call, path, "why", id=f"{prefix}-{digits}")
+            assert (await asyncio.to_thread(ask))["state"] == state
+
+
 async def test_windows_that_are_not_kept_are_warned_of(tmp_path: Path) -> None:
     """The link is up at half past two since nobody knows the date; the warning ends with that."""
     clock = ManualClock(wall_ms=HALF_PAST_TWO_MS, is_synchronized=False)

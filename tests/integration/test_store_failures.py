@@ -8,6 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
@@ -15,6 +16,7 @@ from edgehub.message import Refusal
 from edgehub.store import QueueState, Store, StoreOptions
 from edgehub.store.database import Database
 from edgehub.store.migrations import APPLICATION_ID
+from edgehub.store.wal import BYTES_MIN, COMMIT_PAGES, FRAME_BYTES
 from tests.support.stores import (
     LAB,
     P0,
@@ -436,3 +438,18 @@ async def test_file_that_cannot_be_used_says_why(tmp_path: Path, make: Any, word
     for _ in range(2):
         with pytest.raises(StartupError, match=words):
             await Store.open(path, clock=ManualClock(), options=StoreOptions())
+
+
+async def test_a_log_that_cannot_be_emptied_is_tried_again_now_and_then(tmp_path: Path) -> None:
+    """Once in so many commits, not with each of them, and reported once."""
+    plan = FaultPlan()
+    options = StoreOptions(wal_bytes_max=BYTES_MIN)
+    database = faulty_database(plan)
+    async with running(tmp_path / "q.db", options=options, database_type=database) as hub:
+        plan.fail("PRAGMA wal_checkpoint", times=1000)
+        with capture_logs() as logs:
+            for _ in range(2 * BYTES_MIN // (COMMIT_PAGES * FRAME_BYTES) + 4):
+                await hub.stored(1)
+        assert plan.raised == 2
+        assert [line["event"] for line in logs] == ["store.wal_checkpoint_failed"]
+        plan.heal()

@@ -92,6 +92,32 @@ async def test_free_pages_go_back_to_the_disk(
         assert await hub.scalar("PRAGMA integrity_check") == "ok"
 
 
+async def test_pages_that_were_free_for_a_moment_alone_stay_in_the_file(tmp_path: Path) -> None:
+    """Also a moment after others have gone: a queue that breathes does not move the file's end."""
+    path = tmp_path / "q.db"
+    async with running(path) as hub:
+
+        async def breathe() -> int:
+            hub.send(a_message(body=bytes(4_000_000)))
+            await hub.store.flush()
+            size = path.stat().st_size + (tmp_path / "q.db-wal").stat().st_size
+            await drained(hub)
+            return size
+
+        full = await breathe()
+        with capture_logs() as logs:
+            await hub.until(
+                lambda: "store.space_given_back" in [line["event"] for line in logs], tick_s=1
+            )
+            await breathe()
+            pages = await hub.scalar("PRAGMA page_count")
+            for _ in range(4):
+                await hub.clock.advance(5)
+                await hub.store.flush()
+            assert await hub.scalar("PRAGMA page_count") == pages
+        assert pages * 4096 < full
+
+
 READER = """import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN")

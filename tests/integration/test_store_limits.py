@@ -8,11 +8,15 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
+from edgehub.clock import ManualClock
 from edgehub.hub.store import store_options
 from edgehub.message import Refusal
 from edgehub.settings import Settings, StoreSettings
 from edgehub.store import Caps, Overflow, StoreOptions
+from edgehub.store.caps import Cap
+from edgehub.store.limits import Limits
 from tests.support.stores import (
     LAB,
     P0,
@@ -157,6 +161,26 @@ async def test_what_has_expired_makes_room_within_a_second(tmp_path: Path) -> No
         await hub.until(lambda: hub.queue().statistics().depth == 0, tick_s=0.25, within_s=1)
         await hub.stored(1)
         assert hub.settled[-1] == (12, None)
+        # Once: later rounds have their time again, which is five seconds at the least.
+        await hub.stored(1, a_result(P7, ttl_s=1))
+        await hub.clock.advance(2.5)
+        for _ in range(10):
+            await hub.store.flush()
+        assert hub.queue(P7).statistics().depth == 1
+
+
+async def test_a_cap_that_stays_reached_is_reported_every_five_minutes() -> None:
+    """One line when it is reached, then one in each period, however many rows give way."""
+    clock = ManualClock()
+    limits = Limits(Caps(), clock=clock, events=None, seal=lambda: None)
+    with capture_logs() as logs:
+        for _ in range(130):
+            limits.displaced(Cap.HUB_ROWS, None, 10)
+            await clock.advance(5)
+            limits.look()
+    assert [(line["event"], line["dropped"]) for line in logs] == [
+        ("store.limit_reached", dropped) for dropped in (0, 600, 1200)
+    ]
 
 
 async def test_the_cap_that_is_hit_first_is_named(tmp_path: Path) -> None:
@@ -355,6 +379,18 @@ async def test_shared_messages_join_whole_or_lose_single_copies(tmp_path: Path) 
             hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
         await hub.store.flush()
         assert await hub.scalar("SELECT count(*) FROM body") == 3
+        await exact(hub)
+
+
+async def test_a_copy_that_is_dropped_takes_no_room_from_the_others(tmp_path: Path) -> None:
+    """Of two copies one finds its queue full; the hub has room for the other, and keeps it."""
+    options = limited(Overflow.DROP_NEWEST, queue_rows=2, rows=3)
+    async with running(tmp_path / "q.db", options=options) as hub:
+        await hub.stored(2)
+        await hub.stored(1, a_result(), a_result(endpoint_id=LAB))
+        assert hub.settled[-1] == (2, None)
+        assert hub.queue().statistics().dropped_total == 1
+        assert hub.queue(endpoint_id=LAB).statistics().depth == 1
         await exact(hub)
 
 

@@ -201,6 +201,22 @@ async def test_contents_are_kept_once_and_no_longer_than_their_rows(tmp_path: Pa
             await one.close()
 
 
+async def test_a_hubs_own_file_keeps_contents_no_longer_than_their_rows(tmp_path: Path):
+    """A content goes with the last row that has it, replaced or deleted."""
+    async with storages("sqlite", tmp_path) as (one,):
+
+        async def contents() -> set[str]:
+            query = "SELECT hash FROM route_content"
+            found = await one._file.run(lambda c: c.execute(query).fetchall())  # noqa: SLF001 - nothing else shows it
+            return {each for (each,) in found}
+
+        await write(one, put("r1"), put("r2"))
+        await write(one, put("r1", B))
+        assert await contents() == {A, B}
+        await write(one, Change(key=key("r2"), delete=True))
+        assert await contents() == {B}
+
+
 async def test_a_foreign_entry_in_the_log_does_not_stop_writes(tmp_path: Path):
     """Somebody who writes into the log makes the table begin a new epoch, and nothing else."""
     with RedisServer(tmp_path) as server:

@@ -74,6 +74,7 @@ async def test_an_empty_queue_ends_the_episode(bench: Bench) -> None:
     assert await bench.look(9) == [BULK]
     bench.heads = {}
     assert await bench.look(10) == []
+    assert list(bench.watch.near()) == []
     bench.heads = {BULK: Head(enqueued_ms=0, expires_ms=NEVER_MS)}
     assert await bench.look(10**9) == []
     assert bench.watch.head(BULK) is not None

@@ -118,6 +118,16 @@ async def test_one_level_of_ancestors_is_one_batch(world: World) -> None:
     assert batches[3:] == [[10], [11]]
 
 
+async def test_a_row_that_needs_nothing_does_not_overtake_one_that_waits(world: World) -> None:
+    """Read in the same batch as an older row of its sender, whose predecessor is open."""
+    world.low.put(creation(world.account, 1, "a"))
+    world.high.put(data(2, "a", 1), data(3, "a"))
+    await world.bench.settle()
+    assert set(world.endpoint.pending) == {1}
+    await world.settle(1)
+    assert world.endpoint.received == [1, 2, 3]
+
+
 async def test_a_creation_that_is_refused_for_now_holds_its_rows_only(world: World) -> None:
     """It backs off, is tried again from its place in front, and then its rows leave in order."""
     account = world.account

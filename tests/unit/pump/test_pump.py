@@ -152,6 +152,11 @@ async def test_a_better_row_cuts_the_link_back_off(start: Start) -> None:
     high.put(a_row(4))
     low.put(a_row(5))
     assert endpoint.hints == [5.0, 5.0]
+    endpoint.revive()
+    await bench.settle()
+    endpoint.cut()
+    high.put(a_row(6))
+    assert endpoint.hints == [5.0, 5.0, 5.0]
 
 
 async def test_drain_waits_for_what_is_in_flight(start: Start) -> None:

@@ -15,6 +15,7 @@ from edgehub.message import (
     Order,
     SendResult,
 )
+from edgehub.pump.pump import FRESH_ROW_RETRY_S
 from tests.support.endpoints import (
     DISCONNECTED,
     FlakyEndpoint,
@@ -67,6 +68,9 @@ async def test_a_row_on_trial_goes_alone_whatever_else_is_refused(start: Start) 
     endpoint.settle(1)
     await bench.settle()
     assert endpoint.received == [1, 2, 1, 2]
+    endpoint.settle(2)
+    await bench.settle()
+    assert queue.confirmed == [1, 2]
 
 
 async def test_a_hold_counts_from_the_last_refusal(start: Start) -> None:
@@ -186,6 +190,8 @@ async def test_a_row_that_is_moved_while_it_is_kept_back_can_be_refused_again(st
     await bench.clock.advance(12)
     assert stale.confirmed == [5]
     assert bench.pump.statistics().holds == 0
+    lanes = [bench.pump.lane(queue.id) for queue in (fresh, stale)]
+    assert [lane and lane.holds for lane in lanes] == [0, 0]
 
 
 async def test_the_back_off_of_a_row_doubles_with_its_attempts(start: Start) -> None:
@@ -327,6 +333,23 @@ async def test_a_time_out_on_one_row_keeps_the_senders_order(start: Start) -> No
     endpoint.settle(1)
     await bench.settle()
     assert endpoint.received == [1, 2, 1, 2]
+
+
+async def test_a_better_row_cuts_the_pause_after_time_outs(start: Start) -> None:
+    """An alarm that comes while a silent peer is given a rest leaves within five seconds."""
+    endpoint = StalledEndpoint()
+    bench = start(endpoint)
+    bench.queue(7).put(a_row(1))
+    await bench.settle()
+    for _ in range(5):
+        endpoint.settle(1, SendResult(FailureKind.TIMEOUT))
+        await bench.clock.advance(60)
+    endpoint.settle(1, SendResult(FailureKind.TIMEOUT))
+    await bench.settle()
+    assert bench.pump.statistics().backoff_remaining_s > FRESH_ROW_RETRY_S
+    bench.queue(0).put(a_row(2))
+    await bench.clock.advance(FRESH_ROW_RETRY_S)
+    assert 2 in endpoint.received
 
 
 async def test_an_endpoint_that_settles_while_its_link_is_gone_cannot_spin(start: Start) -> None:

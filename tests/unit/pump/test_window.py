@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgehub.pump.round_trip import LIFE_S
+from edgehub.pump.delivery_rate import Flight
+from edgehub.pump.round_trip import LIFE_S, EmptyRoundTrip
 from edgehub.pump.window import FIRST_BYTES, FIRST_ROWS, SendWindow
 from tests.support.simulated_link import HEAD_OF_LINE_S
 from tests.support.simulated_link import SimulatedLink as Link
@@ -102,6 +103,29 @@ def test_the_round_trip_is_measured_anew_every_minute() -> None:
     assert link.window.min_rtt_s == pytest.approx(0.3 + link.size / link.rate, rel=0.05)
     assert link.used(120) > 0.95
     assert link.window.min_rtt_s == pytest.approx(0.3 + link.size / link.rate, rel=0.05)
+
+
+def test_each_probe_lasts_a_whole_round_trip() -> None:
+    """The first confirmation, which may have been held up, ends neither the first nor the next."""
+    rtt = EmptyRoundTrip()
+    now, number = 0.0, 0
+
+    def confirm(rtt_s: float, *, under_way: int) -> None:
+        nonlocal number
+        number += 1
+        flight = Flight(number, now, row_bytes=100.0, ahead_bytes=0)
+        flight.probes = rtt.is_probed
+        rtt.take(now, rtt_s, flight, flights=number + under_way)
+
+    confirm(0.1, under_way=0)
+    for held_s, empty_s in ((2.0, 0.4), (3.0, 0.5)):
+        now += LIFE_S + 1
+        assert rtt.look(now)
+        confirm(held_s, under_way=1)
+        confirm(held_s, under_way=1)
+        assert rtt.is_probed
+        confirm(empty_s, under_way=1)
+        assert (rtt.is_probed, rtt.seconds) == (False, empty_s)
 
 
 def test_little_demand_does_not_lower_the_rate() -> None:

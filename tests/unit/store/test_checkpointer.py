@@ -101,6 +101,20 @@ def test_result_of_a_refused_row_is_dropped() -> None:
     assert (list(taken.offsets), taken.dead_letters) == ([3], {})
 
 
+def test_each_refused_row_in_flight_is_remembered_until_it_lands() -> None:
+    """The result of one says nothing of the others, which a later transaction must not delete."""
+    checkpointer = Checkpointer(checkpoint=0, proposed=5)
+    refused = checkpointer.admit(rows(3, 4))
+    for row in refused:
+        checkpointer.refuse(row.offset)
+    for row in refused:
+        checkpointer.withdraw([row])
+        checkpointer.results.leave([row], Departure.SENT)
+        assert list(checkpointer.take().offsets) == []
+        checkpointer.commit()
+    assert not checkpointer.refused
+
+
 def test_checkpoint_is_below_the_lowest_row_or_the_highest_offset() -> None:
     """Lowest live offset - 1; the committed mark when the queue is empty."""
     checkpointer = Checkpointer(checkpoint=0, proposed=9)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from edgehub.clock import SystemClock
+from edgehub.clock import ManualClock, SystemClock
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
-from edgehub.sync.memory import MemoryTable
-from edgehub.sync.storage import DEFAULTS
+from edgehub.sync.memory import MemoryStorage, MemoryTable
+from edgehub.sync.presence import FORGOTTEN_S
+from edgehub.sync.storage import DEFAULTS, FAILED_SHOWN_MAX
 from tests.support.route_tables import make_table, running, until
 from tests.unit.sync.test_routing_table import OTHER, ROUTE, Flaky, hub, manifest
 
@@ -45,6 +48,7 @@ async def test_what_stood_in_does_not_take_along_what_the_table_has_too(shared):
         await until(lambda: two.ready[0])
         assert (await two.get("m1")).members == {"route": OTHER}
         assert (await two.get("m1")).state == "running"
+        assert [route.key.id for route in (await two.list()).routes] == ["m1", "r1"]
         assert (await two.drift()).total == 0
 
 
@@ -104,3 +108,65 @@ async def test_two_hubs_of_one_name_are_told(shared):
         for table in (one, two):
             await until(lambda table=table: table._presence.twin)  # noqa: SLF001 - the harness
             assert any("another running hub is called i1" in each for each in table.warnings())
+
+
+async def test_a_report_that_cannot_show_all_failures_shows_the_latest(shared):
+    """Also of a route that has failed before, otherwise."""
+
+    class Everything(set):
+        def __contains__(self, _content_hash):
+            return True
+
+    one, two = hub(shared, "i1"), hub(shared, "i2")
+    two._host.broken = Everything()  # noqa: SLF001 - the harness
+    async with running(one, two):
+        for number in range(FAILED_SHOWN_MAX + 1):
+            await one.put(f"r{number}", ROUTE)
+        await one.put("r0", OTHER)
+        await until(lambda: not two.busy and two.statistics().revision == shared.revision)
+        report = two._presence.own()  # noqa: SLF001 - the harness
+    assert report.failed_total == FAILED_SHOWN_MAX + 1
+    assert str(RouteKey(DEFAULT_TENANT, "r0")) in report.failed
+
+
+async def test_what_changes_during_a_report_is_reported_after_it():
+    """At once, not with the next beat."""
+
+    class Slow(MemoryStorage):
+        reports_taken = 0
+
+        async def report(self, report, *, expires_s):
+            self.reports_taken += 1
+            if self.reports_taken == 1:
+                presence.tell()
+            return await super().report(report, expires_s=expires_s)
+
+    clock = ManualClock()
+    storage = Slow(MemoryTable(clock), instance="i1")
+    presence = make_table(storage, "i1", clock=clock)._presence  # noqa: SLF001 - the harness
+    task = asyncio.create_task(presence.run())
+    await clock.advance(0)
+    assert storage.reports_taken == 2
+    task.cancel()
+
+
+async def test_a_hub_of_the_same_name_that_is_gone_is_told_no_more():
+    """A minute after it has said something for the last time."""
+    clock = ManualClock()
+    shared = MemoryTable(clock)
+    one, two = (
+        make_table(MemoryStorage(shared, instance=name), name, hub_id="gw", clock=clock)
+        for name in ("i1", "i2")
+    )
+
+    def is_told() -> bool:
+        return any("another running hub is called gw" in each for each in one.warnings())
+
+    for table in (one, two, one):
+        await table._presence.report()  # noqa: SLF001 - the harness
+    assert is_told()
+    for _ in range(2):
+        assert is_told()
+        await clock.advance(FORGOTTEN_S / 2 + 1)
+        await one._presence.report()  # noqa: SLF001 - the harness
+    assert not is_told()
