@@ -66,9 +66,13 @@ class Course:
 
     def age(self, before_ms: int, off_ms: int) -> None:
         """Move what was before `before_ms` back; the time between was spent offline."""
-        index = bisect_left(self._times, before_ms)
-        self._times[:index] = [at_ms - off_ms for at_ms in self._times[:index]]
-        self._sums[index:] = [(sums[0] + off_ms, *sums[1:]) for sums in self._sums[index:]]
+        index, later = bisect_left(self._times, before_ms), bisect_right(self._times, before_ms)
+        # Both ends of that time are points: between others it would be spread over what was before.
+        border = self.sums(before_ms)
+        earlier = [at_ms - off_ms for at_ms in self._times[:index]]
+        self._times[:later] = [*earlier, before_ms - off_ms, before_ms]
+        after = [(offline + off_ms, *rest) for offline, *rest in (border, *self._sums[later:])]
+        self._sums[index:] = [border, *after]
 
     def sums(self, at_ms: int) -> tuple[int, ...]:
         """Give all sums as of some time."""

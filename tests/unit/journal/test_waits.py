@@ -82,6 +82,18 @@ def test_time_off_that_is_known_later_is_offline() -> None:
     assert waits.split((UP, 1), "d", 1, 60, 100) == (0, 40, 0, 0)
 
 
+def test_time_off_begins_where_a_crash_has_ended_a_life() -> None:
+    """Hub time goes on from there: not a moment of the power-off counts as something else."""
+    waits = waits_of((0, 0))
+    waits.stop(100)
+    waits.age(100, 1000)
+    assert waits.split((UP, 0), "d", 1, -950, 100) == (1000, 0, 0, 50)
+    waits.change(UP, 0, 130)
+    waits = Waits.load(json.loads(json.dumps(waits.document())))
+    assert waits.split((UP, 0), "d", 1, -950, 150) == (1030, 0, 0, 70)
+    assert waits.split((UP, 0), "d", 1, 120, 150) == (10, 0, 0, 20)
+
+
 def test_the_parts_add_up_however_long_the_history() -> None:
     """Random histories beyond the bound: the sum is exact, and the memory bounded."""
     dice = random.Random(5)
