@@ -118,6 +118,11 @@ async def test_routes_see_the_messages_of_their_tenant_alone(identities):
         router.submit(message(device), lambda _, refusal: settled.append(refusal), 0)
     assert store.taken == [("acme/one/r1",), ("acme/two/r1",), ("r1",)]
     assert settled == [None, None, None, Refusal.LIMIT]
+    # Also of what has its receivers anyway.
+    for device in ("d2", "d3"):
+        router.offer(message(device), lambda _, refusal: settled.append(refusal), 0)
+    router.offer(message("d1"), lambda _, refusal: settled.append(refusal), 0)
+    assert settled[4:] == [None, None, Refusal.LIMIT]
 
 
 def test_a_file_keeps_tenants(tmp_path):

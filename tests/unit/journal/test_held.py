@@ -24,3 +24,15 @@ def test_without_segments_nothing_is_told_again(tmp_path: Path) -> None:
     found = Held(segments)
     assert found.resume(documents, retelling=True) is True
     assert (found.entries, found.retelling) == ([], False)
+
+
+def test_what_grew_before_a_failure_grows_no_more(tmp_path: Path) -> None:
+    """The next events begin a segment: what they would join is cut, and known no more."""
+    segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
+    held = Held(segments)
+    entry = held.begin(100, 7, 360_000_000, [])
+    held.append(entry, ["line\n"], [(7, b"events")])
+    assert held.growing(100, 2**20) is entry
+    held.resume([entry.document()], retelling=False)
+    assert held.growing(100, 2**20) is None
+    assert [known.size for known in held.entries] == [entry.size]

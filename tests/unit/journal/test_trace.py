@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.journal.trace import Passed, trace
+from edgehub.journal.trace import LINES_MAX, Passed, trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +94,21 @@ def test_a_damaged_line_is_passed_by(tmp_path: Path) -> None:
     found = trace([file], ID, passed=passed, seconds_max=9, monotonic=lambda: 0.0)
     assert [line["event"] for line in found.lines] == ["retried"]
     assert found.overtakers == [{7: 1}]
+
+
+def test_of_more_lines_than_are_shown_the_latest_are(tmp_path: Path) -> None:
+    """A message that is tried for days: its last tries and its end, over all segments."""
+    count = LINES_MAX * 3 // 4
+    files = [
+        write(
+            tmp_path / str(first),
+            [a_line("retried", commit=commit) for commit in range(first, first + count)],
+        )
+        for first in (count, 0)
+    ]
+    found = trace(files, ID, passed=(), seconds_max=9, monotonic=lambda: 0.0)
+    commits = [line["commit"] for line in found.lines]
+    assert commits == list(range(2 * count - LINES_MAX, 2 * count))
 
 
 def test_time_ends_the_search(tmp_path: Path) -> None:

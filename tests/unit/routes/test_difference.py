@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgehub.routes.difference import compare, route_lines
 from edgehub.routes.manifest import parse_manifest
 from tests.support.routes import a_manifest
@@ -44,6 +46,23 @@ def test_each_route_is_added_removed_changed_or_as_it_was():
         "lives": {"ttl_s": (5, 50)},
     }
     assert [route.takes_the_same for route in difference.changed] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("member", "parts"),
+    [
+        ({"Recency": {"Seconds": 5, "FallbackPriority": 7}}, {"recency_s", "recency_fallback"}),
+        ({"order": "skip"}, {"order"}),
+        ({"maxAttempts": 3}, {"max_attempts"}),
+        ({"maxAgeSecs": 60}, {"max_age_s"}),
+    ],
+)
+def test_how_rows_are_delivered_is_compared_too(member: dict[str, object], parts: set[str]):
+    """Each member of a route counts, whatever it says."""
+    before = {"route": "FROM /messages/* INTO $upstream", "priority": 2}
+    difference = compare(_manifest({"r": before}), _manifest({"r": before | member}))
+    (changed,) = difference.changed
+    assert changed.changes.keys() == parts
 
 
 def test_another_global_time_to_live_changes_the_routes_that_have_it():
