@@ -118,6 +118,19 @@ async def test_one_level_of_ancestors_is_one_batch(world: World) -> None:
     assert batches[3:] == [[10], [11]]
 
 
+async def test_a_creation_that_backs_off_by_itself_is_not_hurried_by_others(world: World) -> None:
+    """With skip it is kept back alone; the end of another creation does not end its wait."""
+    world.bench.rules = DeliveryRules(order=Order.SKIP)
+    world.low.put(creation(world.account, 1, "a"), creation(world.account, 2, "b"))
+    world.high.put(data(10, "a", 1), data(11, "b", 2))
+    await world.bench.settle()
+    await world.settle(1, result=LATER)
+    await world.settle(2, result=NO)
+    assert world.endpoint.received == [1, 2]
+    await world.bench.clock.advance(1.3)
+    assert world.endpoint.received == [1, 2, 1]
+
+
 async def test_a_row_that_needs_nothing_does_not_overtake_one_that_waits(world: World) -> None:
     """Read in the same batch as an older row of its sender, whose predecessor is open."""
     world.low.put(creation(world.account, 1, "a"))
