@@ -44,6 +44,18 @@ async def test_a_flag_joins_the_commit_of_its_message(tmp_path):
         assert (await table.load())[0] == [FlagRow("d", "owner", 1)]
 
 
+async def test_what_changes_while_a_commit_runs_is_in_the_next(tmp_path):
+    """Nothing else has to change for it."""
+    async with running(tmp_path / "queue.db") as bench:
+        table = AffinityTable(bench.store)
+        table.keep_flag(FlagRow("d", "owner", 1))
+        await asyncio.sleep(0)  # its commit begins
+        table.keep_flag(FlagRow("e", "owner", 1))
+        for _ in range(2):
+            await bench.store.flush()
+        assert {row.device_id for row in (await table.load())[0]} == {"d", "e"}
+
+
 async def test_the_ledger_is_bounded_and_read_by_device(tmp_path):
     """The oldest entries leave; the newest come last."""
     async with running(tmp_path / "queue.db") as bench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import tempfile
 from collections import Counter
@@ -17,7 +18,8 @@ from structlog.testing import capture_logs
 from edgehub.clock import ManualClock
 from edgehub.journal.journal import RETRY_S_MAX
 from edgehub.journal.segments import Segments
-from edgehub.message import FailureKind
+from edgehub.message import UPSTREAM, FailureKind
+from edgehub.row_events import PUMP_IDLE, PUMP_OFFLINE
 from edgehub.store import StoreOptions
 from tests.support.journal import journaling, state_copy
 from tests.support.journal_life import Life
@@ -224,13 +226,20 @@ async def test_trouble_that_comes_again_is_looked_at_soon_again(tmp_path: Path) 
             running.cancel()
 
 
-async def test_the_lag_is_that_of_the_oldest_event(tmp_path: Path) -> None:
-    """However many come after it."""
+async def test_what_happens_during_a_commit_that_fails_is_told_after_what_was_in_it(
+    tmp_path: Path,
+) -> None:
+    """The link that went down before it came up again is up in the end."""
     async with journaling(tmp_path / "queue.db") as it:
-        for _ in range(3):
-            await it.hub.stored(1)
-            await it.hub.clock.advance(4)
-        assert it.journal.statistics().journal_lag_seconds == pytest.approx(12, abs=0.1)
+        events = it.feed._events  # noqa: SLF001 - the writer's part
+        it.feed.pump_changed(UPSTREAM, PUMP_OFFLINE)
+        taken = events.begin()
+        it.feed.pump_changed(UPSTREAM, PUMP_IDLE)
+        events.failed(taken)
+        await it.hub.stored(1)
+        await it.journal.write_out(close=True)
+    lines = read_folder(it.folder)
+    assert [line["state"] for line in lines if line["event"] == "link"] == ["down", "up"]
 
 
 async def test_what_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
@@ -373,6 +382,19 @@ async def test_a_closed_segment_is_one_whole_gzip_file(tmp_path: Path) -> None:
         (segment,) = it.folder.glob("date=*/hub=*/*.gz")
         assert not list(it.folder.rglob("*.open"))
     assert len(check_copies(read_segment(segment))) == 18
+
+
+def test_what_a_crash_left_behind_the_position_is_in_no_closed_segment(tmp_path: Path) -> None:
+    """Its lines come again, in another segment where this one is closed before."""
+    segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
+    segment = segments.begin(20_000, 480_000, 1)
+    segments.append(segment, ["told\n"])
+    position = segment.document()
+    segments.append(segment, ["not stored\n"])
+    (known,) = segments.resume([position])
+    segments.close(known)
+    (closed,) = segments.closed()
+    assert gzip.decompress((tmp_path / closed.path).read_bytes()) == b"told\n"
 
 
 async def test_writing_out_says_whether_all_is_written(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.store import Store, StoreOptions
 from edgehub.store.ageing import LOOK_S
+from edgehub.store.boots import WALL_CEILING_MS
 from edgehub.store.options import ClockTrust, TtlWhileOff
 from tests.support.stores import (
     LAB,
@@ -155,6 +156,20 @@ async def test_rows_of_a_boot_that_was_never_set_get_times_from_the_next(tmp_pat
         rows = await read_all(hub.queue())
         assert len(rows) == 5
         assert {utc_of(hub, row.enqueued_ms) for row in rows} == {MAY_2026_MS - 90_000}
+
+
+@pytest.mark.parametrize("wall_ms", [BOOT_1970_MS, WALL_CEILING_MS])
+async def test_until_the_clock_is_set_times_go_on_from_the_last_known_one(
+    tmp_path: Path, wall_ms: int
+) -> None:
+    """Whether it is far behind or beyond all that can be: as if the machine had not been off."""
+    path = tmp_path / "q.db"
+    async with running(path, clock=booted("a", MAY_2026_MS)) as hub:
+        await hub.stored(1)
+    async with running(path, clock=booted("b", wall_ms, is_synchronized=False)) as hub:
+        await hub.stored(1)
+        rows = await read_all(hub.queue())
+        assert [utc_of(hub, row.enqueued_ms) for row in rows] == [MAY_2026_MS] * 2
 
 
 async def test_power_off_time_counts_once_the_clock_is_trusted(tmp_path: Path) -> None:

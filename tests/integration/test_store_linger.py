@@ -244,6 +244,27 @@ async def test_results_during_the_commit_wait_for_the_next(tmp_path: Path) -> No
         assert hub.store.statistics().dead_letter_rows == 1
 
 
+async def test_a_result_that_stayed_behind_is_committed_by_itself(tmp_path: Path) -> None:
+    """Its row joins the file after others have left it; no later result has to bring it along."""
+    plan = FaultPlan()
+    async with running(
+        tmp_path / "q.db", options=LINGER, database_type=faulty_database(plan)
+    ) as hub:
+        await started(hub)
+        await hub.stored(1)
+        queue = hub.queue()
+        rows = await queue.read_batch(5, 1 << 20)
+        hub.send()
+        rows += await queue.read_batch(5, 1 << 20)
+        assert len(rows) == 2
+        plan.fail("COMMIT")
+        await hub.clock.advance(1.01)
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        queue.confirm(rows)
+        await hub.until(lambda: queue.statistics().sent_total == 2, tick_s=0.1, within_s=10)
+        assert (await hub.count(queue))[0] == queue.statistics().depth == 0
+
+
 async def test_order_holds_when_the_file_has_older_rows(tmp_path: Path) -> None:
     """Rows of the open group come after everything older, in the file or returned."""
     options = StoreOptions(commit_linger_ms=1000, cache_bytes_max=1)

@@ -213,8 +213,24 @@ async def test_that_something_was_sent_is_durable_a_moment_later(tmp_path: Path)
         await table.flush()
         table.mark_sent("a", message)
         await hub.clock.advance(1)
-        await table.flush()
+        await hub.store.flush()
         assert await hub.scalar("SELECT sent FROM local_queue") == 1
+
+
+async def test_what_leaves_while_a_commit_runs_is_gone_a_moment_later(tmp_path: Path):
+    """Nothing else has to change for it."""
+    async with running(tmp_path / "queue.db") as hub:
+        table = a_table(hub)
+        first, second = a_local("te/1"), a_local("te/2")
+        table.enqueue("a", first, Settled(), retain=False, sent=False)
+        await table.flush()
+        table.enqueue("a", second, Settled(), retain=False, sent=False)
+        await asyncio.sleep(0)  # its commit begins
+        table.dequeue("a", first)
+        await hub.store.flush()
+        await hub.clock.advance(1)
+        await hub.store.flush()
+        assert await hub.scalar("SELECT count(*) FROM local_queue") == 1
 
 
 async def test_a_topic_changes_until_its_commit(tmp_path: Path):

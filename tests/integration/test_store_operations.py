@@ -199,6 +199,7 @@ async def test_a_dead_letter_goes_back_to_its_place(tmp_path: Path) -> None:
         assert back.expires_ms == hub.store.hub_time.now_ms() + 70_000
         assert queue.statistics().requeued_total == 1
         assert hub.store.statistics().dead_letter_rows == 0
+        assert hub.store.statistics().dead_letters == {}
         await consistent(hub)
 
 
@@ -224,6 +225,21 @@ async def test_dead_letters_of_other_queues_are_left_alone(tmp_path: Path) -> No
         assert row.message.message_id == letters[1].message.message_id
         assert hub.store.statistics().dead_letters == {"lab_Pri7": 1, "upstream_Pri2": 3}
         await consistent(hub)
+
+
+async def test_dead_letters_of_one_commit_stand_in_the_order_of_their_ends(tmp_path: Path) -> None:
+    """Whatever queues they come from: the oldest have the lowest numbers, and leave first."""
+    async with running(tmp_path / "q.db") as hub:
+        for priority in (P2, P7, P2):
+            await hub.stored(1, a_result(priority))
+        rows = {queue: await read_all(queue) for queue in (hub.queue(P2), hub.queue(P7))}
+        for priority in (P2, P7, P2):
+            queue = hub.queue(priority)
+            queue.dead_letter(rows[queue].pop(0), FailureKind.REJECTED, "no")
+            await hub.clock.advance(0.01)
+        await hub.store.flush()
+        letters = await hub.store.inspection.dead_letters()
+        assert [letter.offset for letter in letters] == [1, 2, 3]
 
 
 async def test_rows_are_found_by_message_and_by_the_senders_id(tmp_path: Path) -> None:

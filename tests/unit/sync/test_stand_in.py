@@ -129,6 +129,29 @@ async def test_a_report_that_cannot_show_all_failures_shows_the_latest(shared):
     assert str(RouteKey(DEFAULT_TENANT, "r0")) in report.failed
 
 
+async def test_who_waits_for_a_row_is_told_once_the_storage_is_back(shared):
+    """It was away when the row was to be read; nothing is asked for again."""
+
+    class Counting(Flaky):
+        refused = 0
+
+        async def read(self, keys):
+            self.refused += self.away
+            return await super().read(keys)
+
+    storage = Counting(shared, instance="i1")
+    table = make_table(storage, "i1")
+    async with running(table):
+        await until(lambda: not table.busy)
+        storage.away = True
+        waiting = asyncio.create_task(table._reconciler.settled([M1]))  # noqa: SLF001 - the harness
+        await until(lambda: storage.refused)
+        assert not waiting.done()
+        storage.away = False
+        async with asyncio.timeout(5):
+            await waiting
+
+
 async def test_what_changes_during_a_report_is_reported_after_it():
     """At once, not with the next beat."""
 
