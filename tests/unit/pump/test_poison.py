@@ -223,13 +223,15 @@ async def test_two_alone_wait_for_a_third_or_their_time_to_live(start: Start) ->
     endpoint = ClosingEndpoint({1, 2})
     bench = start(endpoint)
     queue = bench.queue()
-    queue.put(a_row(1), a_row(2, expires_ms=bench.clock.boottime_ms() + 60_000))
+    brief = a_row(2, expires_ms=bench.clock.boottime_ms() + 60_000)
+    queue.put(a_row(1), brief)
     await lives(bench, endpoint, 10)
     assert endpoint.link_is_up
     await bench.clock.advance(19.0)
     assert (queue.dead, queue.expired) == ([], [])
     await bench.clock.advance(2.0)
     assert queue.expired == [2]
+    assert bench.pump.suspicion(brief) is None
     await lives(bench, endpoint, 16)
     assert [offset for offset, *_ in queue.dead] == [1]
 
