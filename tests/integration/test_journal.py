@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.journal.journal import RETRY_S_MAX
+from edgehub.journal.row_events import PUMP_IDLE, PUMP_OFFLINE
 from edgehub.journal.segments import Segments
 from edgehub.message import UPSTREAM, FailureKind
-from edgehub.row_events import PUMP_IDLE, PUMP_OFFLINE
 from edgehub.store import StoreOptions
 from tests.support.journal import journaling, state_copy
 from tests.support.journal_life import Life

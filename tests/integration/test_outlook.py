@@ -255,21 +255,6 @@ async def test_the_id_that_the_next_message_will_get_is_unknown(tmp_path: Path) 
             assert (await asyncio.to_thread(ask))["state"] == state
 
 
-async def test_a_message_that_is_kept_back_has_an_outlook_too(tmp_path: Path) -> None:
-    """A refusal of its sender does not hide what the endpoint needs before it can leave."""
-    path = tmp_path / "data" / "control.sock"
-    async with running(tmp_path, ManualClock()) as hub:
-        await publish(hub, "bulk", 1)
-        (waiting,) = [each for each in hub._store.queues() if each.zones.depth]  # noqa: SLF001 - the pump's part
-        waiting.hold_sender("press-1")
-        peek = partial(call, path, "queue peek", queue=waiting.id)
-        (row,) = (await asyncio.to_thread(peek))["rows"]
-        ask = partial(call, path, "why", id=row["id"])
-        (copy,) = (await asyncio.to_thread(ask))["copies"]
-        assert copy["state"] == "held"
-        assert copy["leaves"] == {"state": "unserved", "seconds": None}
-
-
 async def test_windows_that_are_not_kept_are_warned_of(tmp_path: Path) -> None:
     """The link is up at half past two since nobody knows the date; the warning ends with that."""
     clock = ManualClock(wall_ms=HALF_PAST_TWO_MS, is_synchronized=False)
