@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.http1.rules import find_fault
 from edgehub.telemetry.log_limit import LogLimit
 from edgehub.web.access import READING
 from edgehub.web.problem import ProblemError
@@ -100,8 +101,11 @@ class Gate:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", "there are two Host headers")
+        fault = find_fault(
+            scope["http_version"], _values(scope, b"host"), _values(scope, b"transfer-encoding")
+        )
+        if fault is not None:
+            raise ProblemError(fault.status, fault.status.name.lower(), fault.detail)
         if scope["query_string"].count(b"&") >= PARAMETERS_MAX:
             # The framework compares each of them with all others.
             detail = f"a request has at most {PARAMETERS_MAX} parameters"
@@ -202,6 +206,10 @@ class _Answer:
         }
         await self.send(start)
         await self.send({"type": "http.response.body", "body": bytes(response.body)})
+
+
+def _values(scope: Scope, header: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == header]
 
 
 def _over_loopback(server: Sequence[Any] | None) -> bool:

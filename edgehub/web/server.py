@@ -20,6 +20,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from edgehub.http1.rules import allow_versions
+from edgehub.http1.unparsed import Unparsed
 from edgehub.telemetry.log_limit import LogLimit
 from edgehub.web.problem import MEDIA_TYPE, ProblemError
 
@@ -43,9 +45,6 @@ IDLE_TIMEOUT_S: Final = 30
 
 LINGER_S: Final = 2.0
 """So long a refused client may go on sending, or it would lose the answer to a reset."""
-
-PIECE_BYTES: Final = 2_048
-"""Bytes that are parsed at once; they hold a hundred requests at most."""
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _BACKLOG: Final = 64
@@ -178,9 +177,8 @@ class Connection(HttpToolsProtocol):
         super().__init__(server.config, server.state, {}, _loop=loop)
         self.logger = server.logger
         self._web = server
-        # What came and was not parsed yet, from `_at` on.
-        self._held = b""
-        self._at = 0
+        allow_versions(self.parser)
+        self.unparsed = Unparsed()
         self._unanswered = 0
         # Of the request that is being read: it has a cycle, which its answer belongs to.
         self._has_cycle = False
@@ -212,28 +210,19 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
         if not self._refused and self._refusal is None:
-            self._held = self._held[self._at :] + data
-            self._at = 0
+            self.unparsed.add(data)
             self._read()
-
-    @property
-    def has_held(self) -> bool:
-        """Whether something came that is not parsed yet."""
-        return self._at < len(self._held)
 
     def _read(self) -> None:
         """Parse what has come, up to the first request that is whole and not answered."""
-        while self.has_held and not (self._whole and self._unanswered):
+        while self.unparsed and not (self._whole and self._unanswered):
             if self._refusal is not None or self._last or self.transport.is_closing():
-                self._at = len(self._held)
+                self.unparsed.clear()
                 break
-            piece = self._held[self._at : self._at + PIECE_BYTES]
-            self._at += len(piece)
-            super().data_received(piece)
-        if self.has_held:
+            super().data_received(self.unparsed.take())
+        if self.unparsed:
             self.flow.pause_reading()
             return
-        self._held, self._at = b"", 0
         # While a handler has enough of a body to read, that goes on when it has read it.
         busy = self._unanswered and len(self.cycle.body) > HIGH_WATER_LIMIT
         if not (self.pipeline or busy):
@@ -380,7 +369,7 @@ class _Flow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read on, unless something is held."""
-        if not self._connection.has_held:
+        if not self._connection.unparsed:
             super().resume_reading()
 
 

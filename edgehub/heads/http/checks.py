@@ -6,12 +6,12 @@ counted first, so that the bound on memory holds whatever clients send.
 
 from __future__ import annotations
 
-import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.http.forms import batch_messages, check_form, parse_target, single_message
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, unavailable
+from edgehub.http1.rules import find_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 PASSED_OVER_MAX: Final = 65_536
 """A refused body up to this size is read, so that the connection can go on."""
 
-_VERSIONS: Final = frozenset({"1.0", "1.1"})
-_HOST: Final = re.compile(
-    r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~%!$&'()*+,;=-]{0,255})(?::[0-9]{0,5})?"
-)
 _ALLOW: Final = (("Allow", "POST"),)
 
 
@@ -85,16 +81,9 @@ def _read_head(services: Services, request: Request) -> None:
 
 
 def _check_protocol(request: Request) -> None:
-    if request.version not in _VERSIONS:
-        detail = f"HTTP/{request.version} is not spoken here; use HTTP/1.1"
-        raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, detail)
-    if request.encoding not in {b"", b"chunked"}:
-        detail = "of the transfer encodings only chunked is known"
-        raise RequestError(HTTPStatus.NOT_IMPLEMENTED, detail)
-    if len(request.hosts) > 1 or not (request.hosts or request.is_old):
-        raise RequestError(HTTPStatus.BAD_REQUEST, "a request has one header Host")
-    if request.hosts and _HOST.fullmatch(request.hosts[0]) is None:
-        raise RequestError(HTTPStatus.BAD_REQUEST, "the header Host is no <host>[:<port>]")
+    fault = find_fault(request.version, request.hosts, request.transfer_encodings)
+    if fault is not None:
+        raise RequestError(*fault)
 
 
 def _body_bytes_max(services: Services, request: Request) -> int:

@@ -18,6 +18,7 @@ from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, u
 from edgehub.heads.http.services import CONTINUE, ENDS, GOES_ON, GOES_ON_OLD
 from edgehub.heads.http.sign_in import check_anonymous, may_be_right, sign_in
 from edgehub.heads.http.submission import Submission
+from edgehub.http1.unparsed import Unparsed
 
 if TYPE_CHECKING:
     from edgehub.heads.http.services import Services
@@ -34,9 +35,6 @@ _REFUSED_AS: Final = {
 
 TURN_S: Final = 0.002
 """A client's pipelined requests are served for so long before others have their turn."""
-
-PIECE_BYTES: Final = 2_048
-"""Bytes that are parsed at once; they hold a hundred requests at most."""
 
 _TOLD_BYTES_MAX: Final = 1 << 32
 """Sums in the journal must not run over, whatever a client announces."""
@@ -58,13 +56,11 @@ class Connection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
-        "_at",
         "_client",
         "_continued",
         "_current",
         "_due",
         "_ends",
-        "_held",
         "_host",
         "_parser",
         "_paused",
@@ -76,6 +72,7 @@ class Connection(asyncio.Protocol):
         "_submission",
         "_transport",
         "_usage",
+        "_unparsed",
         "_waits_for_check",
         "_yields",
     )
@@ -95,9 +92,7 @@ class Connection(asyncio.Protocol):
         self._host = ""
         self._signing_in: asyncio.Task[None] | None = None
         self._waits_for_check = False
-        # What came and was not parsed yet, from `_at` on.
-        self._held = b""
-        self._at = 0
+        self._unparsed = Unparsed()
         self._yields = False
         self._paused = False
         self._saw_end = False
@@ -140,8 +135,7 @@ class Connection(asyncio.Protocol):
         """Take what the client sends."""
         if self._ends:
             return
-        self._held = self._held[self._at :] + data
-        self._at = 0
+        self._unparsed.add(data)
         if not self._yields:
             self._read()
 
@@ -226,31 +220,23 @@ class Connection(asyncio.Protocol):
     # Reading.
 
     @property
-    def _has_held(self) -> bool:
-        return self._at < len(self._held)
-
-    @property
     def _has_work(self) -> bool:
-        return self._current is not None or bool(self._parser.ready) or self._has_held
+        return self._current is not None or bool(self._parser.ready or self._unparsed)
 
     def _read(self) -> None:
         """Parse what has come, as far as one request at a time allows; others have their turns."""
         clock = self._services.clock
         until = clock.monotonic() + TURN_S
-        while self._has_held and self._may_serve():
+        while self._unparsed and self._may_serve():
             if self._yields:
                 self._pause()
                 asyncio.get_running_loop().call_soon(self._next_turn)
                 return
-            piece = self._held[self._at : self._at + PIECE_BYTES]
-            self._at += len(piece)
-            self._feed(piece)
+            self._feed(self._unparsed.take())
             self._yields = clock.monotonic() >= until
         self._yields = False
-        if self._has_held:
+        if self._unparsed:
             self._pause()
-        else:
-            self._held, self._at = b"", 0
 
     def _next_turn(self) -> None:
         self._yields = False
@@ -295,7 +281,7 @@ class Connection(asyncio.Protocol):
         options = self._services.options
         if reading is None:
             self._wait(Phase.IDLE, options.idle_timeout_s)
-            if self._saw_end and not self._has_held:
+            if self._saw_end and not self._unparsed:
                 self._end(unread=False)
         elif reading.problem is not None and (reading.refuse_now or reading.expects_continue):
             self._refuse(reading, reading.problem)
@@ -562,7 +548,7 @@ class Connection(asyncio.Protocol):
         # A close with bytes unread resets the connection, and the client may never see why: let it
         # finish for a moment.
         self._ends = True
-        self._held, self._at = b"", 0
+        self._unparsed.clear()
         transport = self._transport
         if transport is None:
             return

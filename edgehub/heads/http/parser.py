@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from edgehub.heads.http.problem import RequestError
+from edgehub.http1.rules import OLD, allow_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +37,13 @@ class Request:
         body: What is kept of the body.
         body_began: Monotonic seconds at which its headers were whole.
         body_bytes: Bytes of the body so far, kept or passed over.
-        encoding: Transfer encoding in small letters, empty = none.
         fetch_site: Of its headers, empty = none.
         hosts: Of its headers.
         length: Announced bytes of the body, None = chunked.
         reading: Where they are counted; set with the headers.
         size: Bytes of the body that are counted as kept.
+        transfer_encodings: Of its headers.
+        version: Of HTTP, such as `1.1`.
         is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
         origin: Of its headers, None = none.
         problem: Why it is refused; its body is passed over.
@@ -53,7 +55,6 @@ class Request:
         "body",
         "body_began",
         "body_bytes",
-        "encoding",
         "expects_continue",
         "fetch_site",
         "has_head",
@@ -71,6 +72,7 @@ class Request:
         "refuse_now",
         "size",
         "target",
+        "transfer_encodings",
         "url",
         "version",
     )
@@ -85,8 +87,8 @@ class Request:
         self.body_began = 0.0
         self.body_bytes = 0
         self.length: int | None = 0
-        self.encoding = b""
-        self.hosts: list[str] = []
+        self.transfer_encodings: list[bytes] = []
+        self.hosts: list[bytes] = []
         self.origin: str | None = None
         self.fetch_site = ""
         self.version = ""
@@ -115,9 +117,9 @@ class Request:
                 self.length = int(value)
             elif name == b"transfer-encoding":
                 self.length = None
-                self.encoding = value.strip().lower()
+                self.transfer_encodings.append(value)
             elif name == b"host":
-                self.hosts.append(value.decode("latin-1").strip())
+                self.hosts.append(value)
             elif name == b"origin":
                 self.origin = value.decode("latin-1").strip()
             elif name == b"sec-fetch-site":
@@ -163,7 +165,7 @@ class RequestParser:
         self._header_bytes_max = header_bytes_max
         self._on_head = on_head
         self._on_piece = on_piece
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         self._moved = False
         self._quiet_bytes = 0
         self._upgrading = False
@@ -234,7 +236,7 @@ class RequestParser:
             return
         request.keep_alive = parser.should_keep_alive()
         request.version = parser.get_http_version()
-        request.is_old = request.version == "1.0"
+        request.is_old = request.version == OLD
         request.has_head = True
         request.read_headers()
         self._on_head(request)
@@ -272,13 +274,18 @@ class RequestParser:
             f"request line and headers have at most {self._header_bytes_max} bytes",
         )
 
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        allow_versions(parser)
+        return parser
+
     def _without_upgrade(self) -> bytes:
         """Write the head of the request in hand again, as if it had asked for no upgrade."""
         # llhttp stops at an upgrade and reads no body. Clients that offer HTTP/2 with each POST
         # (Java's, for one) expect a server without it to answer as if they had not asked.
         request = self._request()
         self._upgrading = False
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         if request.method == b"CONNECT":
             raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, "this is no proxy")
         kept = [header for header in request.headers if header[0].lower() not in _UPGRADE_HEADERS]

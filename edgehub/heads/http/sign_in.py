@@ -92,7 +92,9 @@ def check_anonymous(
     if not request.hosts:
         # Clients of HTTP/1.0 need not name the host, and no browser is one of them.
         return
-    why = foreign(request.hosts[0], request.origin, request.fetch_site, host_names)
+    why = foreign(
+        request.hosts[0].decode("latin-1").strip(), request.origin, request.fetch_site, host_names
+    )
     if why is Foreign.HOST:
         hint = "use localhost or 127.0.0.1, or name it in http.host_names"
         raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, f"{why}; {hint}")
