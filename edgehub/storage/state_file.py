@@ -12,16 +12,17 @@ import asyncio
 import sqlite3
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import quote
 
-import aiosqlite
 import structlog
 
 from edgehub.errors import StartupError, StoreError
 from edgehub.storage.durable_files import make_private_file, sync_folder
 from edgehub.storage.file_presence import FilePresence
 from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, replace_log
+from edgehub.storage.sqlite_thread import SqliteThread
 from edgehub.storage.sqlite_transaction import in_transaction
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ class StateFile:
         damaged_logs: Names of damaged logs of it, likewise.
     """
 
-    __slots__ = ("_connection", "_presence", "damaged", "damaged_logs", "path")
+    __slots__ = ("_presence", "_thread", "damaged", "damaged_logs", "path")
 
-    def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged: list[str] = []
         self.damaged_logs: list[str] = []
-        self._connection = connection
+        self._thread = SqliteThread(partial(sqlite3.connect, path, isolation_level=None, timeout=0))
         self._presence = FilePresence([])
 
     @classmethod
@@ -85,22 +86,21 @@ class StateFile:
 
     @classmethod
     async def _open(cls, path: Path, scripts: Iterable[str]) -> Self:
-        connection = aiosqlite.connect(path, isolation_level=None, timeout=0)
+        file = cls(path)
         try:
-            await connection
-            file = cls(path, connection)
+            await file._thread.open()
             await file._job(_configure)
             for script in scripts:
                 await file.add(script)
             await asyncio.to_thread(file._note_files)
         except (sqlite3.Error, StateError) as exc:
-            await connection.close()
+            await file.close()
             raise StartupError(
                 f"{path} cannot be opened ({exc}); check disk space and rights of its folder, or "
                 "move it away: devices and tables are learnt again"
             ) from exc
         except BaseException:
-            await connection.close()
+            await file.close()
             raise
         return file
 
@@ -153,14 +153,10 @@ class StateFile:
 
     async def close(self) -> None:
         """Close the file after the jobs handed in before."""
-        await self._connection.close()
+        await self._thread.close()
 
     async def _job(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        # One hop between threads for a whole transaction, as in store/database.py; aiosqlite's
-        # own calls take one for each statement. Private, hence the pinned version.
-        connection = self._connection
-        connection._tx.put_nowait((future, lambda: job(connection._conn)))  # noqa: SLF001 - see above
+        future = self._thread.submit(job)
         # A job that has begun ends, whoever waits for it.
         await asyncio.wait((future,))
         try:

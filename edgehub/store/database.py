@@ -1,9 +1,7 @@
 """The one adapter to SQLite: connection, pragmas, jobs on the connection's thread, error kinds.
 
-Owns the only connection to a database file; nothing else opens it. A job is a function that runs
-on aiosqlite's thread with the plain connection, so that a whole transaction costs one hop between
-threads instead of one per statement. Invariant: between two jobs no transaction and no cursor is
-open.
+Owns the only connection to a database file; nothing else opens it. Invariant: between two jobs no
+transaction and no cursor is open.
 """
 
 from __future__ import annotations
@@ -12,14 +10,15 @@ import asyncio
 import sqlite3
 from enum import StrEnum
 from errno import errorcode
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
-import aiosqlite
 import structlog
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError, StoreGoneError
 from edgehub.storage.file_presence import FilePresence
 from edgehub.storage.sqlite_log import PAGE_BYTES
+from edgehub.storage.sqlite_thread import SqliteThread
 from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.migrations import APPLICATION_ID, migrate
 
@@ -136,12 +135,15 @@ class Database:
         self.in_memory = in_memory
         """Nothing is on disk."""
         self._file = self._beside = FilePresence([])
-        self._connection = aiosqlite.connect(
-            ":memory:" if in_memory else hold.path,
-            isolation_level=None,
-            timeout=0,
-            cached_statements=STATEMENTS_CACHED,
-            factory=self.connection_type,
+        self._thread = SqliteThread(
+            partial(
+                sqlite3.connect,
+                ":memory:" if in_memory else hold.path,
+                isolation_level=None,
+                timeout=0,
+                cached_statements=STATEMENTS_CACHED,
+                factory=self.connection_type,
+            )
         )
 
     @classmethod
@@ -180,7 +182,7 @@ class Database:
     ) -> Self:
         database = cls(hold, in_memory=in_memory)
         try:
-            await database._connection
+            await database._thread.open()
             await database.run(configuring)
             await database.run(migrate)
             if not in_memory:
@@ -202,12 +204,7 @@ class Database:
         The future fails with `StoreBusyError`, `StoreCorruptError`, `StoreValueError` or whatever
         else the job raised. It goes on when its waiter is cancelled.
         """
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        # aiosqlite offers one awaited call per statement; a group would pay several hops between
-        # threads. Its job queue takes any function, and a future of our own can be waited for
-        # without a task. Private, hence the pinned version and this single place.
-        self._connection._tx.put_nowait((future, lambda: self._call(job)))  # noqa: SLF001
-        return future
+        return self._thread.submit(partial(self._call, job))
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run `job` on the thread and give its result; see `submit`."""
@@ -247,7 +244,7 @@ class Database:
 
     async def close(self) -> None:
         """Close the connection after the jobs submitted before."""
-        await self._connection.close()
+        await self._thread.close()
 
     @property
     def path(self) -> Path:
@@ -260,9 +257,8 @@ class Database:
         beside = (f"{path.name}-wal", f"{path.name}.lock")
         self._beside = FilePresence([path.with_name(name) for name in beside])
 
-    def _call(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    def _call(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         # On the connection's thread.
-        connection: sqlite3.Connection = self._connection._conn  # noqa: SLF001 - see submit
         try:
             return job(connection)
         except Exception as exc:
