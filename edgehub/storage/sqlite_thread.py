@@ -34,13 +34,18 @@ class SqliteThread:
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connection = aiosqlite.Connection(
-            lambda: cast("sqlite3.Connection", _JobRunner(connect())), FETCHED_AT_ONCE
+            lambda: cast("sqlite3.Connection", _JobRunner(connect)), FETCHED_AT_ONCE
         )
         self._submitted: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
-        """Start the thread and open the file; raises what `connect` does."""
+        """Start the thread and open the file; `close` ends the thread even where this raises.
+
+        Raises:
+            sqlite3.Error: The file cannot be opened.
+        """
         await self._connection
+        await self.submit(lambda _connection: None)
 
     def submit(self, job: Job[T]) -> asyncio.Task[T]:
         """Run `job` on the thread after those submitted before.
@@ -69,18 +74,23 @@ class SqliteThread:
 class _JobRunner:
     """What aiosqlite takes for the connection, whose methods it calls on its thread.
 
-    Its own calls are one hop per statement; a job in the place of a script is one for all.
+    Its own calls are one hop per statement; a job in the place of a script is one for all. The
+    file is opened by the first job: aiosqlite does not wait for a thread whose start failed.
     """
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connect", "_connection")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
 
     def executescript(self, job: Job[None]) -> None:
         """Run a job."""
+        if self._connection is None:
+            self._connection = self._connect()
         job(self._connection)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
