@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
         "_signing_in",
         "_submission",
         "_transport",
-        "_usage",
         "_unparsed",
+        "_usage",
         "_waits_for_check",
         "_yields",
     )
