@@ -42,8 +42,8 @@ from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.packets import publish_bytes
+from edgehub.mqtt.tcp import connect_tcp
 from edgehub.storage.credentials import client_context, read_secret
-from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
     import socket

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
+from edgehub.mqtt.tcp import connect_tcp, ready
 from edgehub.storage.credentials import client_context
-from edgehub.tcp import connect_tcp, ready
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -253,8 +253,9 @@ class DevicesPart(Part):
             document["sessions"] = self._sessions.open_sessions()
         return {"affinity": document}
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what keeps this hub from its share of the devices."""
+        del shown
         writes = [] if self._probe is None else self._probe.warnings()
         found = [f"affinity: {warning}" for warning in writes]
         if self._reader is not None and self._reader.unreachable_s() > 0:

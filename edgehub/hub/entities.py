@@ -357,8 +357,9 @@ class EntitiesPart(Part):
             ),
         ]
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what stands in the way of entities."""
+        del shown
         if self._mapper is None or self.desk is None:
             return []
         warnings = [*self._mapper.statistics().advice.values(), *self.desk.warnings()]

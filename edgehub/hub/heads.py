@@ -169,8 +169,9 @@ class MqttPart(HeadPart):
         """Return the listener's figures."""
         return {"mqtt": asdict(self.head.statistics())}
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List the bounds that are nearly used up."""
+        del shown
         return bound_warnings("MQTT", self.head.statistics().bounds)
 
     def operations(self) -> Mapping[str, Command]:
@@ -246,8 +247,9 @@ class HttpPart(HeadPart):
         """Return the head's figures."""
         return {"http": None if self.head is None else asdict(self.head.statistics())}
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List the bounds that are nearly used up."""
+        del shown
         return [] if self.head is None else bound_warnings("HTTP", self.head.statistics().bounds)
 
     def losses(self) -> list[Loss]:

@@ -93,8 +93,9 @@ class JournalPart(Part):
         """Return the journal's figures."""
         return {"journal": self.asked.document()}
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what keeps lines from being written."""
+        del shown
         return [] if self._journal is None else self._journal.statistics().warnings()
 
     def operations(self) -> Mapping[str, Command]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgehub.hub.part import Part
 from edgehub.telemetry.losses import RecentLosses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from edgehub.clock import Clock
 
@@ -30,6 +30,7 @@ class LossesPart(Part):
         """Look at the totals until cancelled."""
         await self._recent.run()
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what was lost in the last hour."""
+        del shown
         return self._recent.warnings()

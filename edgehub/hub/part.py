@@ -64,8 +64,9 @@ class Part:
         """Return its members of the status document."""
         return {}
 
-    def warnings(self) -> list[str]:
-        """List what an operator should look at."""
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+        """List what an operator should look at; `shown` is the status document without them."""
+        del shown
         return []
 
     def operations(self) -> Mapping[str, Command]:

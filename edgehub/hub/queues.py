@@ -84,12 +84,12 @@ class QueuesPart(Part):
             "queues": self._forecast.queue_documents(),
         }
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List the endpoints that do not take what waits, and rows that will expire over it."""
-        endpoints = self._forecast.endpoint_documents()
+        endpoints = shown["endpoints"]
         return [
             *status.parked_warnings(endpoints),
-            *status.refused_warnings(endpoints, self._forecast.queue_documents()),
+            *status.refused_warnings(endpoints, shown["queues"]),
             *status.left_out_warnings(endpoints),
             *status.window_warnings(endpoints, self._store.statistics().clock),
             *self._forecast.warnings(),

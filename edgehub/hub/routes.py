@@ -272,22 +272,23 @@ class RoutesPart(Part):
         }
         return document
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what is wrong with the routes, or keeps them from being changed."""
+        del shown
         refused = [
             f"{count} messages of tenant {tenant} were refused, which may send no more a second"
             for tenant, count in self._refused().items()
             if count
         ]
         writes = [] if self._probe is None else self._probe.warnings()
-        shown = [f"the routing table cannot be changed: {warning}" for warning in writes]
+        unwritable = [f"the routing table cannot be changed: {warning}" for warning in writes]
         table = self._router.table
         return [
             *map(str, table.manifest.warnings),
             *loop_warnings(self.settings, named_endpoints(self.settings), table.mqtt_filters),
             *self._state.warnings(),
             *self.table.warnings(),
-            *shown,
+            *unwritable,
             *refused,
         ]
 

@@ -54,7 +54,7 @@ def written_document(queues: Iterable[Queue]) -> dict[str, Any]:
 
 
 def status_document(
-    phase: Phase, parts: Iterable[Part], stalled: Mapping[str, float]
+    phase: Phase, parts: Sequence[Part], stalled: Mapping[str, float]
 ) -> dict[str, Any]:
     """Describe a whole hub.
 
@@ -70,7 +70,8 @@ def status_document(
     ]
     for part in parts:
         members |= part.status()
-        warnings += part.warnings()
+    for part in parts:
+        warnings += part.warnings(members)
     return {
         "hub_id": members["hub_id"],
         "version": edgehub.__version__,

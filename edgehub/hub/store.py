@@ -82,8 +82,9 @@ class StorePart(Part):
             "written": status.written_document(self.store.queues()),
         }
 
-    def warnings(self) -> list[str]:
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List faults of disk and database, limits that are reached, and dead letters."""
+        del shown
         figures = self.store.statistics()
         return [
             *status.store_warnings(figures),

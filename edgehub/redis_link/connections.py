@@ -15,8 +15,8 @@ from redis.asyncio.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
 from edgehub.errors import ConfigError
+from edgehub.mqtt.tcp import reachable_host
 from edgehub.storage.credentials import TlsOptions, client_context
-from edgehub.tcp import reachable_host
 
 
 class RedisTcpConnection(Connection):

@@ -76,7 +76,7 @@ async def test_a_refused_creation_parks_its_rows_until_a_corrected_registration(
         assert hub.mapping.desk is not None
         assert hub.mapping.desk.show(A)["announced"] is False
         assert (cloud.bodies("gw"), cloud.bodies("A"), cloud.bodies("B")) == ([3], [], [])
-        assert any("refused to create 1" in text for text in hub.mapping.warnings())
+        assert any("refused to create 1" in text for text in hub.mapping.warnings({}))
     cloud = Cloud()
     cloud.created = {"gw"}
     async with gateway(tmp_path / "q.db", cloud) as hub:
@@ -88,7 +88,7 @@ async def test_a_refused_creation_parks_its_rows_until_a_corrected_registration(
         assert cloud.faults == []
         assert (cloud.bodies("A"), cloud.bodies("B")) == ([1, 4], [2])
         assert hub.store.statistics().rows == 0
-        assert hub.mapping.document()["creations_refused"] == 0
+        assert hub.mapping.status()["entities"]["creations_refused"] == 0
 
 
 async def test_state_and_rows_are_of_one_commit(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_redelivered_registrations_change_nothing(tmp_path: Path) -> None:
     async with gateway(path, cloud) as hub:
         await hub.drained()
         assert [text for _, text in cloud.rows] == ["114", "500"]
-        assert hub.mapping.document()["entities"] == 51
+        assert hub.mapping.status()["entities"]["entities"] == 51
 
 
 async def test_what_is_retained_says_nothing_new_at_a_start(tmp_path: Path) -> None:
@@ -239,7 +239,10 @@ async def test_a_hub_without_mapper_still_keeps_the_order_of_what_it_has(tmp_pat
     cloud.answer = lambda row: NEVER if b"101,A" in row.message.body else None
     async with gateway(path, cloud, enabled=False) as hub:
         await hub.quiet()
-        assert (hub.mapping.document(), hub.mapping.warnings()) == ({"enabled": False}, [])
+        assert (hub.mapping.status()["entities"], hub.mapping.warnings({})) == (
+            {"enabled": False},
+            [],
+        )
         assert (cloud.bodies("B"), cloud.faults) == ([], [])
         (letter,) = await hub.store.dead_letters()
         await hub.store.release.requeue([letter.id])
@@ -426,7 +429,7 @@ async def test_qos_0_telemetry_is_not_stored_where_the_settings_say_so(tmp_path:
         hub.send(f"te/{A}/a/hot", {"text": "hot"}, qos=0, retain=True)
         hub.measure(A, 2)
         await hub.quiet()
-        assert hub.mapping.document()["qos0_offline_total"] == 1
+        assert hub.mapping.status()["entities"]["qos0_offline_total"] == 1
         assert set(hub.settled.values()) == {None}
         cloud.revive()
         await hub.drained()
@@ -446,7 +449,7 @@ async def test_an_operation_survives_clients_that_retain_all_they_may(tmp_path: 
         await hub.quiet()
         assert [each.topic for each in hub.space.retained("te/#")] == [command]
     async with gateway(path, Cloud(), retained_max=2) as hub:
-        before = hub.mapping.document()["ignored_total"]
+        before = hub.mapping.status()["entities"]["ignored_total"]
         hub.send("c8y/devicecontrol/notifications", operation)
         await hub.quiet()
-        assert hub.mapping.document()["ignored_total"] == before + 1
+        assert hub.mapping.status()["entities"]["ignored_total"] == before + 1

@@ -108,7 +108,7 @@ async def test_what_is_refused_says_why_and_changes_nothing(
 async def test_commands_check_their_arguments(tmp_path: Path) -> None:
     """What comes over the control socket may be anything."""
     async with gateway(tmp_path / "q.db", away()) as hub:
-        commands = hub.mapping.commands()
+        commands = hub.mapping.operations()
         assert len(await commands["entity list"]({})) == 1
         with pytest.raises(EntityArgumentError, match="want `topic_id`"):
             await commands["entity show"]({"topic_id": 7})
@@ -169,12 +169,12 @@ async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path:
     async with gateway(tmp_path / "q.db", away(), pending_ttl_s=7200) as hub:
         hub.measure(A, 1, client="press")
         await hub.quiet()
-        assert hub.mapping.warnings() == []
+        assert hub.mapping.warnings({}) == []
         await hub.clock.advance(3700)
-        assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings()[0]
+        assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings({})[0]
         (debt,) = desk_of(hub).pending()["entities"]
         assert (debt["clients"], debt["oldest_age_s"]) == (["press"], 3700)
-        assert hub.mapping.document()["debt"]["bytes"] > 0
+        assert hub.mapping.status()["entities"]["debt"]["bytes"] > 0
         await hub.clock.advance(3600)
         await hub.quiet()
         assert desk_of(hub).pending()["expired_total"] == 1
@@ -205,7 +205,7 @@ async def test_a_message_that_is_refused_has_changed_nothing(
         token = hub.measure(A, 1)
         await hub.quiet()
         assert hub.settled[token] is Refusal.LIMIT
-        assert hub.mapping.document()["refused_total"] == len(refused) + 1
+        assert hub.mapping.status()["entities"]["refused_total"] == len(refused) + 1
         other = hub.send("c8y/s/us", "400,x")
         await hub.quiet()
         assert hub.settled[other] is None

@@ -15,11 +15,11 @@ from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.device_session import DeviceSession, SessionError, SessionOptions
 from edgehub.endpoints.http_link import HttpLinkError, HttpLinkOptions, open_link
 from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
+from edgehub.mqtt.tcp import connect_tcp
 from edgehub.redis_link.faults import RedisAwayError
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.storage.credentials import TlsOptions
-from edgehub.tcp import connect_tcp
 from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole, link_local_addresses
 from tests.support.certificates import Authority
 from tests.support.http_peer import http_peer

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 
 CONNECT = """
 import os, socket, sys, uvloop
-from edgehub.tcp import connect_tcp
+from edgehub.mqtt.tcp import connect_tcp
 
 async def work(host):
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

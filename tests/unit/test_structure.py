@@ -1,0 +1,136 @@
+"""The structure that ARCHITECTURE.md describes: what is where, and that imports make no circle."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "edgehub"
+
+FOLDERS = {
+    "cli",
+    "control",
+    "devices",
+    "endpoints",
+    "entities",
+    "heads",
+    "http1",
+    "hub",
+    "journal",
+    "lab",
+    "mqtt",
+    "notify",
+    "operations",
+    "pump",
+    "redis_link",
+    "routes",
+    "settings",
+    "storage",
+    "store",
+    "sync",
+    "telemetry",
+    "web",
+}
+MODULES = {
+    "__init__",
+    "__main__",
+    "clock",
+    "errors",
+    "hub_id",
+    "lifecycle",
+    "local_message",
+    "message",
+    "packet_limits",
+    "router",
+}
+
+IMPORT = re.compile(r"^ *from (edgehub\.[\w.]+) import (\([^)]*\)|.*?)(?:  #|$)", re.MULTILINE)
+
+CIRCLES = {
+    "edgehub.heads.http": 3,
+    "edgehub.heads.mqtt": 5,
+    "edgehub.heads.mqtt.local": 2,
+    "edgehub.pump": 3,
+    "edgehub.routes": 2,
+    "edgehub.store": 14,
+}
+"""Modules of the largest circle of each folder that has one; none may grow, none may be added."""
+
+
+@cache
+def modules() -> dict[str, str]:
+    """Return the text of every module of the package by its name."""
+    found = {}
+    for file in PACKAGE.rglob("*.py"):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = file.read_text("utf-8")
+    return found
+
+
+def imports(text: str) -> set[str]:
+    """Return the modules of the package that a module imports, for types alone or not."""
+    found = set()
+    for module, names in IMPORT.findall(text):
+        for name in re.findall(r"\w+", names):
+            inner = f"{module}.{name}"
+            found.add(inner if inner in modules() else module)
+    return found
+
+
+def circles() -> list[set[str]]:
+    """Return the circles of imports: every module of one reaches every other (Tarjan)."""
+    graph = {name: imports(text) - {name} for name, text in modules().items()}
+    place: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        place[name] = lowest[name] = len(place)
+        open_.append(name)
+        for other in graph[name]:
+            if other not in place:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in open_:
+                lowest[name] = min(lowest[name], place[other])
+        if lowest[name] == place[name]:
+            at = open_.index(name)
+            circle = set(open_[at:])
+            del open_[at:]
+            if len(circle) > 1:
+                found.append(circle)
+
+    for name in graph:
+        if name not in place:
+            visit(name)
+    return found
+
+
+def test_the_top_level_is_as_described() -> None:
+    """A new folder, or a loose module, is a decision and not an accident."""
+    found = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert found == FOLDERS
+    assert {path.stem for path in PACKAGE.glob("*.py")} == MODULES
+
+
+def test_the_table_of_layers_names_every_folder() -> None:
+    """And nothing that is not there."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    table = text.split("| layer | folder |")[1].split("\n\n")[0]
+    assert {name for name in FOLDERS if f"`{name}/`" not in table} == set()
+    loose = MODULES - {"__init__", "__main__"}
+    assert {name for name in loose if f"`{name}.py`" not in table} == set()
+
+
+def test_no_circle_of_imports_is_added() -> None:
+    """Pieces that must know each other are one file."""
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for circle in circles():
+        folder = min(circle).rpartition(".")[0]
+        sizes[folder] = max(sizes[folder], len(circle))
+    assert dict(sizes) == CIRCLES
