@@ -28,7 +28,15 @@ _NO_FOLDER: Final = (
 
 
 class CommandError(EdgeHubError):
-    """The daemon refused a command; the text is its own."""
+    """The daemon refused a command; the text is its own.
+
+    Attributes:
+        members: What is wrong, for programs, where the daemon has more than a text; else empty.
+    """
+
+    def __init__(self, reason: str, members: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.members = members or {}
 
 
 class RunningHub:
@@ -124,5 +132,5 @@ def call(path: Path, command: str, **arguments: Any) -> Any:
         raise DaemonUnreachableError(msg)
     document = json.loads(answer)
     if not document["ok"]:
-        raise CommandError(document["error"])
+        raise CommandError(document["error"], document.get("members"))
     return document["result"]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.config import EXIT_CONFIG
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import CommandError, RunningHub
 from edgehub.cli.output import print_json, print_line
 from edgehub.telemetry.plural import counted
 
@@ -49,15 +49,17 @@ def ask_table(obj: dict[str, Any], command: str, *, as_json: bool, **arguments: 
     if "hub" not in obj:
         # The pages of one list warn of wrong settings once.
         obj["hub"] = RunningHub(obj["config"])
-    document = obj["hub"].call(command, **given)
-    if not isinstance(document, dict) or "error" not in document:
-        return document
-    error = document["error"]
-    if as_json:
-        print_json(document)
-    else:
-        _print_error(error)
-    raise RefusedError(EXIT_CONFIG if error["type"] in _WRONG_INPUT else EXIT_FAILED)
+    try:
+        return obj["hub"].call(command, **given)
+    except CommandError as error:
+        if not error.members:
+            raise
+        if as_json:
+            print_json({"error": error.members})
+        else:
+            _print_error(error.members)
+        is_input = error.members["type"] in _WRONG_INPUT
+        raise RefusedError(EXIT_CONFIG if is_input else EXIT_FAILED) from error
 
 
 def print_warnings(warnings: list[str]) -> None:

@@ -19,12 +19,13 @@ import structlog
 
 from edgehub.control.socket_path import address
 from edgehub.errors import EdgeHubError, StartupError
+from edgehub.operations.routes import error_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Handler
 
 REQUEST_BYTES_MAX: Final = 4 * 2**20
 """A manifest must fit."""
@@ -54,7 +55,7 @@ class ControlServer:
     def __init__(
         self,
         path: Path,
-        commands: Mapping[str, Command],
+        commands: Mapping[str, Handler],
         *,
         silence_max_s: float = SILENCE_MAX_S,
     ) -> None:
@@ -178,7 +179,7 @@ class ControlServer:
         try:
             return _encode({"ok": True, "result": await command(arguments)})
         except EdgeHubError as error:
-            return _refused(str(error))
+            return _refused(str(error), error_document(error))
         except Exception as error:
             # A supervision point: a fault in what a person asks must not cost the hub its work, nor
             # the person the answer.
@@ -186,10 +187,10 @@ class ControlServer:
             return _refused(f"the hub failed over {name!r}: {error!r}; its log has more")
 
 
-def _refused(reason: str) -> bytes:
+def _refused(reason: str, members: dict[str, Any] | None = None) -> bytes:
     # A path may hold bytes that are no text.
     text = reason.encode("utf-8", "replace").decode()
-    return _encode({"ok": False, "error": text})
+    return _encode({"ok": False, "error": text, "members": members})
 
 
 def _encode(answer: dict[str, Any]) -> bytes:

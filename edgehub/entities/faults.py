@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from edgehub.errors import EdgeHubError
 
 
@@ -19,3 +21,10 @@ class EntityArgumentError(EdgeHubError):
 
 class NoRoomError(EdgeHubError):
     """The store is full; later the same may be possible."""
+
+
+NO_ENTITIES: Final = "this hub keeps no entities: set enabled = true in [mapper] and restart it"
+
+
+class NoEntitiesError(EdgeHubError):
+    """The hub runs no mapper."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
 
 
 class ControlPart(Part):
@@ -24,7 +24,7 @@ class ControlPart(Part):
 
     name = "control"
 
-    def __init__(self, path: Path, operations: Mapping[str, Command]) -> None:
+    def __init__(self, path: Path, operations: Mapping[str, Operation]) -> None:
         self._server = ControlServer(path, operations)
 
     async def open(self) -> None:

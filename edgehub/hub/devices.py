@@ -42,11 +42,11 @@ from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes
 from edgehub.endpoints.device_session import End, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
-from edgehub.operations.devices import RoamingCommands
+from edgehub.operations.devices import DeviceOperations
 from edgehub.store.affinity_table import AffinityTable, FlagRow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from edgehub.heads.head import Submit
     from edgehub.hub.supervision import Supervision
     from edgehub.message import Message, Refusal
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
     from edgehub.redis_link.link import RedisLink
     from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.router import Router
@@ -270,9 +270,9 @@ class DevicesPart(Part):
             found.append(f"affinity: {parked} devices wait after their session was taken or lost")
         return found
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> Sequence[Operation]:
         """Return what is asked of devices."""
-        return RoamingCommands(
+        return DeviceOperations(
             hub_id=self._hub_id,
             store=self._store,
             table=self._table,

@@ -18,10 +18,9 @@ from edgehub.entities.configured import local_topics, mapper_options
 from edgehub.entities.effect_executor import Carrier
 from edgehub.entities.effects import Instant
 from edgehub.entities.mapper import Mapper
-from edgehub.errors import EdgeHubError
 from edgehub.hub.part import Part
 from edgehub.message import Refusal
-from edgehub.operations.entities import COMMANDS, Desk
+from edgehub.operations.entities import Desk, entity_operations
 from edgehub.settings.derived import mapper_runs
 from edgehub.telemetry.losses import Loss
 from edgehub.telemetry.plural import counted
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.space import InnerSubscription, LocalSpace
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import EndpointId, Row
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
     from edgehub.router import Router
     from edgehub.settings import Settings
     from edgehub.store.entity_tables import EntityContents
@@ -371,15 +370,9 @@ class EntitiesPart(Part):
             )
         return warnings
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> list[Operation]:
         """Return what is asked of entities."""
-        if self.desk is not None:
-            return self.desk.commands()
-        return dict.fromkeys(COMMANDS, _disabled)
-
-
-async def _disabled(_arguments: Any) -> Any:
-    raise EdgeHubError("this hub keeps no entities: set enabled = true in [mapper] and restart it")
+        return entity_operations(self.desk)
 
 
 def _nobody(_token: int, _refusal: Refusal | None) -> None:

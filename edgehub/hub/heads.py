@@ -13,19 +13,19 @@ from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.hub.part import Part
 from edgehub.hub.status import bound_warnings
 from edgehub.hub.store import refusals
-from edgehub.operations.sessions import SessionCommands
+from edgehub.operations.sessions import SessionOperations
 from edgehub.store.local_space import LocalTable
 from edgehub.store.sessions import SessionTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
     from edgehub.endpoints.relays import Relays
     from edgehub.heads.head import Head, Submit
     from edgehub.heads.http.head import HttpHead
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
     from edgehub.router import Router
     from edgehub.settings import Settings
     from edgehub.settings.configuration import Configuration
@@ -174,9 +174,9 @@ class MqttPart(HeadPart):
         del shown
         return bound_warnings("MQTT", self.head.statistics().bounds)
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> Sequence[Operation]:
         """Return what is asked of sessions."""
-        return SessionCommands(self.head).table()
+        return SessionOperations(self.head).table()
 
     def losses(self) -> list[Loss]:
         """Return what was dropped for good since the start."""

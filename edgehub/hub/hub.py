@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from edgehub.hub.part import Part
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
 
     Stages = tuple[Sequence[Part], Sequence[Part], tuple[RoutesPart, ReloadPart]]
     """The ways out, the heads, and what changes either: each runs inside of the one before."""
@@ -109,7 +109,7 @@ class Hub:
         self._supervision = Supervision(self.stop)
         self._phase = Phase.STARTING
         self._parts: list[Part] = []
-        self.operations: dict[str, Command] = {}
+        self.operations: dict[str, Operation] = {}
         self.started = asyncio.Event()
 
     @property
@@ -188,7 +188,7 @@ class Hub:
                 stages = await self._build(configuration, hub_id, kept, journal, state)
                 self._parts += [kept, journal, *(part for stage in stages for part in stage)]
                 for part in self._parts:
-                    self.operations.update(part.operations())
+                    self.operations |= {each.name: each for each in part.operations()}
                 await self._serve(stages)
                 await kept.drain(clock.monotonic())
                 await journal.drain(clock.monotonic())
@@ -322,6 +322,7 @@ class Hub:
             status=self.status,
             table=routes.table,
             desk=entities.desk,
+            operations=self.operations,
         )
         losses = LossesPart((routes, mqtt, entities, broker, endpoints), clock)
         reload = ReloadPart(

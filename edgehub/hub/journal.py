@@ -20,10 +20,10 @@ from edgehub.journal.segments import Segments
 from edgehub.operations.journal import WRITE_OUT_S, JournalOperations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
     from edgehub.settings import Settings
     from edgehub.store.store import Store
 
@@ -98,6 +98,6 @@ class JournalPart(Part):
         del shown
         return [] if self._journal is None else self._journal.statistics().warnings()
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> Sequence[Operation]:
         """Return what is asked of the journal."""
         return self.asked.table()

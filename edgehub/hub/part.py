@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from edgehub.operations.operation import Command
+    from edgehub.operations.operation import Operation
     from edgehub.settings.configuration import Configuration
     from edgehub.telemetry.losses import Loss
 
@@ -69,9 +69,9 @@ class Part:
         del shown
         return []
 
-    def operations(self) -> Mapping[str, Command]:
-        """Return what an operator may ask of it or change, by name."""
-        return {}
+    def operations(self) -> Sequence[Operation]:
+        """Return what an operator may ask of it or change."""
+        return ()
 
     def losses(self) -> Iterable[Loss]:
         """Return what was lost for good since the start."""

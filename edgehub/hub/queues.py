@@ -6,26 +6,27 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from edgehub.errors import ConfigError, ManifestError
+from edgehub.errors import ManifestError
 from edgehub.hub import status
 from edgehub.hub.part import Part
 from edgehub.hub.store import store_caps
 from edgehub.operations.forecast.forecast import QueueForecast
 from edgehub.operations.manifest_change import Present, difference_document
-from edgehub.operations.queues import Operating
+from edgehub.operations.operation import Operation
+from edgehub.operations.queues import QueueOperations
 from edgehub.operations.room import Room
+from edgehub.operations.routes import MANIFEST
 from edgehub.routes.manifest import parse_manifest
 from edgehub.settings.configuration import compile_table, endpoint_names, fault_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.hub.endpoints import EndpointsPart
     from edgehub.hub.entities import EntitiesPart
     from edgehub.hub.journal import JournalPart
     from edgehub.hub.routes import RoutesPart
-    from edgehub.operations.operation import Command
     from edgehub.router import Router
     from edgehub.store.store import Store
 
@@ -64,7 +65,7 @@ class QueuesPart(Part):
         self._routes = routes
         self._describe = describe
         self._forecast = QueueForecast(store, endpoints, clock)
-        self._asked = Operating(
+        self._asked = QueueOperations(
             store=store,
             endpoints=endpoints,
             forecast=self._forecast,
@@ -95,22 +96,27 @@ class QueuesPart(Part):
             *self._forecast.warnings(),
         ]
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> Sequence[Operation]:
         """Return what is asked of queues, and what another manifest would make of them."""
-        return {
-            "status": self._status,
-            "manifest diff": self._manifest_difference,
-            **self._asked.table(),
-        }
+        return [
+            Operation(
+                name="status", about="Describe the whole hub.", handler=self._status, resource=True
+            ),
+            Operation(
+                name="manifest diff",
+                about="Say what another manifest would make of routes, queues and disk.",
+                handler=self._manifest_difference,
+                arguments=MANIFEST,
+            ),
+            *self._asked.table(),
+        ]
 
     async def _status(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         await self._forecast.refresh()
         return self._describe()
 
     async def _manifest_difference(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        text, file = arguments.get("text"), arguments.get("file")
-        if not isinstance(text, str) or not isinstance(file, str):
-            raise ConfigError("arguments", "want the manifest's `text` and its `file` name")
+        text, file = arguments["text"], arguments["file"]
         settings, hub_id = self._routes.settings, self._routes.hub_id
         try:
             names = endpoint_names(settings)

@@ -16,6 +16,7 @@ import structlog
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.hub.endpoints import EndpointsChange
 from edgehub.hub.part import Part
+from edgehub.operations.operation import Operation
 from edgehub.settings.change import plan_change
 from edgehub.settings.configuration import fault_documents, read_configuration
 from edgehub.settings.effective import effective_document
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.notify.reports import Reports
-    from edgehub.operations.operation import Command
     from edgehub.settings import Settings
     from edgehub.settings.change import PendingKey
     from edgehub.settings.configuration import Configuration
@@ -145,9 +145,21 @@ class ReloadPart(Part):
         del shown
         return [*map(str, self._needs_restart)]
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> Sequence[Operation]:
         """Return what is asked of the configuration."""
-        return {"config reload": self._reload_command, "config show": self._show}
+        return [
+            Operation(
+                name="config reload",
+                about="Read settings, manifest, identities and tokens again.",
+                handler=self._reload_command,
+                changes=True,
+            ),
+            Operation(
+                name="config show",
+                about="Show the settings in force, and where each came from.",
+                handler=self._show,
+            ),
+        ]
 
     async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         return (await self.request()).document()

@@ -18,8 +18,10 @@ from edgehub.devices.tenancy import Tenancy
 from edgehub.errors import ManifestError, StartupError
 from edgehub.hub.part import Part
 from edgehub.message import EndpointId
+from edgehub.operations.arguments import document
 from edgehub.operations.manifest_change import manifest_document
-from edgehub.operations.routes import RouteCommands
+from edgehub.operations.operation import Operation
+from edgehub.operations.routes import RouteOperations
 from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import LOST_OF_MANIFEST
@@ -38,12 +40,11 @@ from edgehub.sync.sqlite import SCRIPT, SqliteStorage
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
     from edgehub.hub.endpoints import EndpointsPart
-    from edgehub.operations.operation import Command
     from edgehub.redis_link.link import RedisLink
     from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.routes.content import RouteContent
@@ -292,13 +293,22 @@ class RoutesPart(Part):
             *refused,
         ]
 
-    def operations(self) -> Mapping[str, Command]:
+    def operations(self) -> Sequence[Operation]:
         """Return what is asked of routes and manifest."""
-        return {
-            **RouteCommands(self.table).table(),
-            "manifest show": self._show_manifest,
-            "route explain": self._explain,
-        }
+        return [
+            *RouteOperations(self.table).table(),
+            Operation(
+                name="manifest show",
+                about="Show the routes in force.",
+                handler=self._show_manifest,
+            ),
+            Operation(
+                name="route explain",
+                about="Say which routes take a message, and why others do not.",
+                handler=self._explain,
+                arguments=(document("message", "the message", required=True),),
+            ),
+        ]
 
     def losses(self) -> list[Loss]:
         """Return what no route took since the start."""
@@ -308,7 +318,7 @@ class RoutesPart(Part):
         return manifest_document(self._router.table.manifest)
 
     async def _explain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        message = read_message(arguments.get("message"))
+        message = read_message(arguments["message"])
         table = self._router.table
         verdicts = [verdict.document() for verdict in table.explain(message)]
         return {"of": "hub", "manifest": table.manifest.file, "routes": verdicts}

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.tokens import TokenList
+    from edgehub.operations.entities import Desk
+    from edgehub.operations.operation import Operation
     from edgehub.settings import WebSettings
     from edgehub.settings.configuration import Configuration
     from edgehub.sync.routing_table import RoutingTable
-    from edgehub.web.entities import EntityDesk
     from edgehub.web.gate import Gate
     from edgehub.web.server import WebServer
 
@@ -52,6 +53,7 @@ class WebPart(Part):
         status: Describes all of it.
         table: The routing table.
         desk: What is asked of entities, None = the hub keeps none.
+        operations: What may be asked, complete once the hub runs.
     """
 
     name = "web"
@@ -65,7 +67,8 @@ class WebPart(Part):
         phase: Callable[[], Phase],
         status: Callable[[], dict[str, Any]],
         table: RoutingTable,
-        desk: EntityDesk | None,
+        desk: Desk | None,
+        operations: Mapping[str, Operation],
     ) -> None:
         self._settings = settings
         self._token_list = tokens
@@ -76,6 +79,7 @@ class WebPart(Part):
         self._status = status
         self._table = table
         self._desk = desk
+        self._operations = operations
         self._sockets: list[socket.socket] = []
         self._tls: ServerContext | None = None
         self._gate: Gate | None = None
@@ -194,13 +198,14 @@ class WebPart(Part):
         from edgehub.web.access import Access  # noqa: PLC0415 - likewise
         from edgehub.web.app import build_app  # noqa: PLC0415 - likewise
         from edgehub.web.gate import Gate  # noqa: PLC0415 - likewise
+        from edgehub.web.operations import reading_paths  # noqa: PLC0415 - likewise
+        from edgehub.web.refusals import problem_of  # noqa: PLC0415 - loaded by hubs that have the API only
         from edgehub.web.server import ServerOptions, WebServer  # noqa: PLC0415 - likewise
-        from edgehub.web.table_problems import problem_of  # noqa: PLC0415 - loaded by hubs that have the API only
 
         web = self._settings
         self._gate = Gate(
             build_app(self._routers(), translate=problem_of),
-            Access(self._tokens, web.host_names),
+            Access(self._tokens, web.host_names, reading_paths(self._operations.values())),
             self._clock,
             body_bytes_max=web.body_bytes_max,
             ending=lambda: self._phase() is not Phase.RUNNING,
@@ -214,16 +219,14 @@ class WebPart(Part):
         )
 
     def _routers(self) -> list[APIRouter]:
-        """Give all that there is to ask, in the order of the API's document.
-
-        A part of the hub that wants to be asked over HTTP gets a line here.
-        """
+        """Return all that there is to ask, in the order of the API's document."""
         from edgehub.web.entities import entities_router  # noqa: PLC0415 - likewise
+        from edgehub.web.operations import operations_router  # noqa: PLC0415 - likewise
         from edgehub.web.page import page_router  # noqa: PLC0415 - likewise
         from edgehub.web.probes import probes_router  # noqa: PLC0415 - likewise
+        from edgehub.web.refusals import tenant_of  # noqa: PLC0415 - loaded by hubs that have the API only
         from edgehub.web.routes import routes_router  # noqa: PLC0415 - likewise
         from edgehub.web.status import status_router  # noqa: PLC0415 - likewise
-        from edgehub.web.table_problems import tenant_of  # noqa: PLC0415 - loaded by hubs that have the API only
 
         return [
             page_router(),
@@ -231,6 +234,7 @@ class WebPart(Part):
             status_router(self._status),
             routes_router(self._table, tenant_of),
             entities_router(self._desk),
+            operations_router(self._operations.values()),
         ]
 
     def _unready(self) -> str:

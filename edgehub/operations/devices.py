@@ -14,8 +14,9 @@ from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.devices.source import Deduplication, StoredDevice
 from edgehub.hub_id import is_hub_id
-from edgehub.operations.arguments import ArgumentError, optional_text, text, whole
+from edgehub.operations.arguments import text, whole
 from edgehub.operations.documents import utc_text
+from edgehub.operations.operation import ArgumentError, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from edgehub.devices.affinity.flags import Flags
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import DeviceProfile, DeviceRegistry
-    from edgehub.operations.operation import Command
     from edgehub.store.affinity_table import AffinityTable, LedgerRow
     from edgehub.store.store import Store
 
-    Arguments = Mapping[str, object]
+    Arguments = Mapping[str, Any]
 
 PAGE_MAX: Final = 1000
 HOUR_MS: Final = 3_600_000
@@ -36,7 +36,11 @@ STEALS: Final = frozenset({Cause.OWNER_SILENT.value, Cause.HEARD_FIRST.value})
 """Causes with which this hub took a device from another."""
 
 
-class RoamingCommands:
+_DEVICE: Final = text("device_id", "Its id.", required=True)
+_LIMIT: Final = whole("limit", "Most of them.", default=100, maximum=PAGE_MAX)
+
+
+class DeviceOperations:
     """See the module.
 
     Args:
@@ -72,19 +76,51 @@ class RoamingCommands:
         self._coordinator = coordinator
         self._writing = asyncio.Lock()
 
-    def table(self) -> dict[str, Command]:
-        """Give every command by its name."""
-        return {
-            "device list": self._list,
-            "device show": self._show,
-            "device ledger": self._ledger,
-            "device set": self._set,
-            "device forget": self._forget,
-        }
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="device list",
+                about="List devices that several hubs hear, a page at a time.",
+                handler=self._list,
+                arguments=(text("after", "Id of the last one before."), _LIMIT),
+            ),
+            Operation(
+                name="device show",
+                about="Show one device: its profile, session, queue and elections.",
+                handler=self._show,
+                arguments=(_DEVICE,),
+            ),
+            Operation(
+                name="device ledger",
+                about="Show the newest elections, of one device or of all.",
+                handler=self._ledger,
+                arguments=(text("device_id", "Of this one alone."), _LIMIT),
+            ),
+            Operation(
+                name="device set",
+                about="Change the profile of a device.",
+                handler=self._set,
+                arguments=(
+                    _DEVICE,
+                    text("deduplication", f"One of {', '.join(Deduplication)}."),
+                    text("gateway_id", "The only hub that speaks for it; null = any."),
+                    whole("keep_alive_s", "Of its session; 0 = none.", maximum=86_400),
+                ),
+                changes=True,
+            ),
+            Operation(
+                name="device forget",
+                about="Remove the profile of a device.",
+                handler=self._forget,
+                arguments=(_DEVICE,),
+                changes=True,
+            ),
+        ]
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        after = optional_text(arguments, "after") or ""
-        limit = whole(arguments, "limit", default=100, maximum=PAGE_MAX)
+        after = arguments.get("after") or ""
+        limit = arguments["limit"]
         names = {*self._flags.all(), *(device.device_id for device in self._devices.all())}
         page = sorted(name for name in names if name > after)
         rows = [self._row(name) for name in page[:limit]]
@@ -122,7 +158,7 @@ class RoamingCommands:
 
     async def _ledger(self, arguments: Arguments) -> dict[str, Any]:
         device_id = None if arguments.get("device_id") is None else _device_id(arguments)
-        limit = whole(arguments, "limit", default=100, maximum=PAGE_MAX)
+        limit = arguments["limit"]
         now_ms = self._store.hub_time.now_ms()
         rows = await self._table.ledger(device_id)
         recent = [row for row in rows if row.at_ms >= now_ms - DAY_MS]
@@ -138,7 +174,7 @@ class RoamingCommands:
         device_id = _device_id(arguments)
         registry = self._written()
         changes: dict[str, Any] = {}
-        mode = optional_text(arguments, "deduplication")
+        mode = arguments.get("deduplication")
         if mode is not None:
             if mode not in tuple(Deduplication):
                 raise ArgumentError(f"want `deduplication`, one of {', '.join(Deduplication)}")
@@ -146,7 +182,7 @@ class RoamingCommands:
         if "gateway_id" in arguments:
             changes["gateway_id"] = _gateway_id(arguments)
         if "keep_alive_s" in arguments:
-            changes["keep_alive_s"] = whole(arguments, "keep_alive_s", default=0, maximum=86_400)
+            changes["keep_alive_s"] = arguments["keep_alive_s"] or 0
         async with self._writing:  # of two that change it at once, both count
             profile = replace((await registry.load(device_id)).profile, **changes)
             await registry.put(profile)
@@ -211,14 +247,14 @@ def _counts(rows: Iterable[LedgerRow]) -> dict[str, int]:
 
 def _gateway_id(arguments: Arguments) -> str | None:
     # A name that no hub can have would have the device refused everywhere.
-    gateway_id = optional_text(arguments, "gateway_id")
+    gateway_id: str | None = arguments["gateway_id"]
     if gateway_id is not None and not is_hub_id(gateway_id):
         raise ArgumentError("`gateway_id`: want the `hub_id` of a hub, or none")
     return gateway_id
 
 
 def _device_id(arguments: Arguments) -> str:
-    device_id = text(arguments, "device_id")
+    device_id: str = arguments["device_id"]
     if not is_device_id(device_id):
         raise ArgumentError(f"`device_id`: want {ID_RULE}")
     return device_id

@@ -14,13 +14,17 @@ import orjson
 from edgehub.entities.account import debt_document, entity_document, twin_document
 from edgehub.entities.documents import write_json
 from edgehub.entities.faults import (
+    NO_ENTITIES,
     EntityArgumentError,
     MappingError,
+    NoEntitiesError,
     NoRoomError,
     UnknownEntityError,
 )
 from edgehub.entities.topics import read_topic_id
 from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.operations.arguments import document, text
+from edgehub.operations.operation import Operation
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
@@ -31,18 +35,10 @@ if TYPE_CHECKING:
     from edgehub.entities.entity import Entity
     from edgehub.entities.mapper import Mapper
     from edgehub.message import Refusal
-    from edgehub.operations.operation import Command
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, Any]
 
-COMMANDS: Final = (
-    "entity list",
-    "entity show",
-    "entity register",
-    "entity remove",
-    "entity pending",
-)
 SHOWN_MAX: Final = 1000
 DEBT_WARNING_S: Final = 3600
 """A message held for so long is worth a look."""
@@ -112,7 +108,7 @@ class Desk:
         below = self._mapper.registry.children(entity)
         return {**entity_document(entity), "twin": twin_document(entity), "children": below}
 
-    async def register(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    async def register(self, topic_id: str, registration: Mapping[str, Any]) -> dict[str, Any]:
         """Register an entity or change its registration, as a message on its topic would.
 
         Returns:
@@ -134,7 +130,7 @@ class Desk:
         registry = self._mapper.registry
         known = registry.get(topic_id)
         before = None if known is None else self.show(topic_id)
-        payload = write_json(document)
+        payload = write_json(registration)
         self._check_room()
         effects, error = self._mapper.register(topic_id, payload, self._now(), client=self._hub_id)
         await self._settled(effects, None if error else (topic_id, payload))
@@ -149,7 +145,7 @@ class Desk:
         advice = self._mapper.statistics().advice.get(topic_id)
         return answer if advice is None else {**answer, "advice": advice}
 
-    async def change(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    async def change(self, topic_id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change `@parent` or `@health` of an entity; see `register`.
 
         Raises:
@@ -157,14 +153,14 @@ class Desk:
             EntityArgumentError: Another member is named.
         """
         entity = self._entity(topic_id)
-        others = sorted(set(document) - {"@parent", "@health"})
-        if others or not document:
+        others = sorted(set(changes) - {"@parent", "@health"})
+        if others or not changes:
             raise EntityArgumentError(
                 f"only @parent and @health can be changed, not {', '.join(others) or 'nothing'}"
             )
         same = {"@type": str(entity.type), "@id": entity.external_id}
         inline = {key: orjson.loads(value) for key, value in entity.inline.items()}
-        return await self.register(entity.topic_id, {**same, **inline, **document})
+        return await self.register(entity.topic_id, {**same, **inline, **changes})
 
     async def remove(self, topic_id: str) -> dict[str, Any]:
         """Forget an entity and all below it, and what is retained of them.
@@ -216,39 +212,6 @@ class Desk:
         )
         return [warning]
 
-    def commands(self) -> dict[str, Command]:
-        """Give the commands of the control socket."""
-        functions = (
-            self._list_command,
-            self._show_command,
-            self._register_command,
-            self._remove_command,
-            self._pending_command,
-        )
-        return dict(zip(COMMANDS, functions, strict=True))
-
-    async def _list_command(self, arguments: Arguments) -> Any:
-        return self.entities(
-            root=_optional(arguments, "root"),
-            parent=_optional(arguments, "parent"),
-            type_=_optional(arguments, "type"),
-        )
-
-    async def _show_command(self, arguments: Arguments) -> Any:
-        return self.show(_text(arguments, "topic_id"))
-
-    async def _register_command(self, arguments: Arguments) -> Any:
-        document = arguments.get("document")
-        if not isinstance(document, dict):
-            raise EntityArgumentError("want `document`, the registration as an object")
-        return await self.register(_text(arguments, "topic_id"), document)
-
-    async def _remove_command(self, arguments: Arguments) -> Any:
-        return await self.remove(_text(arguments, "topic_id"))
-
-    async def _pending_command(self, _arguments: Arguments) -> Any:
-        return self.pending()
-
     def _entity(self, topic_id: str) -> Entity:
         topic_id = _topic_id(topic_id)
         entity = self._mapper.registry.get(topic_id)
@@ -296,12 +259,73 @@ def _unknown(topic_id: str) -> UnknownEntityError:
     return UnknownEntityError(f"{topic_id} is not registered (edgehub entity list shows what is)")
 
 
-def _text(arguments: Arguments, name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str) or not value:
-        raise EntityArgumentError(f"want `{name}`, a text that is not empty")
-    return value
+def entity_operations(desk: Desk | None) -> list[Operation]:
+    """Declare what is asked and ordered; without a desk every operation says that there is none."""
 
+    def kept() -> Desk:
+        if desk is None:
+            raise NoEntitiesError(NO_ENTITIES)
+        return desk
 
-def _optional(arguments: Arguments, name: str) -> str | None:
-    return None if arguments.get(name) is None else _text(arguments, name)
+    async def show_all(arguments: Arguments) -> Any:
+        root, parent = arguments.get("root"), arguments.get("parent")
+        return kept().entities(root=root, parent=parent, type_=arguments.get("type"))
+
+    async def show(arguments: Arguments) -> Any:
+        return kept().show(arguments["topic_id"])
+
+    async def register(arguments: Arguments) -> Any:
+        found, registration = kept(), arguments["document"]
+        if not isinstance(registration, dict):
+            raise EntityArgumentError("want `document`, the registration as an object")
+        return await found.register(arguments["topic_id"], registration)
+
+    async def remove(arguments: Arguments) -> Any:
+        return await kept().remove(arguments["topic_id"])
+
+    async def pending(_arguments: Arguments) -> Any:
+        return kept().pending()
+
+    topic_id = text("topic_id", "Its topic id.", required=True)
+    return [
+        Operation(
+            name="entity list",
+            about="List registered entities, the gateway first.",
+            handler=show_all,
+            arguments=(
+                text("root", "Only this one and all below it."),
+                text("parent", "Only those right below this one."),
+                text("type", "Only `device`, `child-device` or `service`."),
+            ),
+            resource=True,
+        ),
+        Operation(
+            name="entity show",
+            about="Show one entity.",
+            handler=show,
+            arguments=(topic_id,),
+            resource=True,
+        ),
+        Operation(
+            name="entity register",
+            about="Register an entity, or change its registration.",
+            handler=register,
+            arguments=(topic_id, document("document", "the registration", required=True)),
+            changes=True,
+            resource=True,
+        ),
+        Operation(
+            name="entity remove",
+            about="Forget an entity and all below it.",
+            handler=remove,
+            arguments=(topic_id,),
+            changes=True,
+            resource=True,
+        ),
+        Operation(
+            name="entity pending",
+            about="Show who sends without being registered.",
+            handler=pending,
+            resource=True,
+        ),
+    ]

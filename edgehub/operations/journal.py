@@ -11,6 +11,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import EdgeHubError, StoreError
+from edgehub.operations.arguments import flag, text, texts
+from edgehub.operations.operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from edgehub.journal.search import FoundLines, LineQuery
     from edgehub.journal.trace import Passed, Trace
     from edgehub.journal.waits import Key, Split
-    from edgehub.operations.operation import Command
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, Any]
@@ -30,6 +31,9 @@ WRITE_OUT_S: Final = 5.0
 
 TRACE_S: Final = 2.0
 """For writing what waits, and again for looking through segments; the operator waits for it."""
+
+
+_TARGET: Final = text("target", "Folder or URL that segments go to.", required=True)
 
 
 class JournalError(EdgeHubError):
@@ -52,13 +56,29 @@ class JournalOperations:
         self._hub_id = hub_id
         self._store = store
 
-    def table(self) -> Mapping[str, Command]:
-        """Return every command by its name."""
-        return {
-            "journal status": self._status,
-            "journal plan": self._plan,
-            "journal exported": self._exported,
-        }
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="journal status",
+                about="Show the journal's figures and its targets.",
+                handler=self._status,
+            ),
+            Operation(
+                name="journal plan",
+                about="List the segments that a target has not got.",
+                handler=self._plan,
+                arguments=(_TARGET, flag("close", "Close the segment that grows.")),
+                changes=True,
+            ),
+            Operation(
+                name="journal exported",
+                about="Record the segments that a target has got.",
+                handler=self._exported,
+                arguments=(_TARGET, texts("segments", "Their paths; absent = all.")),
+                changes=True,
+            ),
+        ]
 
     async def trace(self, message_id: str, passed: Sequence[Passed]) -> Trace | None:
         """Look for the lines of a message, within some seconds; None = there is no journal.
@@ -114,7 +134,7 @@ class JournalOperations:
         }
 
     async def _plan(self, arguments: Arguments) -> dict[str, Any]:
-        target, close = _target(arguments), arguments.get("close") is True
+        target, close = arguments["target"], arguments["close"]
         journal = self._enabled()
         complete = True
         with self._readable():
@@ -135,12 +155,8 @@ class JournalOperations:
         }
 
     async def _exported(self, arguments: Arguments) -> dict[str, Any]:
-        target, segments = _target(arguments), arguments.get("segments")
-        if segments is not None and not _are_texts(segments):
-            msg = "want `segments` as a list of paths, those that arrived"
-            raise JournalError(msg)
         with self._readable():
-            await self._enabled().export_done(target, segments)
+            await self._enabled().export_done(arguments["target"], arguments.get("segments"))
         return {}
 
     def _clock(self) -> dict[str, Any]:
@@ -159,15 +175,3 @@ class JournalOperations:
             yield
         except OSError as error:
             raise JournalError(f"{self._folder}: {error.strerror or error}") from error
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _target(arguments: Arguments) -> str:
-    target = arguments.get("target")
-    if not isinstance(target, str) or not target:
-        msg = "want `target`, the folder or URL that segments go to"
-        raise JournalError(msg)
-    return target

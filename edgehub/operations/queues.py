@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from edgehub.errors import EdgeHubError
 from edgehub.journal.lines import EVENTS, shown_priority
 from edgehub.journal.search import LINES_MAX, LineQuery
 from edgehub.message import (
@@ -24,8 +23,9 @@ from edgehub.message import (
     Priority,
     queue_id,
 )
-from edgehub.operations.arguments import ArgumentError, optional_text, text, whole, wholes
+from edgehub.operations.arguments import flag, text, whole, wholes
 from edgehub.operations.documents import letter_document, row_document, state_of, utc_text
+from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
 from edgehub.operations.why import Why
 from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.release import LETTERS_MAX
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from edgehub.message import Row
     from edgehub.operations.forecast.forecast import QueueForecast
     from edgehub.operations.journal import JournalOperations
-    from edgehub.operations.operation import Command
     from edgehub.operations.served import ServedEndpoints
     from edgehub.router import Router
     from edgehub.store import Queue
@@ -51,6 +50,15 @@ ROWS_MAX: Final = 1000
 SINCE_S: Final = 86_400
 SINCE_S_MAX: Final = 400 * 86_400
 
+_QUEUE: Final = text("queue", "Name of the queue.", required=True)
+_PAYLOAD: Final = flag("payload", "Show body and values of properties.", protected=True)
+_RANGE: Final = (
+    whole("through", "Offset of the last message; absent = the newest there is."),
+    whole("from_offset", "Where to go on: `next_offset` of the answer before.", default=0),
+    flag("dry_run", "Only say what would be done."),
+)
+_LETTERS: Final = wholes("dead_letters", "Their numbers.", required=True, maximum=LETTERS_MAX)
+
 log = structlog.get_logger(__name__)
 
 
@@ -61,11 +69,7 @@ class RowsChanged(Protocol):
         """Note that rows of an endpoint were removed (`gone`), moved, or came back."""
 
 
-class NotFoundError(EdgeHubError):
-    """What a command names is not there."""
-
-
-class Operating:
+class QueueOperations:
     """See the module."""
 
     def __init__(
@@ -87,41 +91,106 @@ class Operating:
             store=store, endpoints=endpoints, forecast=forecast, journal=journal, router=router
         )
 
-    def table(self) -> Mapping[str, Command]:
-        """Return every command by its name."""
-        return {
-            "queue list": self._list,
-            "queue peek": self._peek,
-            "queue purge": self._purge,
-            "queue move": self._move,
-            "dead list": self._dead_list,
-            "dead show": self._dead_show,
-            "dead requeue": self._dead_requeue,
-            "dead purge": self._dead_purge,
-            "journal show": self._journal_show,
-            "why": self._explain,
-        }
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="queue list", about="List all queues.", handler=self._list, resource=True
+            ),
+            Operation(
+                name="queue peek",
+                about="Show the oldest messages of a queue, or of all queues of an endpoint.",
+                handler=self._peek,
+                arguments=(
+                    _QUEUE,
+                    whole("priority", "Of an endpoint with several queues."),
+                    whole("after", "Offset of the last message before.", default=0),
+                    whole("limit", "Most messages.", default=10, maximum=ROWS_MAX),
+                    _PAYLOAD,
+                ),
+            ),
+            Operation(
+                name="queue purge",
+                about="Remove what waits in a queue, for half a second at a time.",
+                handler=self._purge,
+                arguments=(_QUEUE, *_RANGE),
+                changes=True,
+            ),
+            Operation(
+                name="queue move",
+                about="Move what waits in a queue to another one, for half a second at a time.",
+                handler=self._move,
+                arguments=(_QUEUE, text("to", "The other queue.", required=True), *_RANGE),
+                changes=True,
+            ),
+            Operation(
+                name="dead list",
+                about="List dead letters, a page at a time.",
+                handler=self._dead_list,
+                arguments=(
+                    text("queue", "Of this queue alone."),
+                    whole("after", "The last one before.", default=0),
+                    whole("limit", "Most dead letters.", default=100, maximum=ROWS_MAX),
+                ),
+            ),
+            Operation(
+                name="dead show",
+                about="Show one dead letter.",
+                handler=self._dead_show,
+                arguments=(whole("dead_letter", "Its number.", required=True), _PAYLOAD),
+            ),
+            Operation(
+                name="dead requeue",
+                about="Put dead letters back into their queues.",
+                handler=self._dead_requeue,
+                arguments=(_LETTERS,),
+                changes=True,
+            ),
+            Operation(
+                name="dead purge",
+                about="Remove dead letters.",
+                handler=self._dead_purge,
+                arguments=(_LETTERS,),
+                changes=True,
+            ),
+            Operation(
+                name="journal show",
+                about="Show the newest lines of the journal.",
+                handler=self._journal_show,
+                arguments=(
+                    text("event", "Only this event."),
+                    text("queue", "Only of this queue."),
+                    whole("since_s", "Of so many seconds.", default=SINCE_S, maximum=SINCE_S_MAX),
+                    whole("limit", "Most lines.", default=100, maximum=LINES_MAX),
+                ),
+            ),
+            Operation(
+                name="why",
+                about="Say where a message is, and why.",
+                handler=self._explain,
+                arguments=(text("id", "Of the hub, or of the sender.", required=True),),
+            ),
+        ]
 
     async def _list(self, _arguments: Arguments) -> list[dict[str, Any]]:
         await self._forecast.refresh()
         return self._forecast.queue_documents()
 
     async def _explain(self, arguments: Arguments) -> dict[str, Any]:
-        return await self._why.explain(text(arguments, "id"))
+        return await self._why.explain(arguments["id"])
 
     async def _journal_show(self, arguments: Arguments) -> dict[str, Any]:
-        event, name = optional_text(arguments, "event"), optional_text(arguments, "queue")
+        event, name = arguments.get("event"), arguments.get("queue")
         if event is not None and event not in EVENTS:
             raise ArgumentError(f"there is no event {event!r}; there are {', '.join(EVENTS)}")
-        since_s = whole(arguments, "since_s", default=SINCE_S, maximum=SINCE_S_MAX)
-        since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - since_s * 1000
+        since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - arguments["since_s"] * 1000
         queue = None if name is None else self._known(name)
         answer = await self._journal.search(
             LineQuery(
                 event=event,
                 queue=None if queue is None else (queue[0], shown_priority(queue[1])),
                 since=utc_text(max(0, since_ms)),
-                lines_max=whole(arguments, "limit", default=100, maximum=LINES_MAX),
+                lines_max=arguments["limit"],
             )
         )
         if (
@@ -137,17 +206,17 @@ class Operating:
         return asdict(answer)
 
     async def _peek(self, arguments: Arguments) -> dict[str, Any]:
-        name = text(arguments, "queue")
+        name = arguments["queue"]
         queues = self._queues(name, arguments)
-        after = whole(arguments, "after", default=0)
+        after = arguments["after"]
         filled = [queue for queue in queues if queue.zones.depth]
         if after and len(filled) > 1:
             names = ", ".join(queue.id for queue in filled)
             raise ArgumentError(
                 f"an offset is a place in one queue, and {name} has {names}: name a `priority`"
             )
-        rows_max = max(1, whole(arguments, "limit", default=10, maximum=ROWS_MAX))
-        payload = arguments.get("payload") is True
+        rows_max = max(1, arguments["limit"])
+        payload = arguments["payload"]
         shown: list[dict[str, Any]] = []
         size = 0
         for queue in filled:
@@ -180,12 +249,12 @@ class Operating:
         ]
 
     async def _purge(self, arguments: Arguments) -> dict[str, Any]:
-        queue = self._queue(text(arguments, "queue"))
+        queue = self._queue(arguments["queue"])
         return await self._take_out(queue, None, arguments)
 
     async def _move(self, arguments: Arguments) -> dict[str, Any]:
-        source = self._queue(text(arguments, "queue"))
-        target = self._target(text(arguments, "to"))
+        source = self._queue(arguments["queue"])
+        target = self._target(arguments["to"])
         if (source.endpoint_id, source.priority) == target:
             raise ArgumentError(f"{source.id}: want another queue to move to")
         return await self._take_out(source, target, arguments)
@@ -193,10 +262,11 @@ class Operating:
     async def _take_out(
         self, queue: Queue, target: tuple[EndpointId, Priority] | None, arguments: Arguments
     ) -> dict[str, Any]:
-        through = whole(arguments, "through", default=self._store.last_offset)
+        through = arguments.get("through")
+        through = self._store.last_offset if through is None else through
         to = None if target is None else queue_id(*target)
         figures = queue.statistics()
-        if arguments.get("dry_run") is True:
+        if arguments["dry_run"]:
             # What is in flight may be back when the command is given in earnest.
             return {
                 "queue": queue.id,
@@ -209,7 +279,7 @@ class Operating:
                 "next_offset": None,
                 "other_queues": self._other_queues(queue),
             }
-        from_offset = whole(arguments, "from_offset", default=0)
+        from_offset = arguments["from_offset"]
         done = await self._store.removals.take_out(
             queue,
             None if target is None else self._store.queue(*target),
@@ -253,11 +323,11 @@ class Operating:
         return [cap.value for cap in self._store.caps.exceeded_by(rows, size)]
 
     async def _dead_list(self, arguments: Arguments) -> dict[str, Any]:
-        name = optional_text(arguments, "queue")
-        limit = max(1, whole(arguments, "limit", default=100, maximum=ROWS_MAX))
+        name = arguments.get("queue")
+        limit = max(1, arguments["limit"])
         queue = None if name is None else self._known(name)
         letters = await self._store.inspection.dead_letters(
-            whole(arguments, "after", default=0), limit + 1, queue=queue
+            arguments["after"], limit + 1, queue=queue
         )
         shown = letters[:limit]
         return {
@@ -270,17 +340,17 @@ class Operating:
         }
 
     async def _dead_show(self, arguments: Arguments) -> dict[str, Any]:
-        number = whole(arguments, "dead_letter", default=0)
+        number = arguments["dead_letter"]
         letter = await self._store.dead_letter(number)
         if letter is None:
             raise NotFoundError(
                 f"there is no dead letter {number} (edgehub queue dead list shows those there are)"
             )
-        payload = arguments.get("payload") is True
+        payload = arguments["payload"]
         return letter_document(letter, utc_ms=self._store.utc_ms, payload=payload)
 
     async def _dead_requeue(self, arguments: Arguments) -> dict[str, Any]:
-        ids = wholes(arguments, "dead_letters", count_max=LETTERS_MAX)
+        ids = arguments["dead_letters"]
         released = await self._store.release.requeue(ids)
         if released.rows:
             log.info("operating.dead_letters_requeued", rows=released.rows)
@@ -290,7 +360,7 @@ class Operating:
         return {"rows": released.rows, "bytes": released.bytes}
 
     async def _dead_purge(self, arguments: Arguments) -> dict[str, Any]:
-        ids = wholes(arguments, "dead_letters", count_max=LETTERS_MAX)
+        ids = arguments["dead_letters"]
         released = await self._store.release.purge(ids)
         if released.rows:
             log.info("operating.dead_letters_purged", rows=released.rows, bytes=released.bytes)
@@ -301,7 +371,7 @@ class Operating:
         queues = self._store.queues_of(EndpointId(name)) or [self._queue(name)]
         if arguments.get("priority") is None:
             return queues
-        priority = whole(arguments, "priority", default=0)
+        priority = arguments["priority"]
         chosen = [queue for queue in queues if queue.priority == priority]
         if not chosen:
             names = ", ".join(queue.id for queue in queues)

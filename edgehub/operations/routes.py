@@ -1,7 +1,7 @@
-"""The commands of the control socket on the routing table.
+"""Operations on the routing table.
 
-Owns what arguments must look like. An error of the table is an answer, not a failure of the
-command, so that lines and columns of a route's faults reach the person who wrote it.
+An error of the table keeps its members, so that lines and columns of a route's faults reach its
+author.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.errors import ConfigError
+from edgehub.operations.arguments import document, flag, text, whole
+from edgehub.operations.operation import ArgumentError, Kind, Operation
 from edgehub.routes.content import InvalidRouteError
 from edgehub.routes.tenant import Tenant
 from edgehub.sync.faults import (
@@ -25,13 +26,13 @@ from edgehub.sync.faults import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
-    from edgehub.operations.operation import Command
+    from edgehub.errors import EdgeHubError
+    from edgehub.operations.operation import Handler
     from edgehub.sync.routing_table import RoutingTable
 
     Arguments = Mapping[str, Any]
-    Work = Callable[[Arguments], Awaitable[dict[str, Any]]]
 
 _FIELDS: Final[dict[type[TableError], tuple[str, ...]]] = {
     ConflictError: ("reason", "revision"),
@@ -44,8 +45,32 @@ _FIELDS: Final[dict[type[TableError], tuple[str, ...]]] = {
 }
 
 
-class RouteCommands:
-    """See the module.
+MANIFEST: Final = (
+    text("text", "The manifest.", kind=Kind.FILE, required=True),
+    text("file", "Its name, for faults.", required=True),
+)
+_TENANT: Final = text("tenant", "`organisation/application`; absent = the default one.")
+_HOW: Final = (
+    _TENANT,
+    whole("if_match", "Only in place of this revision."),
+    flag("wait", "Answer once every hub has applied it."),
+)
+_ID: Final = text("id", "Of the route.", required=True)
+
+
+def error_document(error: EdgeHubError) -> dict[str, Any] | None:
+    """Return what is wrong with a route or its change, by members; None = it is another error."""
+    if isinstance(error, InvalidRouteError):
+        faults = [asdict(fault) for fault in error.faults]
+        return {"type": type(error).__name__, "message": str(error), "faults": faults}
+    if isinstance(error, TableError):
+        fields = {name: getattr(error, name) for name in _FIELDS.get(type(error), ())}
+        return {"type": type(error).__name__, "message": str(error), **fields}
+    return None
+
+
+class RouteOperations:
+    """Operations on the routing table.
 
     Args:
         table: What is asked.
@@ -56,41 +81,88 @@ class RouteCommands:
     def __init__(self, table: RoutingTable) -> None:
         self._table = table
 
-    def table(self) -> Mapping[str, Command]:
-        """Give every command by its name."""
-        works: dict[str, Work] = {
-            "route list": self._list,
-            "route show": self._show,
-            "route add": self._add,
-            "route remove": self._remove,
-            "route enable": partial(self._switch, True),
-            "route disable": partial(self._switch, False),
-            "route drift": self._drift,
-            "route instances": self._instances,
-            "manifest apply": self._apply,
-        }
-        return {name: partial(self._answered, work) for name, work in works.items()}
+    def table(self) -> list[Operation]:
+        """Return every operation."""
 
-    async def _answered(self, work: Work, arguments: Arguments) -> dict[str, Any]:
-        try:
-            return await work(arguments)
-        except InvalidRouteError as error:
-            faults = [asdict(fault) for fault in error.faults]
-            named = {"type": type(error).__name__, "message": str(error), "faults": faults}
-            return {"error": named}
-        except TableError as error:
-            fields = {name: getattr(error, name) for name in _FIELDS.get(type(error), ())}
-            return {"error": {"type": type(error).__name__, "message": str(error), **fields}}
+        def change(name: str, about: str, handler: Handler) -> Operation:
+            return Operation(
+                name=f"route {name}",
+                about=about,
+                handler=handler,
+                arguments=(_ID, *_HOW),
+                changes=True,
+                resource=True,
+            )
+
+        return [
+            Operation(
+                name="route list",
+                about="List routes by id.",
+                handler=self._list,
+                arguments=(
+                    _TENANT,
+                    text("after", "Id of the last one before."),
+                    whole("limit", "Most routes.", default=1000),
+                ),
+                resource=True,
+            ),
+            Operation(
+                name="route show",
+                about="Show one route, and its state on every hub.",
+                handler=self._show,
+                arguments=(_ID, _TENANT),
+                resource=True,
+            ),
+            Operation(
+                name="route add",
+                about="Add a route, or change the one with its id.",
+                handler=self._add,
+                arguments=(
+                    document("body", "the route", required=True),
+                    text("id", "Of the route; absent = its content says it."),
+                    *_HOW,
+                ),
+                changes=True,
+                resource=True,
+            ),
+            change("remove", "Remove a route.", self._remove),
+            change("enable", "Let a route run.", partial(self._switch, True)),
+            change("disable", "Keep a route without running it.", partial(self._switch, False)),
+            Operation(
+                name="route drift",
+                about="Compare this hub's table with the storage.",
+                handler=self._drift,
+                arguments=(flag("repair", "Put right what differs.", default=True),),
+                changes=True,
+                resource=True,
+            ),
+            Operation(
+                name="route instances",
+                about="List the hubs that share the table.",
+                handler=self._instances,
+                resource=True,
+            ),
+            Operation(
+                name="manifest apply",
+                about="Put the routes of a manifest into the shared table.",
+                handler=self._apply,
+                arguments=(
+                    *MANIFEST,
+                    whole("expected_revision", "Only at this revision of the table."),
+                    flag("wait", "Answer once every hub has applied it."),
+                ),
+                changes=True,
+            ),
+        ]
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        after, limit = arguments.get("after"), arguments.get("limit", 1000)
-        if not isinstance(after, str | None) or not isinstance(limit, int):
-            raise _wrong("`after` is an id and `limit` a number")
-        page = await self._table.list(tenant=_tenant(arguments), after=after, limit=limit)
+        page = await self._table.list(
+            tenant=_tenant(arguments), after=arguments.get("after"), limit=arguments["limit"]
+        )
         return page.document()
 
     async def _show(self, arguments: Arguments) -> dict[str, Any]:
-        route_id, tenant = _id(arguments), _tenant(arguments)
+        route_id, tenant = arguments["id"], _tenant(arguments)
         view = await self._table.get(route_id, tenant=tenant)
         try:
             states = await self._table.route_status(route_id, tenant=tenant)
@@ -100,25 +172,24 @@ class RouteCommands:
         return {**view.document(), "instances": [each.document() for each in states]}
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
-        if "body" not in arguments:
-            raise _wrong("want `body`, the route")
-        body, tenant, wait = arguments["body"], _tenant(arguments), arguments.get("wait") is True
-        if arguments.get("id") is None and arguments.get("if_match") is None:
+        body, tenant, wait = arguments["body"], _tenant(arguments), arguments["wait"]
+        route_id, if_match = arguments.get("id"), arguments.get("if_match")
+        if route_id is None and if_match is None:
             return (await self._table.add(body, tenant=tenant, wait=wait)).document()
-        route_id = _id(arguments)
-        if_match = _if_match(arguments)
+        if route_id is None:
+            raise ArgumentError("want `id`, the route's")
         written = await self._table.put(route_id, body, tenant=tenant, if_match=if_match, wait=wait)
         return written.document()
 
     async def _remove(self, arguments: Arguments) -> dict[str, Any]:
-        return (await self._table.delete(_id(arguments), **_how(arguments))).document()
+        return (await self._table.delete(arguments["id"], **_how(arguments))).document()
 
     async def _switch(self, on: bool, arguments: Arguments) -> dict[str, Any]:
         work = self._table.enable if on else self._table.disable
-        return (await work(_id(arguments), **_how(arguments))).document()
+        return (await work(arguments["id"], **_how(arguments))).document()
 
     async def _drift(self, arguments: Arguments) -> dict[str, Any]:
-        report = await self._table.drift(repair=arguments.get("repair") is not False)
+        report = await self._table.drift(repair=arguments["repair"])
         return report.document()
 
     async def _instances(self, _arguments: Arguments) -> dict[str, Any]:
@@ -126,14 +197,11 @@ class RouteCommands:
         return {"instances": [view.document() for view in views]}
 
     async def _apply(self, arguments: Arguments) -> dict[str, Any]:
-        text, file = arguments.get("text"), arguments.get("file")
-        expected = arguments.get("expected_revision")
-        if not isinstance(text, str) or not isinstance(file, str):
-            raise _wrong("want the manifest's `text` and its `file` name")
-        if not isinstance(expected, int | None):
-            raise _wrong("`expected_revision` is a number")
         applied = await self._table.apply_manifest(
-            text, file, expected_revision=expected, wait=arguments.get("wait") is True
+            arguments["text"],
+            arguments["file"],
+            expected_revision=arguments.get("expected_revision"),
+            wait=arguments["wait"],
         )
         return applied.document()
 
@@ -141,34 +209,13 @@ class RouteCommands:
 def _how(arguments: Arguments) -> dict[str, Any]:
     return {
         "tenant": _tenant(arguments),
-        "if_match": _if_match(arguments),
-        "wait": arguments.get("wait") is True,
+        "if_match": arguments.get("if_match"),
+        "wait": arguments["wait"],
     }
 
 
-def _id(arguments: Arguments) -> str:
-    route_id = arguments.get("id")
-    if not isinstance(route_id, str) or not route_id:
-        raise _wrong("want `id`, the route's")
-    return route_id
-
-
-def _if_match(arguments: Arguments) -> int | None:
-    revision = arguments.get("if_match")
-    if not isinstance(revision, int | None):
-        raise _wrong("`if_match` is a revision")
-    return revision
-
-
 def _tenant(arguments: Arguments) -> Tenant:
-    text = arguments.get("tenant")
-    if not isinstance(text, str | None):
-        raise _wrong("`tenant` is organisation/application")
     try:
-        return Tenant.parse(text or "")
+        return Tenant.parse(arguments.get("tenant") or "")
     except ValueError as error:
-        raise _wrong(str(error)) from error
-
-
-def _wrong(reason: str) -> ConfigError:
-    return ConfigError("arguments", reason)
+        raise ArgumentError(str(error)) from error

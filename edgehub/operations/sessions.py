@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.operations.arguments import optional_text, text, whole
+from edgehub.operations.arguments import text, whole
+from edgehub.operations.operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgehub.heads.mqtt.listener import MqttListener
-    from edgehub.operations.operation import Command
 
-    Arguments = Mapping[str, object]
+    Arguments = Mapping[str, Any]
 
 PAGE_MAX: Final = 1000
 
 log = structlog.get_logger(__name__)
 
 
-class SessionCommands:
+class SessionOperations:
     """See the module."""
 
     __slots__ = ("_listener",)
@@ -32,13 +32,30 @@ class SessionCommands:
     def __init__(self, listener: MqttListener) -> None:
         self._listener = listener
 
-    def table(self) -> dict[str, Command]:
-        """Return every command by its name."""
-        return {"session list": self._list, "session end": self._end}
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="session list",
+                about="List sessions of MQTT clients, a page at a time.",
+                handler=self._list,
+                arguments=(
+                    text("after", "Client id of the last one before."),
+                    whole("limit", "Most sessions.", default=100, maximum=PAGE_MAX),
+                ),
+            ),
+            Operation(
+                name="session end",
+                about="End a session and remove what waits in it.",
+                handler=self._end,
+                arguments=(text("client_id", "Whose.", required=True),),
+                changes=True,
+            ),
+        ]
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        after = optional_text(arguments, "after") or ""
-        limit = whole(arguments, "limit", default=100, maximum=PAGE_MAX)
+        after = arguments.get("after") or ""
+        limit = arguments["limit"]
         page = self._listener.session_documents(after, limit + 1)
         has_more = 0 < limit < len(page)
         return {
@@ -47,7 +64,7 @@ class SessionCommands:
         }
 
     async def _end(self, arguments: Arguments) -> dict[str, Any]:
-        client_id = text(arguments, "client_id")
+        client_id = arguments["client_id"]
         dropped = await self._listener.end_session(client_id)
         if dropped is not None:
             log.info("mqtt.session_ended", client_id=client_id, dropped=dropped)

@@ -58,13 +58,21 @@ class Access:
     Args:
         tokens: Those in force.
         host_names: Further names than loopback ones under which requests without a token may come.
+        reading: Paths at which no method changes anything.
     """
 
-    __slots__ = ("_host_names", "_tokens")
+    __slots__ = ("_host_names", "_reading", "_tokens")
 
-    def __init__(self, tokens: Tokens, host_names: Collection[str] = ()) -> None:
+    def __init__(
+        self, tokens: Tokens, host_names: Collection[str] = (), reading: Collection[str] = ()
+    ) -> None:
         self._tokens = tokens
         self._host_names = frozenset(host_names)
+        self._reading = frozenset(reading)
+
+    def changes(self, method: str, path: str) -> bool:
+        """Return whether a request may change something."""
+        return method not in READING and path not in self._reading
 
     def check(
         self, method: str, path: str, headers: Mapping[str, str], *, from_here: bool
@@ -91,7 +99,7 @@ class Access:
             raise _unauthorized("a token is needed", 'send "Authorization: Bearer <token>"')
         else:
             principal = self._local(headers)
-        if method not in READING and principal.role is not Role.WRITE:
+        if self.changes(method, path) and principal.role is not Role.WRITE:
             who = f"the token {principal.name!r}" if principal.name else "without a token one"
             raise ProblemError(
                 HTTPStatus.FORBIDDEN,

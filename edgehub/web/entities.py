@@ -7,27 +7,22 @@ mapper to know. Invariant: what is answered with success is durable.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgehub.entities.faults import (
-    EntityArgumentError,
-    MappingError,
-    NoRoomError,
-    UnknownEntityError,
-)
-from edgehub.errors import EdgeHubError
+from edgehub.entities.faults import NO_ENTITIES, NoEntitiesError
 from edgehub.web.answers import JsonResponse
 from edgehub.web.body import json_body
 from edgehub.web.problem import ProblemError, problem_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from edgehub.operations.entities import Desk
 
 _ENTITY: Final = "/api/v1/entities/{topic_id:path}"
-_OFF: Final = "this hub keeps no entities"
 _CHANGES: Final = problem_answers(
     HTTPStatus.NOT_FOUND,
     HTTPStatus.CONFLICT,
@@ -35,30 +30,6 @@ _CHANGES: Final = problem_answers(
     HTTPStatus.INSUFFICIENT_STORAGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
-
-
-class EntityDesk(Protocol):
-    """The desk of the mapper as this API uses it."""
-
-    def entities(
-        self, *, root: str | None, parent: str | None, type_: str | None
-    ) -> list[dict[str, Any]]:
-        """List entities."""
-
-    def show(self, topic_id: str) -> dict[str, Any]:
-        """Describe one."""
-
-    async def register(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Register one."""
-
-    async def change(self, topic_id: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Change its parent or its health."""
-
-    async def remove(self, topic_id: str) -> dict[str, Any]:
-        """Forget one and all below it."""
-
-    def pending(self) -> dict[str, Any]:
-        """Describe the registration debt."""
 
 
 class Which(BaseModel):
@@ -130,21 +101,16 @@ class DebtView(BaseModel):
     entities: list[dict[str, Any]] = Field(description="The largest debts first.")
 
 
-def entities_router(kept: EntityDesk | None) -> APIRouter:
+def entities_router(kept: Desk | None) -> APIRouter:
     """Make the router.
 
     Args:
         kept: The desk, None = the hub runs no mapper.
     """
 
-    def desk() -> EntityDesk:
+    def desk() -> Desk:
         if kept is None:
-            raise ProblemError(
-                HTTPStatus.NOT_FOUND,
-                "no_entities",
-                _OFF,
-                hint="set enabled = true in [mapper] and restart it",
-            )
+            raise NoEntitiesError(NO_ENTITIES)
         return kept
 
     router = APIRouter(tags=["entities"])
@@ -153,7 +119,7 @@ def entities_router(kept: EntityDesk | None) -> APIRouter:
     return router
 
 
-def _add_reading(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
+def _add_reading(router: APIRouter, desk: Callable[[], Desk]) -> None:
     @router.get(
         "/api/v1/entities",
         response_model=EntitiesView,
@@ -162,10 +128,7 @@ def _add_reading(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
     )
     async def list_entities(options: Annotated[Which, Query()]) -> JsonResponse:
         """List registered entities, the gateway first."""
-        try:
-            found = desk().entities(root=options.root, parent=options.parent, type_=options.type)
-        except EdgeHubError as error:
-            _refuse(error)
+        found = desk().entities(root=options.root, parent=options.parent, type_=options.type)
         return JsonResponse({"entities": found})
 
     @router.get(
@@ -186,13 +149,10 @@ def _add_reading(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
     )
     async def show_entity(topic_id: str) -> JsonResponse:
         """Show one entity; slashes at the end of its topic id may be left out."""
-        try:
-            return JsonResponse(desk().show(topic_id))
-        except EdgeHubError as error:
-            _refuse(error)
+        return JsonResponse(desk().show(topic_id))
 
 
-def _add_writing(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
+def _add_writing(router: APIRouter, desk: Callable[[], Desk]) -> None:
     @router.put(
         _ENTITY,
         response_model=RegisteredView,
@@ -203,10 +163,7 @@ def _add_writing(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
     async def register_entity(request: Request, topic_id: str) -> JsonResponse:
         """Register an entity, or change its registration, as a message on its topic would."""
         document = _object(await json_body(request))
-        try:
-            return JsonResponse(await desk().register(topic_id, document))
-        except EdgeHubError as error:
-            _refuse(error)
+        return JsonResponse(await desk().register(topic_id, document))
 
     @router.patch(
         _ENTITY,
@@ -218,10 +175,7 @@ def _add_writing(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
     async def change_entity(request: Request, topic_id: str) -> JsonResponse:
         """Change `@parent` or `@health` of an entity."""
         document = _object(await json_body(request))
-        try:
-            return JsonResponse(await desk().change(topic_id, document))
-        except EdgeHubError as error:
-            _refuse(error)
+        return JsonResponse(await desk().change(topic_id, document))
 
     @router.delete(
         _ENTITY,
@@ -231,10 +185,7 @@ def _add_writing(router: APIRouter, desk: Callable[[], EntityDesk]) -> None:
     )
     async def remove_entity(topic_id: str) -> JsonResponse:
         """Forget an entity and all below it; the cloud is told nothing."""
-        try:
-            return JsonResponse(await desk().remove(topic_id))
-        except EdgeHubError as error:
-            _refuse(error)
+        return JsonResponse(await desk().remove(topic_id))
 
 
 _BODY: Final[dict[str, Any]] = {
@@ -242,12 +193,6 @@ _BODY: Final[dict[str, Any]] = {
         "required": True,
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
-}
-_PROBLEMS: Final[dict[type[EdgeHubError], tuple[HTTPStatus, str]]] = {
-    UnknownEntityError: (HTTPStatus.NOT_FOUND, "unknown_entity"),
-    NoRoomError: (HTTPStatus.INSUFFICIENT_STORAGE, "no_room"),
-    EntityArgumentError: (HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request"),
-    MappingError: (HTTPStatus.CONFLICT, "refused"),
 }
 
 
@@ -257,10 +202,3 @@ def _object(document: Any) -> dict[str, Any]:
     raise ProblemError(
         HTTPStatus.UNPROCESSABLE_ENTITY, "not_an_object", "a registration is a JSON object"
     )
-
-
-def _refuse(error: EdgeHubError) -> NoReturn:
-    problem = _PROBLEMS.get(type(error))
-    if problem is None:
-        raise error
-    raise ProblemError(*problem, str(error)) from error

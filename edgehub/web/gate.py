@@ -18,7 +18,6 @@ import structlog
 
 from edgehub.http1.rules import find_fault
 from edgehub.telemetry.log_limit import LogLimit
-from edgehub.web.access import READING
 from edgehub.web.problem import ProblemError
 
 if TYPE_CHECKING:
@@ -113,7 +112,8 @@ class Gate:
         method, path = scope["method"], scope["path"]
         here = _over_loopback(scope.get("server"))
         principal = self._access.check(method, path, headers, from_here=here)
-        if method not in READING and self._ending():
+        changes = self._access.changes(method, path)
+        if changes and self._ending():
             raise _too_late()
         body = await self._body(headers, receive)
         if method == "HEAD":
@@ -139,7 +139,7 @@ class Gate:
         except TimeoutError:
             self._log.warning("web.request_timed_out", method=method, path=path[:200])
             raise _too_slow() from None
-        if scope["method"] not in READING and answer.status < _REFUSED:
+        if changes and answer.status < _REFUSED:
             log.info(
                 "web.change_made",
                 token=principal.name,

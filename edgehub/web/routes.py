@@ -32,8 +32,12 @@ from edgehub.web.route_documents import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from edgehub.routes.tenant import Tenant
+    from edgehub.sync.routing_table import RoutingTable
+    from edgehub.sync.views import Written
     from edgehub.web.revisions import Wanted
-    from edgehub.web.route_table import RouteTable, Written
+
+    TenantOf = Callable[[str | None, Request], Tenant]
 
 PAGE_MAX: Final = 1000
 WAIT_S_MAX: Final = 30.0
@@ -96,7 +100,7 @@ class Waiting(Whose):
         return {"wait": self.wait is not None, "timeout_s": self.timeout_s}
 
 
-def routes_router(table: RouteTable, tenant_of: Callable[[str | None, Request], Any]) -> APIRouter:
+def routes_router(table: RoutingTable, tenant_of: TenantOf) -> APIRouter:
     """Make the router.
 
     Args:
@@ -111,9 +115,7 @@ def routes_router(table: RouteTable, tenant_of: Callable[[str | None, Request], 
     return router
 
 
-def _add_reading(
-    router: APIRouter, table: RouteTable, tenant_of: Callable[[str | None, Request], Any]
-) -> None:
+def _add_reading(router: APIRouter, table: RoutingTable, tenant_of: TenantOf) -> None:
     @router.get(
         "/api/v1/routes",
         response_model=RoutesView,
@@ -154,7 +156,7 @@ def _add_reading(
         return JsonResponse(view, headers={"ETag": entity_tag(view["revision"])})
 
 
-def _add_table(router: APIRouter, table: RouteTable) -> None:
+def _add_table(router: APIRouter, table: RoutingTable) -> None:
     @router.get("/api/v1/table/instances", response_model=InstancesView, operation_id="instances")
     async def instances() -> JsonResponse:
         """List the hubs that share the table, and how far each is."""
@@ -169,9 +171,7 @@ def _add_table(router: APIRouter, table: RouteTable) -> None:
         return JsonResponse((await table.drift(repair=repair)).document())
 
 
-def _add_switches(
-    router: APIRouter, table: RouteTable, tenant_of: Callable[[str | None, Request], Any]
-) -> None:
+def _add_switches(router: APIRouter, table: RoutingTable, tenant_of: TenantOf) -> None:
     def add(
         change: Callable[..., Awaitable[Written]], method: str, path: str, name: str, about: str
     ) -> None:
@@ -208,9 +208,7 @@ def _add_switches(
     add(table.delete, "DELETE", _ROUTE, "remove_route", about)
 
 
-def _add_writing(
-    router: APIRouter, table: RouteTable, tenant_of: Callable[[str | None, Request], Any]
-) -> None:
+def _add_writing(router: APIRouter, table: RoutingTable, tenant_of: TenantOf) -> None:
     @router.post(
         "/api/v1/routes",
         response_model=WrittenView,
@@ -269,7 +267,7 @@ def _add_writing(
 
 
 async def _revision(
-    table: RouteTable, route_id: str, tenant: Any, wanted: Wanted | None
+    table: RoutingTable, route_id: str, tenant: Tenant, wanted: Wanted | None
 ) -> int | None:
     """Give the one revision on which a change depends, None = on none."""
     if wanted is None:

@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from edgehub.message import DEFAULT_PRIORITY, queue_id
-from edgehub.operations.arguments import ArgumentError, optional_text, text, whole, wholes
+from edgehub.operations.arguments import flag, text, whole, wholes
+from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.queues import parse_queue_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @pytest.mark.parametrize("value", [None, "", 5, ["x"], True])
 def test_a_text_must_be_one(value: object) -> None:
     """Absent, empty and other types are refused with the argument's name."""
-    with pytest.raises(ArgumentError, match="want `queue`"):
-        text({"queue": value}, "queue")
+    with pytest.raises(ArgumentError, match="want `queue`, a text that is not empty"):
+        text("queue", "", required=True).check(value)
 
 
 def test_an_optional_text_may_be_absent() -> None:
     """None stands for absent, an empty text does not."""
-    assert optional_text({}, "queue") is None
+    assert text("queue", "").check(None) is None
     with pytest.raises(ArgumentError):
-        optional_text({"queue": ""}, "queue")
+        text("queue", "").check("")
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "3", True, 11])
 def test_a_whole_number_keeps_its_bounds(value: object) -> None:
     """A boolean is none, either."""
+    limit = whole("limit", "", default=1, maximum=10)
     with pytest.raises(ArgumentError, match="from 0 to 10"):
-        whole({"limit": value}, "limit", default=1, maximum=10)
-    assert whole({}, "limit", default=1, maximum=10) == 1
+        limit.check(value)
+    assert limit.check(10) == 10
 
 
 @pytest.mark.parametrize("value", [None, 5, [1, "2"], [True], [-1], [1, 2, 3]])
 def test_a_list_of_numbers_keeps_its_bounds(value: object) -> None:
     """Its length and each of its members."""
+    ids = wholes("ids", "", required=True, maximum=2)
     with pytest.raises(ArgumentError):
-        wholes({"ids": value}, "ids", count_max=2)
-    assert wholes({"ids": [2, 1]}, "ids", count_max=2) == [2, 1]
+        ids.check(value)
+    assert ids.check([2, 1]) == [2, 1]
+
+
+async def test_an_operation_gets_its_arguments_checked_and_with_defaults() -> None:
+    """What is absent and has no default stays absent; what is not declared is refused."""
+
+    async def handler(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(arguments)
+
+    arguments = (text("queue", ""), whole("limit", "", default=10), flag("payload", ""))
+    operation = Operation(name="queue peek", about="", handler=handler, arguments=arguments)
+    assert await operation({}) == {"limit": 10, "payload": False}
+    assert await operation({"queue": "q", "limit": None, "payload": True}) == {
+        "queue": "q",
+        "limit": 10,
+        "payload": True,
+    }
+    with pytest.raises(ArgumentError, match="queue peek has no argument `depth`; it takes queue,"):
+        await operation({"depth": 1})
+    with pytest.raises(ArgumentError, match="want `payload`, true or false"):
+        await operation({"payload": 1})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The routing table behind the HTTP API: its errors as problems, its tenants from requests.
+"""Errors of operations as problems, and tenants from requests.
 
 Pure; loaded with the packages of the `web` extra.
 """
@@ -8,6 +8,18 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from edgehub.devices.faults import DeviceError
+from edgehub.entities.faults import (
+    EntityArgumentError,
+    MappingError,
+    NoEntitiesError,
+    NoRoomError,
+    UnknownEntityError,
+)
+from edgehub.errors import ManifestError, StoreError
+from edgehub.operations.journal import JournalError
+from edgehub.operations.operation import ArgumentError, NotFoundError
+from edgehub.routes.message_form import MessageFormError
 from edgehub.routes.tenant import DEFAULT_TENANT, Tenant
 from edgehub.sync.faults import (
     ConflictError,
@@ -33,7 +45,7 @@ _PARAMETER: Final = "query.tenant"
 
 
 def problem_of(error: EdgeHubError) -> ProblemError | None:
-    """Give the answer to an error of the table, None = it is none of its own."""
+    """Return the answer to an error of an operation, None = it is a fault of the hub."""
     kind = next((kind for kind in _PROBLEMS if isinstance(error, kind)), None)
     return None if kind is None else _PROBLEMS[kind](error)
 
@@ -80,6 +92,15 @@ def _invalid(error: InvalidRouteError) -> ProblemError:
     )
 
 
+def _invalid_manifest(error: ManifestError) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "invalid_manifest",
+        str(error.faults[0]),
+        faults=[_fault(fault) for fault in error.faults],
+    )
+
+
 def _fault(fault: ManifestFault) -> Fault:
     return Fault(
         path=fault.path,
@@ -118,4 +139,16 @@ _PROBLEMS: Final[dict[type[EdgeHubError], Callable[..., ProblemError]]] = {
     ConflictError: _plain(HTTPStatus.CONFLICT, "conflict"),
     QuotaError: _plain(HTTPStatus.FORBIDDEN, "quota_exceeded"),
     StorageUnavailableError: _unavailable,
+    ManifestError: _invalid_manifest,
+    ArgumentError: _plain(HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request"),
+    EntityArgumentError: _plain(HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request"),
+    MessageFormError: _plain(HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request"),
+    NotFoundError: _plain(HTTPStatus.NOT_FOUND, "not_found"),
+    NoEntitiesError: _plain(HTTPStatus.NOT_FOUND, "no_entities"),
+    UnknownEntityError: _plain(HTTPStatus.NOT_FOUND, "unknown_entity"),
+    NoRoomError: _plain(HTTPStatus.INSUFFICIENT_STORAGE, "no_room"),
+    MappingError: _plain(HTTPStatus.CONFLICT, "refused"),
+    JournalError: _plain(HTTPStatus.CONFLICT, "journal"),
+    DeviceError: _plain(HTTPStatus.SERVICE_UNAVAILABLE, "device_source"),
+    StoreError: _plain(HTTPStatus.SERVICE_UNAVAILABLE, "store"),
 }

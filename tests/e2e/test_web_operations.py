@@ -1,0 +1,149 @@
+"""Every operation over HTTP: what the control socket returns, for those who may ask."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgehub.cli.daemon import CommandError
+from edgehub.devices.token_file import Role, Token, changing_tokens
+from tests.support.daemon import Daemon
+from tests.support.devices import Device
+from tests.support.ports import free_port
+from tests.support.web import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+RESOURCES = {"status", "queue list", "entity", "route"}
+"""Have paths of their own; `route explain` asks about a message and no route."""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Api, Api]]:
+    """Start a hub with two waiting messages, and sign in for reading and for writing."""
+    folder, port = tmp_path_factory.mktemp("hub"), free_port()
+    daemon = Daemon(
+        folder,
+        f'data_dir = "data"\n[mqtt]\nport = {free_port()}\n[web]\nport = {port}\n'
+        'token_file = "tokens"\n[log]\nformat = "json"\n',
+    )
+    apis = []
+    for role in (Role.READ, Role.WRITE):
+        entry, text = Token.new(role.value, role)
+        with changing_tokens(folder / "tokens") as tokens:
+            tokens[role.value] = entry
+        apis.append(Api(port, text))
+    try:
+        daemon.start()
+        daemon.wait_event("web.listening")
+        device = Device("press-1", daemon.mqtt_port)
+        for body in (b"one", b"two"):
+            device.publish_raw("devices/press-1/messages/events/", body).wait_for_publish(10)
+        device.close()
+        yield daemon, apis[0], apis[1]
+        assert daemon.stop() == 0
+    finally:
+        daemon.close()
+
+
+def ask(api: Api, name: str, arguments: dict[str, Any]) -> Any:
+    """Do an operation by its name."""
+    answer = api.ask("POST", f"/api/v1/{name.replace(' ', '/')}", arguments)
+    assert answer.status == 200, answer.body
+    return answer.document
+
+
+def test_every_operation_has_a_path(hub: tuple[Daemon, Api, Api]) -> None:
+    """By its name in the document, or a resource of its own."""
+    daemon, reader, _ = hub
+    with pytest.raises(CommandError) as refusal:
+        daemon.call("nonsense")
+    names = str(refusal.value).split("(known: ")[1].rstrip(")").split(", ")
+    described = {
+        operation["operationId"]
+        for path in reader.get("/openapi.json").document["paths"].values()
+        for operation in path.values()
+    }
+    for name in names:
+        is_resource = name in RESOURCES or name.split(" ")[0] in RESOURCES - {"queue list"}
+        if not is_resource or name == "route explain":
+            assert name.replace(" ", "_") in described
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "arguments"),
+    [
+        ("queue peek", "?queue=upstream&limit=1", {"queue": "upstream", "limit": 1}),
+        ("dead list", "", {}),
+        ("session list", "?limit=5", {"limit": 5}),
+        ("device list", "", {}),
+        ("manifest show", "", {}),
+        ("config show", "", {}),
+        ("journal show", "?event=enqueued", {"event": "enqueued"}),
+    ],
+)
+def test_http_and_control_socket_return_the_same(
+    hub: tuple[Daemon, Api, Api], name: str, parameters: str, arguments: dict[str, Any]
+) -> None:
+    """Up to what grows with time."""
+    daemon, reader, _ = hub
+    over_http = reader.get(f"/api/v1/{name.replace(' ', '/')}{parameters}").document
+    over_socket = json.loads(json.dumps(daemon.call(name, **arguments)))
+    for document in (over_http, over_socket):
+        for row in document.get("rows", ()):
+            del row["age_s"], row["expires_in_s"]
+    assert over_http == over_socket
+
+
+def test_reading_is_not_enough_to_change_or_to_see_what_clients_sent(
+    hub: tuple[Daemon, Api, Api],
+) -> None:
+    """A purge is refused, and so is a payload; an explanation in a body is reading."""
+    _, reader, writer = hub
+    refused = reader.ask("POST", "/api/v1/queue/purge", {"queue": "upstream"})
+    assert (refused.status, refused.document["code"]) == (403, "read_only")
+    path = "/api/v1/queue/peek?queue=upstream&payload=true"
+    assert reader.get(path).status == 403
+    assert [row["body"] for row in writer.get(path).document["rows"]] == ["one", "two"]
+    explained = ask(reader, "route explain", {"message": {"device": "press-1"}})
+    assert explained["of"] == "hub"
+    difference = ask(reader, "manifest diff", {"text": "{", "file": "m.json"})
+    assert difference["faults"]
+
+
+def test_what_is_wrong_is_a_problem(hub: tuple[Daemon, Api, Api]) -> None:
+    """With the text of the control socket."""
+    _, reader, writer = hub
+    for path, status, code, detail in [
+        ("/api/v1/queue/peek?queue=other", 404, "not_found", "there is no queue 'other'"),
+        ("/api/v1/queue/peek", 422, "bad_request", "want `queue`, a text that is not empty"),
+        ("/api/v1/queue/peek?queue=a&limit=-1", 422, "bad_request", "want `limit`, a whole"),
+        ("/api/v1/queue/peek?queue=a&queue=b", 422, "bad_request", "`queue` is given twice"),
+        ("/api/v1/queue/peek?q=a", 422, "bad_request", "queue peek has no argument `q`"),
+        ("/api/v1/dead/show?dead_letter=7", 404, "not_found", "there is no dead letter 7"),
+    ]:
+        found = reader.get(path)
+        assert (found.status, found.document["code"]) == (status, code)
+        assert found.document["detail"].startswith(detail)
+    wrong = writer.ask("POST", "/api/v1/manifest/apply", {"text": "{", "file": "m.json"})
+    assert (wrong.status, wrong.document["code"]) == (409, "conflict")
+    wrong = writer.ask("POST", "/api/v1/dead/purge", [1])
+    assert (wrong.status, wrong.document["code"]) == (422, "bad_request")
+
+
+def test_what_is_changed_is_changed(hub: tuple[Daemon, Api, Api]) -> None:
+    """A move, and a reload that changes nothing."""
+    daemon, _, writer = hub
+    reloaded = ask(writer, "config reload", {})
+    assert reloaded["outcome"] == "unchanged"
+    peeked = daemon.call("queue peek", queue="upstream")
+    purged = ask(
+        writer, "queue purge", {"queue": "upstream", "through": peeked["rows"][0]["offset"]}
+    )
+    assert purged["rows"] == 1
+    assert daemon.call("queue peek", queue="upstream")["depth"] == 1
