@@ -9,8 +9,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from edgehub.message import Refusal
 from edgehub.mqtt.property_bag import is_batch
 from edgehub.packet_limits import PacketLimits
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from edgehub.routes.table import RouteTable
     from edgehub.store.store import Store
 
-log = structlog.get_logger(__name__)
-
 SHOWN_PROPERTIES_MAX: Final = 8
 SHOWN_CHARS_MAX: Final = 100
 
@@ -37,10 +33,9 @@ class Router:
         "_append",
         "_evaluate",
         "_followers",
-        "_large_told_at",
         "_store",
         "_table",
-        "_told_at",
+        "_too_large",
         "_unrouted",
         "limits",
         "too_large_total",
@@ -54,10 +49,10 @@ class Router:
         self._store = store
         self.limits = PacketLimits() if limits is None else limits
         self.too_large_total = 0
-        self._large_told_at = 1
+        self._too_large = ("", "")
+        """Device of the last message that a peer can never take, and why."""
         self._followers: list[Callable[[RouteTable], None]] = []
         self.unrouted_total = 0
-        self._told_at = 1
         self._unrouted: tuple[str, str, Mapping[str, str | None]] = ("", "", {})
         """Device, source and properties of the last message that no route wanted."""
 
@@ -155,43 +150,37 @@ class Router:
 
     def _count_too_large(self, message: Message, reason: str) -> None:
         self.too_large_total += 1
-        if self.too_large_total == self._large_told_at:
-            self._large_told_at *= 10
-            log.warning(
-                "router.message_too_large",
-                total=self.too_large_total,
-                device_id=message.device_id,
-                reason=reason,
-            )
+        self._too_large = (message.device_id, reason)
 
     def _count_unrouted(self, message: Message) -> None:
         self.unrouted_total += 1
         self._unrouted = (message.device_id, message.source, message.properties)
-        if self.unrouted_total == self._told_at:
-            # The first, the tenth, the hundredth: enough to be noticed, never a flood.
-            self._told_at *= 10
-            log.warning(
-                "router.messages_unrouted",
-                total=self.unrouted_total,
-                device_id=message.device_id,
-                source=message.source,
-                properties=_shown(message.properties),
-            )
 
     def losses(self) -> list[Loss]:
         """Return what was acknowledged and dropped since the start."""
         device_id, source, properties = self._unrouted
+        shown = _shown(properties)
+        sender, reason = self._too_large
         return [
+            Loss(
+                key=("too_large",),
+                total=self.too_large_total,
+                what="{was} not stored for an endpoint",
+                why="whose peer can never take {them}",
+                example=f"device {sender}: {reason}",
+                event="router.message_too_large",
+                fields={"device_id": sender, "reason": reason},
+            ),
             Loss(
                 key=("unrouted",),
                 total=self.unrouted_total,
                 what="{was} acknowledged and dropped",
                 why="because no route takes {them}",
-                example=" ".join(
-                    filter(None, (f"{source} of device {device_id}", _shown(properties)))
-                ),
+                example=" ".join(filter(None, (f"{source} of device {device_id}", shown))),
                 hint="edgehub route explain says why",
-            )
+                event="router.messages_unrouted",
+                fields={"device_id": device_id, "source": source, "properties": shown},
+            ),
         ]
 
 

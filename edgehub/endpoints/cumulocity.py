@@ -18,6 +18,7 @@ from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
 from edgehub.mqtt.packets import publish
 from edgehub.mqtt.topic_filter import is_topic
+from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -141,7 +142,7 @@ class CumulocityDownlink:
         self._held: list[Incoming] = []
         self._timer: TimerHandle | None = None
         self._left_out = False
-        self._told_at = 1
+        self._log = LogLimit(clock)
         self.received_total = 0
         self.errors_total = 0
         self.dropped_total = 0
@@ -242,16 +243,14 @@ class CumulocityDownlink:
 
     def _note_error(self, topic: str, body: bytes) -> None:
         self.errors_total += 1
-        if self.errors_total == self._told_at:
-            # The first, the tenth, the hundredth: a bad template fails with every message.
-            self._told_at *= 10
-            log.warning(
-                "cumulocity.error_reported",
-                endpoint_id=self._endpoint_id,
-                topic=topic,
-                text=body[:ERROR_CHARACTERS_MAX].decode("utf-8", "replace"),
-                errors_total=self.errors_total,
-            )
+        # A bad template fails with every message.
+        self._log.warning(
+            "cumulocity.error_reported",
+            endpoint_id=self._endpoint_id,
+            topic=topic,
+            text=body[:ERROR_CHARACTERS_MAX].decode("utf-8", "replace"),
+            errors_total=self.errors_total,
+        )
 
     def _drop(self, incoming: Incoming, reason: str) -> None:
         self.dropped_total += 1

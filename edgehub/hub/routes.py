@@ -24,7 +24,7 @@ from edgehub.operations.operation import Operation
 from edgehub.operations.routes import RouteOperations
 from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router, TenantRouter
-from edgehub.routes.catch_all import LOST_OF_MANIFEST
+from edgehub.routes.catch_all import lost_warnings
 from edgehub.routes.live import BuildError
 from edgehub.routes.message_form import read_message
 from edgehub.routes.named import unknown_endpoint
@@ -248,8 +248,7 @@ class RoutesPart(Part):
                 self._host.use(self.settings)
                 raise
         self._manifest, self.settings = now, configuration.settings
-        lost = had_catch_all and not self.table.live.table.has_catch_all()
-        return {"warnings": (LOST_OF_MANIFEST,)} if lost else {}
+        return {"warnings": lost_warnings(had_catch_all, self.table.live.table.has_catch_all())}
 
     def manifest(self) -> Manifest:
         """Give the routes in force that come from a manifest."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.message import QueueId, queue_id
 from edgehub.operations.room import Demand, exceeded
-from edgehub.routes.catch_all import LOST_OF_MANIFEST, is_catch_all
+from edgehub.routes.catch_all import is_catch_all, lost_warnings
 from edgehub.routes.difference import compare, route_lines
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def difference_document(present: Present, after: Manifest) -> dict[str, Any]:
     }
 
 
-def _lost_catch_all(present: Present, after: Manifest) -> list[str]:
+def _lost_catch_all(present: Present, after: Manifest) -> tuple[str, ...]:
     had = any(is_catch_all(spec.route) for spec in present.manifest.routes)
     has = any(is_catch_all(spec.route) for spec in (*after.routes, *present.others))
-    return [LOST_OF_MANIFEST] if had and not has else []
+    return lost_warnings(had, has)
 
 
 class _Feeds:

@@ -25,6 +25,11 @@ LOST_OF_MANIFEST: Final = f'{_LOST}; add `"rest": "{_TEXT}"` to keep them'
 LOST_OF_TABLE: Final = f"{_LOST}; `edgehub route add --id rest '{_TEXT}'` keeps them"
 
 
+def lost_warnings(had: bool, has: bool, text: str = LOST_OF_MANIFEST) -> tuple[str, ...]:
+    """Return the warning of a change of routes by which the last catch-all went."""
+    return (text,) if had and not has else ()
+
+
 def is_always_true(condition: Expression | None) -> bool:
     """Return whether a condition takes every message; None = there is none."""
     return condition is None or (isinstance(condition, Literal) and condition.value is True)

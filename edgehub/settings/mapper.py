@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.mqtt.topic_filter import filter_fault
-from edgehub.settings.values import OptionalText, Section, Text, Whole
+from edgehub.settings.values import OptionalText, Section, Text, Whole, address_fault
 
 _ENTITY_SLASHES: Final = 3
 _OPERATIONS = Literal[
@@ -70,9 +70,12 @@ def _external_id(text: str | None) -> str | None:
 
 def _base_url(text: str) -> str:
     parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+    is_plain = parts.scheme in {"http", "https"} and parts.hostname
+    if not is_plain or parts.query or parts.fragment:
         msg = "not http://<host>[:port][/path]"
         raise ValueError(msg)
+    if fault := address_fault(text):
+        raise ValueError(fault)
     return text
 
 

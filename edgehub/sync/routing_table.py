@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.routes.catch_all import LOST_OF_MANIFEST
+from edgehub.routes.catch_all import lost_warnings
 from edgehub.routes.live import LiveRoutes
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.comparison import Comparison
@@ -331,8 +331,8 @@ class RoutingTable(Writes):
         applied = None
         if wait:
             applied = await self._presence.applied([k for k, _ in changed], result, timeout_s)
-        lost = had_catch_all and not self._lookup.has_catch_all()
-        warnings = [*map(str, manifest.warnings), *([LOST_OF_MANIFEST] if lost else [])]
+        lost = lost_warnings(had_catch_all, self._lookup.has_catch_all())
+        warnings = [*map(str, manifest.warnings), *lost]
         return ManifestApplied(
             added=tuple(key.id for key, stored in changed if stored.created),
             updated=tuple(k.id for k, s in changed if not s.created and s.row is not None),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ManifestFault
-from edgehub.routes.catch_all import LOST_OF_TABLE
+from edgehub.routes.catch_all import LOST_OF_TABLE, lost_warnings
 from edgehub.routes.content import AT_ONCE_CHARS, InvalidRouteError, read_body
 from edgehub.routes.live import BuildError
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
@@ -236,8 +236,8 @@ class Writes:
             # Somebody else may have removed it since.
             with contextlib.suppress(RouteNotFoundError):
                 view = self._lookup.view(change.key)
-        if had_catch_all and not self._lookup.has_catch_all():
-            warnings = (*warnings, LOST_OF_TABLE)
+        has_catch_all = self._lookup.has_catch_all()
+        warnings = (*warnings, *lost_warnings(had_catch_all, has_catch_all, LOST_OF_TABLE))
         return Written(
             view=view,
             created=stored.created,

@@ -60,7 +60,7 @@ def test_what_the_peer_can_never_take_is_refused_at_once(
         device.publish("bulk", number)
     wanted = {("press-1", *key) for key in device.published}
     assert collector.wait_for(wanted, 15) == set()
-    told = daemon.wait_event("router.message_too_large", 3)
+    told = daemon.wait_event("router.message_too_large", 10)
     assert re.fullmatch(
         r"too_large: packet of 131\d\d\d bytes, upstream takes 131072", told["reason"]
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import paho.mqtt.client as paho
 import pytest
 
+from edgehub.cli.daemon import CommandError
 from tests.support.devices import Device
 from tests.support.redis import RedisServer
 
@@ -54,9 +55,11 @@ def ids(daemon: Daemon) -> dict[str, str]:
     return {route["id"]: route["state"] for route in daemon.call("route list")["routes"]}
 
 
-def error(answer: dict[str, Any]) -> str:
-    """Give the kind of a refusal."""
-    return str(answer["error"]["type"])
+def refusal(hub: Daemon, command: str, **arguments: Any) -> dict[str, Any]:
+    """Ask for what is refused; gives what is wrong."""
+    with pytest.raises(CommandError) as refused:
+        hub.call(command, **arguments)
+    return refused.value.members
 
 
 def waiting(daemon: Daemon) -> dict[str, int]:
@@ -80,8 +83,8 @@ def test_routes_of_api_and_manifest_live_side_by_side(make_daemon: Callable[...,
     hub.start()
     try:
         assert ids(hub) == {"status": "running"}
-        assert error(hub.call("route add", body=ALARM, id="status")) == "OwnedByManifestError"
-        assert error(hub.call("route remove", id="status")) == "OwnedByManifestError"
+        assert refusal(hub, "route add", body=ALARM, id="status")["type"] == "OwnedByManifestError"
+        assert refusal(hub, "route remove", id="status")["type"] == "OwnedByManifestError"
         added = hub.call("route add", body=ALARM, id="alarm")
         assert (added["created"], added["route"]["state"]) == (True, "running")
         send(hub, "alarm", "status")
@@ -100,14 +103,15 @@ def test_routes_of_api_and_manifest_live_side_by_side(make_daemon: Callable[...,
         hub.start()
         assert ids(hub) == {"alarm": "running"}
         shown = hub.call("route show", id="alarm")
-        stale = hub.call("route add", body=STATUS, id="alarm", if_match=shown["revision"] + 1)
-        assert error(stale) == "PreconditionError"
+        other = shown["revision"] + 1
+        stale = refusal(hub, "route add", body=STATUS, id="alarm", if_match=other)
+        assert stale["type"] == "PreconditionError"
         assert hub.call("route disable", id="alarm")["route"]["state"] == "disabled"
         send(hub, "alarm")
         assert hub.call("status")["unrouted"] == 1
-        bad = hub.call("route add", body="FROM /messages/* WHERE kind == 1 INTO $upstream")
-        assert error(bad) == "InvalidRouteError"
-        assert (bad["error"]["faults"][0]["line"], bad["error"]["faults"][0]["column"]) == (1, 30)
+        bad = refusal(hub, "route add", body="FROM /messages/* WHERE kind == 1 INTO $upstream")
+        assert bad["type"] == "InvalidRouteError"
+        assert (bad["faults"][0]["line"], bad["faults"][0]["column"]) == (1, 30)
     finally:
         hub.close()
 
@@ -184,8 +188,8 @@ def outage(redis: RedisServer, goes_on: Daemon, restarts: Daemon) -> None:
     """Without the storage hubs go on with the last table, also after a restart."""
     redis.stop()
     before = ids(goes_on)
-    refused = goes_on.call("route add", body=ALARM, id="third")
-    assert error(refused) == "StorageUnavailableError"
+    refused = refusal(goes_on, "route add", body=ALARM, id="third")
+    assert refused["type"] == "StorageUnavailableError"
     assert ids(goes_on) == before
     assert restarts.stop() == 0
     restarts.start()
@@ -201,8 +205,8 @@ def file_counts_when_applied(one: Daemon, two: Daemon) -> None:
     assert table(one)["manifest_difference"] is True
     assert two.call("route show", id="status")["priority"] == 4
     text, revision = (one.folder / "manifest.json").read_text("utf-8"), table(one)["revision"]
-    late = one.call("manifest apply", text=text, file="m", expected_revision=revision - 1)
-    assert error(late) == "ConflictError"
+    late = refusal(one, "manifest apply", text=text, file="m", expected_revision=revision - 1)
+    assert late["type"] == "ConflictError"
     applied = one.call("manifest apply", text=text, file="m", expected_revision=revision, wait=True)
     assert (applied["updated"], applied["added"], applied["removed"]) == (["status"], [], [])
     assert two.call("route show", id="status")["priority"] == 0
@@ -266,8 +270,8 @@ def test_tenants_share_a_hub_without_seeing_one_another(
     for priority, tenant in enumerate(("acme/one", "acme/two", None)):
         body = {"route": "FROM /messages/* INTO $upstream", "priority": priority}
         assert hub.call("route add", body=body, id="r", tenant=tenant)["created"]
-    assert error(hub.call("route add", body=ALARM, id="s", tenant="acme/one")) == "QuotaError"
-    assert error(hub.call("route list", tenant="acme/three")) == "UnknownTenantError"
+    assert refusal(hub, "route add", body=ALARM, id="s", tenant="acme/one")["type"] == "QuotaError"
+    assert refusal(hub, "route list", tenant="acme/three")["type"] == "UnknownTenantError"
     for name in ("d1", "d2", "d3"):
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
         client.username_pw_set(name, "secret")

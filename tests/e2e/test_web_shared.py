@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.cli.daemon import CommandError
 from edgehub.cli.main import main
 from edgehub.devices.token_file import Role, Token, changing_tokens
 from tests.support.redis import RedisServer
@@ -62,10 +63,10 @@ def test_hubs_share_routes_and_say_when_their_table_is_old(
 
     check_tenants(first, Api(first.port, texts["acme"]))
     daemon = hubs[1][0]
-    applied = daemon.call(
-        "manifest apply", text=json.dumps(MANIFEST), file="m.json", expected_revision=1
-    )
-    assert applied["error"]["type"] == "ConflictError"
+    text = json.dumps(MANIFEST)
+    with pytest.raises(CommandError) as refused:
+        daemon.call("manifest apply", text=text, file="m.json", expected_revision=1)
+    assert refused.value.members["type"] == "ConflictError"
     check_manifest(hubs[1][0], first, tmp_path / "m.json", capsys)
 
     assert daemon.stop() == 0

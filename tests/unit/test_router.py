@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from structlog.testing import capture_logs
-
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.batch import BATCH_TYPE
 from edgehub.packet_limits import PacketLimits
@@ -82,15 +80,16 @@ def test_what_no_peer_can_take_is_refused_with_its_size() -> None:
     for endpoint in (_Peer("upstream", 131_072), _Peer("lab", 1000)):
         limits.watch(endpoint)
     settled: list[tuple[int, object]] = []
-    with capture_logs() as logs:
-        for token, size in enumerate((131_000, 130_992, 920, 131_000)):
-            router.submit(_message(size), lambda *answer: settled.append(answer), token)
+    for token, size in enumerate((131_000, 130_992, 920, 131_000)):
+        router.submit(_message(size), lambda *answer: settled.append(answer), token)
     assert settled == [(0, Refusal.INVALID), (1, None), (2, None), (3, Refusal.INVALID)]
     assert store.refused[0] == "too_large: packet of 131080 bytes, lab takes 1000"
     assert sorted(store.went_to) == ["lab", "upstream", "upstream"]
     assert store.dropped == [("lab", "too_large: packet of 131072 bytes, lab takes 1000")]
-    assert [line["total"] for line in logs] == [1]
-    assert router.too_large_total == 3
+    too_large, unrouted = router.losses()
+    assert (too_large.event, too_large.total) == ("router.message_too_large", 3)
+    assert too_large.fields["reason"] == "too_large: packet of 131080 bytes, lab takes 1000"
+    assert unrouted.total == 0
 
 
 def test_a_peer_without_a_limit_takes_all() -> None:
@@ -106,27 +105,27 @@ def test_a_peer_without_a_limit_takes_all() -> None:
 
 
 def test_what_no_route_takes_is_acknowledged_counted_and_told() -> None:
-    """A thousand of them make four warnings, each with the count so far."""
+    """The count and the newest of them are what log and status tell, at a bounded rate."""
     store = _Store()
     router = Router(_table(NOTHING), store)
     settled: list[tuple[int, object]] = []
-    with capture_logs() as logs:
-        for token in range(1000):
-            router.submit(_message(), lambda number, why: settled.append((number, why)), token)
+    for token in range(1000):
+        router.submit(_message(), lambda number, why: settled.append((number, why)), token)
     assert settled == [(token, None) for token in range(1000)]
     assert store.appended == []
     assert router.unrouted_total == 1000
-    assert [line["total"] for line in logs] == [1, 10, 100, 1000]
+    loss = router.losses()[1]
+    assert (loss.event, loss.total) == ("router.messages_unrouted", 1000)
+    assert loss.fields == {"device_id": "press-1", "source": "/messages/", "properties": ""}
 
 
 def test_what_no_route_takes_is_shown_with_its_properties() -> None:
     """In the log line and in what the status warns of: they are what routes look at."""
     router = Router(_table(NOTHING), _Store())
     message = Message("press-1", None, "/messages/", {"kind": "alarm", "unit": "C"}, {}, b"x")
-    with capture_logs() as logs:
-        router.submit(message, lambda *_: None, 0)
-    assert logs[0]["properties"] == "kind=alarm unit=C"
-    [loss] = router.losses()
+    router.submit(message, lambda *_: None, 0)
+    loss = router.losses()[1]
+    assert loss.fields["properties"] == "kind=alarm unit=C"
     assert (loss.total, loss.example) == (1, "/messages/ of device press-1 kind=alarm unit=C")
 
 
