@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class DeviceDependencies:
     """What all devices of a hub share.
 
     Attributes:
@@ -85,7 +85,7 @@ class Device:
         "shared",
     )
 
-    def __init__(self, device_id: str, shared: Surroundings) -> None:
+    def __init__(self, device_id: str, shared: DeviceDependencies) -> None:
         self.device_id = device_id
         self.shared = shared
         self.queue = DeviceRequestQueue(device_id, shared.clock)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.affinity.data import Handle, Uplink
     from edgehub.devices.affinity.join import Accept, JoinRequest
-    from edgehub.devices.device import Surroundings
+    from edgehub.devices.device import DeviceDependencies
     from edgehub.devices.source import StoredDevice
 
 DEVICES_MAX: Final = 10_000
@@ -88,7 +88,7 @@ class Devices:
 
     __slots__ = ("_devices", "_devices_max", "_frames", "_gates", "_shared")
 
-    def __init__(self, shared: Surroundings, *, devices_max: int = DEVICES_MAX) -> None:
+    def __init__(self, shared: DeviceDependencies, *, devices_max: int = DEVICES_MAX) -> None:
         self._shared = shared
         self._devices_max = devices_max
         self._devices: OrderedDict[str, Device] = OrderedDict()

@@ -42,7 +42,7 @@ _JSON: Final = {"contentType": "application/json", "contentEncoding": "utf-8"}
 log = structlog.get_logger(__name__)
 
 
-class Carrier:
+class EffectExecutor:
     """See the module.
 
     Args:

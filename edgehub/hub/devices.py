@@ -27,7 +27,7 @@ from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
 from edgehub.devices.deadline import deadline
-from edgehub.devices.device import Surroundings
+from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.devices.faults import (
     CoordinatorUnreachableError,
@@ -122,7 +122,7 @@ class DevicesPart(Part):
         self._registry = self._build_registry()
         coordinator, self._has_twin = self._build_coordinator()
         self._devices = Devices(
-            Surroundings(
+            DeviceDependencies(
                 hub_id=hub_id,
                 clock=clock,
                 source=self._registry

@@ -15,7 +15,7 @@ import structlog
 
 from edgehub.entities.announcements import Announcements, cleared
 from edgehub.entities.configured import local_topics, mapper_options
-from edgehub.entities.effect_executor import Carrier
+from edgehub.entities.effect_executor import EffectExecutor
 from edgehub.entities.effects import Instant
 from edgehub.entities.mapper import Mapper
 from edgehub.hub.part import Part
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class EntitiesPart(Part):
-    """See the module. It is the `Succession` of the pumps.
+    """Entities and mapper of one hub; the `Succession` of the pumps.
 
     Args:
         settings: Of entities and mapper.
@@ -91,7 +91,7 @@ class EntitiesPart(Part):
         self._refused_total = 0
         self._qos0_offline_total = 0
         self.announcements = Announcements(contents.state)
-        self._carrier = Carrier(
+        self._executor = EffectExecutor(
             hub_id=hub_id,
             store=store,
             router=router,
@@ -110,7 +110,7 @@ class EntitiesPart(Part):
             hub_id=hub_id,
         )
         self.desk = Desk(
-            mapper, self._carrier, store, now=self.now, changed=self._arm, hub_id=hub_id
+            mapper, self._executor, store, now=self.now, changed=self._arm, hub_id=hub_id
         )
         store.count_beside(lambda: mapper.kept_bytes)
 
@@ -205,7 +205,7 @@ class EntitiesPart(Part):
 
     def _deliver(self, message: LocalMessage, settle: Settle, token: int) -> None:
         assert self._mapper is not None
-        if self._carrier.publishing or not self._mapper.concerns(message.topic):
+        if self._executor.publishing or not self._mapper.concerns(message.topic):
             settle(token, None)
             return
         if self._is_offline_telemetry(message):
@@ -220,7 +220,7 @@ class EntitiesPart(Part):
         effects = self._mapper.handle(
             message.topic, message.body, self.now(), client=message.publisher
         )
-        if self._carrier.carry_out(effects, settle, token):
+        if self._executor.carry_out(effects, settle, token):
             self._arm()
 
     def _is_offline_telemetry(self, message: LocalMessage) -> bool:
@@ -230,12 +230,12 @@ class EntitiesPart(Part):
         return self._mapper is not None and self._mapper.is_telemetry(message.topic)
 
     def _carry_out(self, effects: Any) -> None:
-        if self._carrier.carry_out(effects, _nobody, 0):
+        if self._executor.carry_out(effects, _nobody, 0):
             self._arm()
 
     def _write(self, changes: list[Change]) -> None:
         if changes:
-            self._carrier.write(changes, _nobody)
+            self._executor.write(changes, _nobody)
 
     def _refused(self, offset: int, reason: str) -> None:
         changes, subject = self.announcements.refused(offset)

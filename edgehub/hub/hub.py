@@ -174,7 +174,7 @@ class Hub:
         hub_id = await asyncio.to_thread(load_hub_id, settings.data_dir, settings.hub_id)
         configuration = await asyncio.to_thread(read_configuration, self._loaded, hub_id=hub_id)
         for warning in configuration.all_warnings:
-            log.warning("hub.configuration_doubtful", warning=warning)
+            log.warning("hub.config_warning", warning=warning)
         async with contextlib.AsyncExitStack() as files:
             store = await Store.open(
                 settings.data_dir / DATABASE_NAME, clock=clock, options=store_options(settings)

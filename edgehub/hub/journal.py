@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class JournalPart(Part):
-    """See the module.
+    """The journal, where the settings want one.
 
     Args:
         settings: Of the hub.
@@ -87,7 +87,7 @@ class JournalPart(Part):
                 await self._journal.write_out(seconds_max=WRITE_OUT_S - 1)
         except (TimeoutError, OSError, StoreError) as error:
             # What is in the database file is written after the next start.
-            log.warning("journal.end_cut_short", error=str(error) or "it took too long")
+            log.warning("journal.shutdown_timed_out", error=str(error) or "it took too long")
 
     def status(self) -> dict[str, Any]:
         """Return the journal's figures."""

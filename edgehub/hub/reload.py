@@ -99,7 +99,7 @@ class ReloadOutcome:
 
 
 class ReloadPart(Part):
-    """See the module.
+    """The configuration in force, and how another one takes its place.
 
     Args:
         configuration: What the hub started with.
@@ -230,7 +230,7 @@ class ReloadPart(Part):
             **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
         )
         for warning in outcome.warnings:
-            log.warning("hub.configuration_doubtful", warning=warning)
+            log.warning("hub.config_warning", warning=warning)
         if outcome.needs_restart:
             keys = [entry.key for entry in outcome.needs_restart]
             log.warning("hub.reload_needs_restart", keys=keys)

@@ -115,7 +115,7 @@ class TableHost:
 
 
 class RoutesPart(Part):
-    """See the module.
+    """The routing table with its storage, and the routes in force.
 
     Args:
         configuration: What the hub starts with.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgehub.operations.operation import Argument, Kind
+from edgehub.operations.operation import Argument, ArgumentKind
 
 
 def text(name: str, about: str, **how: Any) -> Argument:
@@ -14,24 +14,24 @@ def text(name: str, about: str, **how: Any) -> Argument:
 
 def whole(name: str, about: str, **how: Any) -> Argument:
     """Declare a whole number from 0 to `maximum`."""
-    return Argument(name=name, about=about, kind=Kind.WHOLE, **how)
+    return Argument(name=name, about=about, kind=ArgumentKind.WHOLE, **how)
 
 
 def flag(name: str, about: str, **how: Any) -> Argument:
     """Declare true or false; absent = false."""
-    return Argument(name=name, about=about, kind=Kind.FLAG, **{"default": False, **how})
+    return Argument(name=name, about=about, kind=ArgumentKind.FLAG, **{"default": False, **how})
 
 
 def texts(name: str, about: str, **how: Any) -> Argument:
     """Declare a list of texts."""
-    return Argument(name=name, about=about, kind=Kind.TEXTS, **how)
+    return Argument(name=name, about=about, kind=ArgumentKind.TEXTS, **how)
 
 
 def wholes(name: str, about: str, **how: Any) -> Argument:
     """Declare a list of at most `maximum` whole numbers."""
-    return Argument(name=name, about=about, kind=Kind.WHOLES, **how)
+    return Argument(name=name, about=about, kind=ArgumentKind.WHOLES, **how)
 
 
 def document(name: str, about: str, **how: Any) -> Argument:
     """Declare any value of JSON; `about` says what it must be."""
-    return Argument(name=name, about=about, kind=Kind.JSON, **how)
+    return Argument(name=name, about=about, kind=ArgumentKind.JSON, **how)

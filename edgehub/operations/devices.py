@@ -41,7 +41,7 @@ _LIMIT: Final = whole("limit", "Most of them.", default=100, maximum=PAGE_MAX)
 
 
 class DeviceOperations:
-    """See the module.
+    """Operations on devices that several hubs hear.
 
     Args:
         hub_id: Name of this hub.

@@ -30,7 +30,7 @@ from edgehub.telemetry.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from edgehub.entities.effect_executor import Carrier
+    from edgehub.entities.effect_executor import EffectExecutor
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.mapper import Mapper
@@ -45,11 +45,11 @@ DEBT_WARNING_S: Final = 3600
 
 
 class Desk:
-    """See the module.
+    """What is asked and ordered of entities.
 
     Args:
         mapper: Who exists.
-        carrier: Carries out what orders cause.
+        executor: Carries out what orders cause.
         store: Says whether there is room, and what time it is.
         now: Gives the moment.
         changed: Called after an order.
@@ -59,7 +59,7 @@ class Desk:
     def __init__(
         self,
         mapper: Mapper,
-        carrier: Carrier,
+        executor: EffectExecutor,
         store: Store,
         *,
         now: Callable[[], Instant],
@@ -67,7 +67,7 @@ class Desk:
         hub_id: str,
     ) -> None:
         self._mapper = mapper
-        self._carrier = carrier
+        self._executor = executor
         self._store = store
         self._now = now
         self._changed = changed
@@ -221,7 +221,7 @@ class Desk:
 
     def _usable(self, topic_id: str) -> str:
         topic_id = _topic_id(topic_id)
-        if not self._carrier.can_publish(self._mapper.topic(topic_id)):
+        if not self._executor.can_publish(self._mapper.topic(topic_id)):
             raise EntityArgumentError(f"{topic_id[:100]!a} cannot stand in a topic")
         return topic_id
 
@@ -237,10 +237,10 @@ class Desk:
                 done.set_result(refusal)
 
         ticket = Ticket(settle, 0)
-        self._carrier.carry_out(effects, ticket.hold(), 0)
+        self._executor.carry_out(effects, ticket.hold(), 0)
         if retained is not None:
             topic_id, payload = retained
-            self._carrier.publish(self._mapper.topic(topic_id), payload, ticket, retain=True)
+            self._executor.publish(self._mapper.topic(topic_id), payload, ticket, retain=True)
         ticket.done(0, None)
         self._changed()
         refusal = await done

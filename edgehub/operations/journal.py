@@ -41,7 +41,7 @@ class JournalError(EdgeHubError):
 
 
 class JournalOperations:
-    """See the module.
+    """Operations on the journal of one hub.
 
     Args:
         journal: What is asked, None = the hub keeps none.

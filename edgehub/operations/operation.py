@@ -26,7 +26,7 @@ class NotFoundError(EdgeHubError):
     """What an operation names does not exist."""
 
 
-class Kind(StrEnum):
+class ArgumentKind(StrEnum):
     """What an argument may be."""
 
     TEXT = "text"
@@ -54,7 +54,7 @@ class Argument:
 
     name: str
     about: str
-    kind: Kind = Kind.TEXT
+    kind: ArgumentKind = ArgumentKind.TEXT
     required: bool = False
     default: Any = None
     maximum: int = WHOLE_MAX
@@ -73,31 +73,31 @@ class Argument:
     def schema(self) -> dict[str, Any]:
         """Describe its values in JSON Schema."""
         whole = {"type": "integer", "minimum": 0, "maximum": self.maximum}
-        schemas: dict[Kind, dict[str, Any]] = {
-            Kind.TEXT: {"type": "string", "minLength": 1},
-            Kind.FILE: {"type": "string"},
-            Kind.WHOLE: whole,
-            Kind.FLAG: {"type": "boolean"},
-            Kind.TEXTS: {"type": "array", "items": {"type": "string"}},
-            Kind.WHOLES: {
+        schemas: dict[ArgumentKind, dict[str, Any]] = {
+            ArgumentKind.TEXT: {"type": "string", "minLength": 1},
+            ArgumentKind.FILE: {"type": "string"},
+            ArgumentKind.WHOLE: whole,
+            ArgumentKind.FLAG: {"type": "boolean"},
+            ArgumentKind.TEXTS: {"type": "array", "items": {"type": "string"}},
+            ArgumentKind.WHOLES: {
                 "type": "array",
                 "items": {**whole, "maximum": WHOLE_MAX},
                 "maxItems": self.maximum,
             },
-            Kind.JSON: {},
+            ArgumentKind.JSON: {},
         }
         schema = {**schemas[self.kind], "description": self.about}
         return schema if self.default is None else {**schema, "default": self.default}
 
     def _wanted(self) -> str:
         return {
-            Kind.TEXT: "a text that is not empty",
-            Kind.FILE: "the text of a file",
-            Kind.WHOLE: f"a whole number from 0 to {self.maximum}",
-            Kind.FLAG: "true or false",
-            Kind.TEXTS: "a list of texts",
-            Kind.WHOLES: f"a list of at most {self.maximum} whole numbers",
-            Kind.JSON: self.about,
+            ArgumentKind.TEXT: "a text that is not empty",
+            ArgumentKind.FILE: "the text of a file",
+            ArgumentKind.WHOLE: f"a whole number from 0 to {self.maximum}",
+            ArgumentKind.FLAG: "true or false",
+            ArgumentKind.TEXTS: "a list of texts",
+            ArgumentKind.WHOLES: f"a list of at most {self.maximum} whole numbers",
+            ArgumentKind.JSON: self.about,
         }[self.kind]
 
 
@@ -105,20 +105,20 @@ def _is_whole(value: object, maximum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 
-_FITS: Final[dict[Kind, Callable[[Argument, Any], bool]]] = {
-    Kind.TEXT: lambda _argument, value: isinstance(value, str) and bool(value),
-    Kind.FILE: lambda _argument, value: isinstance(value, str),
-    Kind.WHOLE: lambda argument, value: _is_whole(value, argument.maximum),
-    Kind.FLAG: lambda _argument, value: isinstance(value, bool),
-    Kind.TEXTS: lambda _argument, value: (
+_FITS: Final[dict[ArgumentKind, Callable[[Argument, Any], bool]]] = {
+    ArgumentKind.TEXT: lambda _argument, value: isinstance(value, str) and bool(value),
+    ArgumentKind.FILE: lambda _argument, value: isinstance(value, str),
+    ArgumentKind.WHOLE: lambda argument, value: _is_whole(value, argument.maximum),
+    ArgumentKind.FLAG: lambda _argument, value: isinstance(value, bool),
+    ArgumentKind.TEXTS: lambda _argument, value: (
         isinstance(value, list) and all(isinstance(each, str) for each in value)
     ),
-    Kind.WHOLES: lambda argument, value: (
+    ArgumentKind.WHOLES: lambda argument, value: (
         isinstance(value, list)
         and len(value) <= argument.maximum
         and all(_is_whole(each, WHOLE_MAX) for each in value)
     ),
-    Kind.JSON: lambda argument, value: value is not None or not argument.required,
+    ArgumentKind.JSON: lambda argument, value: value is not None or not argument.required,
 }
 
 
@@ -170,5 +170,5 @@ class Operation:
     @property
     def takes_body(self) -> bool:
         """Whether its arguments go into a body: it changes something, or takes more than words."""
-        plain = {Kind.TEXT, Kind.WHOLE, Kind.FLAG}
+        plain = {ArgumentKind.TEXT, ArgumentKind.WHOLE, ArgumentKind.FLAG}
         return self.changes or any(each.kind not in plain for each in self.arguments)

@@ -70,7 +70,7 @@ class RowsChanged(Protocol):
 
 
 class QueueOperations:
-    """See the module."""
+    """Operations on queues, rows and dead letters."""
 
     def __init__(
         self,

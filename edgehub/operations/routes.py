@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.operations.arguments import document, flag, text, whole
-from edgehub.operations.operation import ArgumentError, Kind, Operation
+from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation
 from edgehub.routes.content import InvalidRouteError
 from edgehub.routes.tenant import Tenant
 from edgehub.sync.faults import (
@@ -46,7 +46,7 @@ _FIELDS: Final[dict[type[TableError], tuple[str, ...]]] = {
 
 
 MANIFEST: Final = (
-    text("text", "The manifest.", kind=Kind.FILE, required=True),
+    text("text", "The manifest.", kind=ArgumentKind.FILE, required=True),
     text("file", "Its name, for faults.", required=True),
 )
 _TENANT: Final = text("tenant", "`organisation/application`; absent = the default one.")

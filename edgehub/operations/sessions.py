@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class SessionOperations:
-    """See the module."""
+    """Operations on sessions of MQTT clients."""
 
     __slots__ = ("_listener",)
 

@@ -41,7 +41,7 @@ LAST_EVENTS: Final = {
 
 
 class Why:
-    """See the module."""
+    """Explains one message at a time."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import APIRouter, Request
 
 from edgehub.devices.token_file import Role
-from edgehub.operations.operation import ArgumentError, Kind
+from edgehub.operations.operation import ArgumentError, ArgumentKind
 from edgehub.web.answers import JsonResponse
 from edgehub.web.body import json_body
 from edgehub.web.problem import ProblemError, problem_answers
@@ -91,10 +91,10 @@ def _parameters(operation: Operation, request: Request) -> dict[str, Any]:
     for name, text in request.query_params.multi_items():
         if name in given:
             raise ArgumentError(f"`{name}` is given twice")
-        if kinds.get(name) is Kind.WHOLE and text.isdecimal() and text.isascii():
+        if kinds.get(name) is ArgumentKind.WHOLE and text.isdecimal() and text.isascii():
             # Longer ones are beyond every bound, and cost time to read.
             given[name] = int(text[:20])
-        elif kinds.get(name) is Kind.FLAG:
+        elif kinds.get(name) is ArgumentKind.FLAG:
             given[name] = _FLAGS.get(text, text)
         else:
             given[name] = text

@@ -332,7 +332,7 @@ def test_a_manifest_without_the_catch_all_is_warned_of(make_daemon: Callable[...
     reloaded = _edgehub(daemon, "config", "reload").stdout
     assert all(each in reloaded for each in words)
     assert daemon.stop() == 0
-    logged = [line for line in daemon.log if line["event"] == "hub.configuration_doubtful"]
+    logged = [line for line in daemon.log if line["event"] == "hub.config_warning"]
     assert [words[place] in line["warning"] for place, line in enumerate(logged)] == [True, True]
 
 

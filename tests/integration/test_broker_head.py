@@ -372,7 +372,7 @@ async def test_an_uplink_into_the_joined_broker_is_warned_of(
             write_manifest(tmp_path, {"all": route("site/#")})
             await hub.call("config reload")
             assert hub.hub.status()["warnings"] == []
-    told = [line for line in logs if line["event"] == "hub.configuration_doubtful"]
+    told = [line for line in logs if line["event"] == "hub.config_warning"]
     assert [line["warning"] for line in told] == [warning]
 
 

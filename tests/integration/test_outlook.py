@@ -275,5 +275,5 @@ async def test_windows_that_are_not_kept_are_warned_of(tmp_path: Path) -> None:
             )
             assert "windows" not in "".join(hub.status()["warnings"])
     told = [line["event"] for line in lines]
-    assert {"hub.configuration_doubtful", "endpoint.windows_not_kept"} <= set(told)
+    assert {"hub.config_warning", "endpoint.windows_not_kept"} <= set(told)
     assert "endpoint.window_opened" not in told

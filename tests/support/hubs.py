@@ -11,7 +11,7 @@ from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.outcome import Handling, Outcome
 from edgehub.devices.affinity.rules import AffinityRules
-from edgehub.devices.device import Surroundings
+from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.registry import InProcessRegistry
@@ -98,7 +98,7 @@ class Hub:
         world = self.world
         self.flags = await Flags.open(self.store)
         self.devices = Devices(
-            Surroundings(
+            DeviceDependencies(
                 hub_id=self.hub_id,
                 clock=world.clock,
                 source=self.source,

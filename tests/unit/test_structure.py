@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +58,62 @@ CIRCLES = {
     "edgehub.store": 14,
 }
 """Modules of the largest circle of each folder that has one; none may grow, none may be added."""
+
+
+SHARED_NAMES = {
+    "Admission",
+    "Change",
+    "Channel",
+    "Client",
+    "Comparison",
+    "Connection",
+    "Copy",
+    "Counters",
+    "DeliveryRules",
+    "Device",
+    "DeviceSession",
+    "Disconnect",
+    "Drain",
+    "Entry",
+    "Event",
+    "Failure",
+    "Fault",
+    "Held",
+    "InstanceView",
+    "Intake",
+    "Ledger",
+    "Limits",
+    "Missing",
+    "Options",
+    "Origin",
+    "OutOfTurn",
+    "Outcome",
+    "Outlet",
+    "Part",
+    "Peer",
+    "Phase",
+    "Presence",
+    "Puback",
+    "Publish",
+    "Reader",
+    "RefusedError",
+    "Registry",
+    "Report",
+    "RouteView",
+    "Section",
+    "Services",
+    "Share",
+    "Space",
+    "Subscription",
+    "Table",
+    "Target",
+    "Verdict",
+    "Wanted",
+    "Wire",
+    "Writer",
+    "Writes",
+}
+"""Class names that two modules have; none may be added."""
 
 
 @cache
@@ -134,3 +190,13 @@ def test_no_circle_of_imports_is_added() -> None:
         folder = min(circle).rpartition(".")[0]
         sizes[folder] = max(sizes[folder], len(circle))
     assert dict(sizes) == CIRCLES
+
+
+def test_no_class_name_is_used_twice() -> None:
+    """One word, one meaning; names that are shared already are listed, and leave the list."""
+    named = Counter(
+        name
+        for text in modules().values()
+        for name in re.findall(r"^class ([A-Z]\w+)", text, re.MULTILINE)
+    )
+    assert {name for name, count in named.items() if count > 1} == SHARED_NAMES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edgehub.devices.affinity.flags import Flag, Flags, InProcessAffinityStore, StoredAffinity
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
-from edgehub.devices.device import Surroundings
+from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.lab.simulation.network import SimulatedLink, SimulatedPath, SimulatedTwins
 
@@ -58,7 +58,7 @@ class Gateway:
             self.flags = await Flags.open(self._disk)
             path = SimulatedPath(network)
             self.devices = Devices(
-                Surroundings(
+                DeviceDependencies(
                     hub_id=self.name,
                     clock=network.clock,
                     source=SimulatedTwins(network, self.name),

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class OldestRow:
     """The oldest row of a queue.
 
     Attributes:
@@ -72,14 +72,14 @@ class ExpiryWatch:
         clock: Clock,
         *,
         now_ms: Callable[[], int],
-        heads: Callable[[], Awaitable[Mapping[QueueId, Head]]],
+        heads: Callable[[], Awaitable[Mapping[QueueId, OldestRow]]],
         describe: Callable[[QueueId], Mapping[str, object]],
     ) -> None:
         self._clock = clock
         self._now_ms = now_ms
         self._read = heads
         self._describe = describe
-        self._heads: Mapping[QueueId, Head] = {}
+        self._heads: Mapping[QueueId, OldestRow] = {}
         self._near: set[QueueId] = set()
 
     async def run(self) -> None:
@@ -113,7 +113,7 @@ class ExpiryWatch:
                 self._warn(queue_id, head)
                 warned += 1
 
-    def head(self, queue_id: QueueId) -> Head | None:
+    def head(self, queue_id: QueueId) -> OldestRow | None:
         """Give the oldest row of a queue as of the last look, None = none, or not seen yet."""
         return self._heads.get(queue_id)
 
@@ -121,13 +121,13 @@ class ExpiryWatch:
         """Give the queues whose oldest row is near its end."""
         return sorted(self._near)
 
-    def _share_left(self, head: Head) -> float:
+    def _share_left(self, head: OldestRow) -> float:
         ttl_s, left_s = head.ttl_s, head.left_s(self._now_ms())
         if ttl_s is None or left_s is None:
             return 1.0
         return left_s / ttl_s if ttl_s > 0 else 0.0
 
-    def _warn(self, queue_id: QueueId, head: Head) -> None:
+    def _warn(self, queue_id: QueueId, head: OldestRow) -> None:
         self._near.add(queue_id)
         now_ms = self._now_ms()
         log.warning(

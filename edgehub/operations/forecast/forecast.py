@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.operations.documents import queue_document
 from edgehub.operations.forecast.drain import DrainForecast
-from edgehub.operations.forecast.expiry import ExpiryWatch, Head
-from edgehub.operations.forecast.queues import Drain, DrainState, Link, Load, drains, leaves
+from edgehub.operations.forecast.expiry import ExpiryWatch, OldestRow
+from edgehub.operations.forecast.queues import (
+    Drain,
+    DrainState,
+    LinkRate,
+    QueueLoad,
+    drains,
+    leaves,
+)
 from edgehub.operations.forecast.rates import QueueRates
 
 if TYPE_CHECKING:
@@ -164,10 +171,10 @@ class QueueForecast:
         figures = [queue.statistics() for queue in self._store.queues()]
         return {each.id: (each.enqueued_total, each.enqueued_bytes_total) for each in figures}
 
-    async def _heads(self) -> dict[QueueId, Head]:
+    async def _heads(self) -> dict[QueueId, OldestRow]:
         found = await self._store.inspection.heads()
         return {
-            queue.id: Head(enqueued_ms=enqueued_ms, expires_ms=expires_ms)
+            queue.id: OldestRow(enqueued_ms=enqueued_ms, expires_ms=expires_ms)
             for queue, (enqueued_ms, expires_ms) in found.items()
         }
 
@@ -197,9 +204,9 @@ class QueueForecast:
             if queue_id in recent
         }
 
-    def _loads(self, endpoint_id: EndpointId, inflows: Mapping[QueueId, float]) -> list[Load]:
+    def _loads(self, endpoint_id: EndpointId, inflows: Mapping[QueueId, float]) -> list[QueueLoad]:
         return [
-            Load(
+            QueueLoad(
                 id=queue.id,
                 bytes=queue.zones.bytes,
                 inflow_bytes_s=inflows.get(queue.id),
@@ -207,21 +214,21 @@ class QueueForecast:
             for queue in self._store.queues_of(endpoint_id)
         ]
 
-    def _link(self, endpoint_id: EndpointId) -> Link:
+    def _link(self, endpoint_id: EndpointId) -> LinkRate:
         """Say what an endpoint carries, in bytes as the store counts them."""
         pump = self._endpoints.pump(endpoint_id)
         if pump is None:
-            return Link(is_up=False, bytes_s=None, is_served=False)
+            return LinkRate(is_up=False, bytes_s=None, is_served=False)
         figures = pump.statistics()
         is_up = figures.state == "up"
         rate = figures.rate_bytes_s
         if rate is not None and figures.rate_bytes_s_max is not None:
             rate = min(rate, figures.rate_bytes_s_max)
         if rate is None or not figures.sent_total:
-            return Link(is_up=is_up, bytes_s=None)
+            return LinkRate(is_up=is_up, bytes_s=None)
         stored = self._bytes_per_row(endpoint_id)
         sent = figures.sent_bytes_total / figures.sent_total
-        return Link(is_up=is_up, bytes_s=rate * stored / sent if stored else None)
+        return LinkRate(is_up=is_up, bytes_s=rate * stored / sent if stored else None)
 
     def _bytes_per_row(self, endpoint_id: EndpointId) -> float | None:
         figures = [queue.statistics() for queue in self._store.queues_of(endpoint_id)]

@@ -45,7 +45,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class QueueLoad:
     """One queue of an endpoint.
 
     Attributes:
@@ -60,7 +60,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class LinkRate:
     """What an endpoint can carry.
 
     Attributes:
@@ -77,7 +77,7 @@ class Link:
 EMPTY = Drain(state=DrainState.EMPTY, seconds=0.0)
 
 
-def drains(loads: Sequence[Load], link: Link) -> dict[QueueId, Drain]:
+def drains(loads: Sequence[QueueLoad], link: LinkRate) -> dict[QueueId, Drain]:
     """Say of each queue of an endpoint when it will be empty if all goes on as it does.
 
     Args:
@@ -94,7 +94,9 @@ def drains(loads: Sequence[Load], link: Link) -> dict[QueueId, Drain]:
     return found
 
 
-def leaves(loads: Sequence[Load], queue_id: QueueId, before_bytes: int, link: Link) -> Drain:
+def leaves(
+    loads: Sequence[QueueLoad], queue_id: QueueId, before_bytes: int, link: LinkRate
+) -> Drain:
     """Say when a row will leave: what better queues hold and take in goes before it.
 
     Args:
@@ -117,7 +119,7 @@ def _sum(before: float | None, more: float | None) -> float | None:
     return None if before is None or more is None else before + more
 
 
-def _drain(backlog: int, inflow: float | None, link: Link) -> Drain:
+def _drain(backlog: int, inflow: float | None, link: LinkRate) -> Drain:
     if not link.is_served:
         return Drain(state=DrainState.UNSERVED)
     if not link.is_up:

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.message import QueueId
-from edgehub.operations.forecast.queues import DrainState, Link, Load, drains, leaves
+from edgehub.operations.forecast.queues import DrainState, LinkRate, QueueLoad, drains, leaves
 
-UP = Link(is_up=True, bytes_s=1000.0)
+UP = LinkRate(is_up=True, bytes_s=1000.0)
 
 
-def a_load(name: str, waiting: int, inflow: float | None = 0.0) -> Load:
+def a_load(name: str, waiting: int, inflow: float | None = 0.0) -> QueueLoad:
     """Build the load of a queue."""
-    return Load(id=QueueId(name), bytes=waiting, inflow_bytes_s=inflow)
+    return QueueLoad(id=QueueId(name), bytes=waiting, inflow_bytes_s=inflow)
 
 
 def test_a_queue_waits_for_what_better_ones_hold_and_take_in() -> None:
@@ -36,13 +36,13 @@ def test_a_load_that_the_link_cannot_carry_never_ends() -> None:
 @pytest.mark.parametrize(
     ("link", "inflow", "state"),
     [
-        (Link(is_up=False, bytes_s=1000), 0.0, DrainState.OFFLINE),
-        (Link(is_up=False, bytes_s=None, is_served=False), None, DrainState.UNSERVED),
-        (Link(is_up=True, bytes_s=None), 0.0, DrainState.UNKNOWN),
+        (LinkRate(is_up=False, bytes_s=1000), 0.0, DrainState.OFFLINE),
+        (LinkRate(is_up=False, bytes_s=None, is_served=False), None, DrainState.UNSERVED),
+        (LinkRate(is_up=True, bytes_s=None), 0.0, DrainState.UNKNOWN),
         (UP, None, DrainState.UNKNOWN),
     ],
 )
-def test_nothing_is_guessed(link: Link, inflow: float | None, state: DrainState) -> None:
+def test_nothing_is_guessed(link: LinkRate, inflow: float | None, state: DrainState) -> None:
     """Without a link, or before the first measurement, there is no time."""
     assert drains([a_load("p0", 10, inflow)], link)[QueueId("p0")].state is state
 
