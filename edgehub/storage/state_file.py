@@ -12,7 +12,6 @@ import asyncio
 import sqlite3
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -61,7 +60,7 @@ class StateFile:
         self.path = path
         self.damaged: list[str] = []
         self.damaged_logs: list[str] = []
-        self._thread = SqliteThread(partial(sqlite3.connect, path, isolation_level=None, timeout=0))
+        self._thread = SqliteThread(path)
         self._presence = FilePresence([])
 
     @classmethod

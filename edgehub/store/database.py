@@ -136,14 +136,9 @@ class Database:
         """Nothing is on disk."""
         self._file = self._beside = FilePresence([])
         self._thread = SqliteThread(
-            partial(
-                sqlite3.connect,
-                ":memory:" if in_memory else hold.path,
-                isolation_level=None,
-                timeout=0,
-                cached_statements=STATEMENTS_CACHED,
-                factory=self.connection_type,
-            )
+            ":memory:" if in_memory else hold.path,
+            cached_statements=STATEMENTS_CACHED,
+            factory=self.connection_type,
         )
 
     @classmethod

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 async def thread(tmp_path: Path) -> AsyncIterator[SqliteThread]:
     """Open one on a new file."""
-    thread = SqliteThread(partial(sqlite3.connect, tmp_path / "a.db", isolation_level=None))
+    thread = SqliteThread(tmp_path / "a.db")
     await thread.open()
     yield thread
     await thread.close()
@@ -57,7 +57,7 @@ async def test_a_job_that_fails_fails_alone(thread: SqliteThread) -> None:
 async def test_a_close_comes_after_the_jobs_submitted_before(tmp_path: Path) -> None:
     """Also where none of them has reached the thread yet, and their waiters are gone."""
     path = tmp_path / "a.db"
-    thread = SqliteThread(partial(sqlite3.connect, path, isolation_level=None))
+    thread = SqliteThread(path)
     await thread.open()
 
     async def waiter() -> None:
@@ -73,15 +73,3 @@ async def test_a_close_comes_after_the_jobs_submitted_before(tmp_path: Path) -> 
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (10,)
     connection.close()
-
-
-async def test_a_file_that_cannot_be_opened_ends_the_thread(tmp_path: Path) -> None:
-    """The error is SQLite's, and a close ends the thread all the same."""
-    before = threading.enumerate()
-    thread = SqliteThread(partial(sqlite3.connect, tmp_path / "missing" / "a.db"))
-    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        await thread.open()
-    (started,) = [each for each in threading.enumerate() if each not in before]
-    await thread.close()
-    await asyncio.to_thread(started.join, 5)
-    assert not started.is_alive()
