@@ -31,7 +31,7 @@ class LocalMessage:
     Attributes:
         topic: Topic name.
         body: Payload bytes; empty and retained clears the topic.
-        qos: 0 or 1, as published.
+        qos: 0 to 2, as published.
         retain: Whether it is to stay as the topic's last value.
         publisher: Client id of who published it, the hub's id for the hub itself.
         properties: Property block of MQTT 5 as it is passed on, without its length, topic alias
@@ -77,6 +77,21 @@ class LocalMessage:
         self.expires_ms: int | None = None
         self.id = 0
         self.came_by = ""
+
+    def copy(self) -> LocalMessage:
+        """Return the same message as one more, which is stored by itself."""
+        message = LocalMessage(
+            self.topic,
+            self.body,
+            publisher=self.publisher,
+            qos=self.qos,
+            retain=self.retain,
+            properties=self.properties,
+            expiry_ms=self.expiry_ms,
+        )
+        message.expires_ms = self.expires_ms
+        message.came_by = self.came_by
+        return message
 
     @property
     def size(self) -> int:

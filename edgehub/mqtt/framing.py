@@ -13,7 +13,10 @@ MORE_DIGITS: Final = 0x80
 HEADER_BYTES_MIN: Final = 2
 LENGTH_DIGITS_MAX: Final = 4
 QOS_3: Final = 3
-BAD_PUBLISH: Final = "PUBLISH without a topic or packet id, or with quality of service 3"
+DUP: Final = 0x08
+BAD_PUBLISH: Final = (
+    "PUBLISH without a topic or packet id, with quality of service 3, or DUP with 0"
+)
 
 
 def long_length(data: bytes, at: int, end: int) -> tuple[int, int]:

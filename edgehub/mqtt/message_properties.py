@@ -10,13 +10,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.mqtt.fields import is_plain
+from edgehub.mqtt.fields import is_plain, variable
 from edgehub.mqtt.properties import (
     IN_PUBLISH,
     Property,
     parse_properties,
     write_block,
-    write_properties,
 )
 from edgehub.mqtt.property_bag import add_item, bytes_of
 from edgehub.mqtt.topic_filter import is_topic
@@ -118,7 +117,9 @@ def read_message_properties(block: bytes) -> MessageProperties:
     return MessageProperties(parse_properties(block, IN_PUBLISH))
 
 
-def write_message_properties(message: Message, expires_in_ms: int | None) -> bytes:
+def write_message_properties(
+    message: Message, expires_in_ms: int | None, identifiers: bytes = b""
+) -> bytes:
     """Write the property block of a message on its way to a client, its length in front.
 
     Args:
@@ -126,6 +127,7 @@ def write_message_properties(message: Message, expires_in_ms: int | None) -> byt
             MQTT 5 has a place of its own for goes there. Everything is in the topic's property bag
             too.
         expires_in_ms: What is left of its time to live, None = not known or endless.
+        identifiers: Subscription identifiers as they are written.
     """
     properties, system = message.properties, message.system
     values: list[tuple[Property, Any]] = []
@@ -146,7 +148,8 @@ def write_message_properties(message: Message, expires_in_ms: int | None) -> byt
         for name, value in properties.items()
         if name and is_plain(name) and is_plain(value or "")
     ]
-    return write_properties(values)
+    block = identifiers + write_block(values)
+    return variable(len(block)) + block
 
 
 def _passed_on(values: Mapping[int, Any]) -> Iterator[tuple[Property, Any]]:

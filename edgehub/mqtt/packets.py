@@ -11,10 +11,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.fields import HEAD, Reader, packet, variable
+from edgehub.mqtt.fields import HEAD, Reader, decoded, packet, variable
+from edgehub.mqtt.reasons import ReasonCode, ReasonedError
+from edgehub.mqtt.topic_filter import WILDCARDS
 
 if TYPE_CHECKING:
     from edgehub.mqtt.message_properties import MessageProperties
@@ -45,10 +47,16 @@ FILTERS_MAX: Final = 1_000
 RETAIN: Final = 0x01
 HAS_PROPERTIES: Final = 0x02
 
-_TWO_SHORTS: Final = struct.Struct(">HH")
-pack_puback: Final = _TWO_SHORTS.pack
-"""Writes a PUBACK from `PUBACK_HEAD` and a packet id; without a call for the message path."""
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
 PUBACK_HEAD: Final = 0x4002
+PUBREC_HEAD: Final = 0x5002
+_PUBREL_HEAD: Final = PUBREL << 8 | 2
+_PUBCOMP_HEAD: Final = PUBCOMP << 8 | 2
+_UNSUBACK_HEAD: Final = 0xB002
+
+pack_answer: Final = struct.Struct(">HH").pack
+"""Writes a short answer from its head and a packet id; without a call for the message path."""
 
 _SHORT: Final = struct.Struct(">H").pack
 _PUBLISH_START_1: Final = struct.Struct(">BBH").pack
@@ -182,8 +190,8 @@ class Publish5(Publish):
         self.properties = properties
 
 
-class Puback:
-    """PUBACK; a plain class because one is built per message.
+class Acknowledgement:
+    """What answers a PUBLISH, or goes on from there; plain classes, one is built per message.
 
     Attributes:
         code: Reason code of MQTT 5; MQTT 3.1.1 knows success alone.
@@ -194,6 +202,33 @@ class Puback:
     def __init__(self, packet_id: int, code: int = 0) -> None:
         self.packet_id = packet_id
         self.code = code
+
+
+class Puback(Acknowledgement):
+    """PUBACK: the receiver owns a message of QoS 1."""
+
+    __slots__ = ()
+
+
+class Pubrec(Acknowledgement):
+    """PUBREC: the receiver owns a message of QoS 2."""
+
+    __slots__ = ()
+
+
+class Pubrel(Acknowledgement):
+    """PUBREL: its sender will not send that message of QoS 2 again."""
+
+    __slots__ = ()
+
+
+class Pubcomp(Acknowledgement):
+    """PUBCOMP: the packet id of a message of QoS 2 is free again."""
+
+    __slots__ = ()
+
+
+A = TypeVar("A", bound=Acknowledgement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +269,7 @@ class Disconnect:
     session_expiry: int | None = None
 
 
-Packet = Connect | Publish | Puback | Subscribe | Unsubscribe | Pingreq | Disconnect
+Packet = Connect | Publish | Acknowledgement | Subscribe | Unsubscribe | Pingreq | Disconnect
 
 _PINGREQ: Final = Pingreq()
 _DISCONNECT: Final = Disconnect()
@@ -263,7 +298,7 @@ def parse_connect(data: bytes) -> Connect:
     will = None
     if flags & WILL:
         will = Will(
-            topic=reader.binary(),
+            topic=will_topic(reader),
             body=reader.binary(),
             qos=flags >> 3 & 3,
             retain=bool(flags & WILL_RETAIN),
@@ -283,6 +318,34 @@ def parse_connect(data: bytes) -> Connect:
     )
 
 
+def will_topic(reader: Reader) -> bytes:
+    """Read the topic of a will."""
+    topic = reader.text("will topic")
+    if not topic:
+        raise ProtocolError(HEAD, "empty will topic")
+    return topic.encode()
+
+
+def topic_filter(reader: Reader) -> str:
+    """Read a topic filter, which has at least one character."""
+    text = reader.text("topic filter")
+    if not text:
+        raise ProtocolError(HEAD, "empty topic filter")
+    return text
+
+
+def topic_name(raw: bytes) -> str:
+    """Read the topic of a PUBLISH.
+
+    Raises:
+        ProtocolError: If it is ill-formed, empty, or holds wildcards.
+    """
+    topic = decoded(raw, "topic")
+    if not topic or any(sign in topic for sign in WILDCARDS):
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "topic is empty, or holds wildcards")
+    return topic
+
+
 def check_connect_flags(flags: int) -> None:
     """Refuse the connect flags that no version of the protocol allows."""
     if flags & 1:
@@ -293,12 +356,12 @@ def check_connect_flags(flags: int) -> None:
         raise ProtocolError(HEAD, "will quality of service 3")
 
 
-def parse_puback(data: bytes) -> Puback:
-    """Read the body of a PUBACK."""
+def parse_acknowledgement(kind: type[A], data: bytes) -> A:
+    """Read the body of a PUBACK, PUBREC, PUBREL or PUBCOMP."""
     reader = Reader(data)
     packet_id = reader.packet_id()
     reader.finish()
-    return Puback(packet_id)
+    return kind(packet_id)
 
 
 def parse_subscribe(data: bytes) -> Subscribe:
@@ -307,11 +370,11 @@ def parse_subscribe(data: bytes) -> Subscribe:
     packet_id = reader.packet_id()
     filters = []
     while not reader.at_end:
-        topic_filter = reader.text("topic filter")
+        name = topic_filter(reader)
         qos = reader.byte()
         if qos > QOS_2:
             raise ProtocolError(HEAD, f"subscription with quality of service {qos}")
-        filters.append((topic_filter, qos))
+        filters.append((name, qos))
         check_filter_count(len(filters))
     if not filters:
         raise ProtocolError(HEAD, "SUBSCRIBE without a filter")
@@ -330,7 +393,7 @@ def parse_unsubscribe(data: bytes) -> Unsubscribe:
     packet_id = reader.packet_id()
     filters = []
     while not reader.at_end:
-        filters.append(reader.text("topic filter"))
+        filters.append(topic_filter(reader))
         check_filter_count(len(filters))
     if not filters:
         raise ProtocolError(HEAD, "UNSUBSCRIBE without a filter")
@@ -356,7 +419,17 @@ def connack(code: ConnectCode, *, session_present: bool = False) -> bytes:
 
 def puback(packet_id: int) -> bytes:
     """Write a PUBACK."""
-    return pack_puback(PUBACK_HEAD, packet_id)
+    return pack_answer(PUBACK_HEAD, packet_id)
+
+
+def pubrel(packet_id: int) -> bytes:
+    """Write a PUBREL."""
+    return pack_answer(_PUBREL_HEAD, packet_id)
+
+
+def pubcomp(packet_id: int) -> bytes:
+    """Write a PUBCOMP."""
+    return pack_answer(_PUBCOMP_HEAD, packet_id)
 
 
 def suback(packet_id: int, codes: bytes) -> bytes:
@@ -366,7 +439,7 @@ def suback(packet_id: int, codes: bytes) -> bytes:
 
 def unsuback(packet_id: int) -> bytes:
     """Write an UNSUBACK."""
-    return _TWO_SHORTS.pack(0xB002, packet_id)
+    return pack_answer(_UNSUBACK_HEAD, packet_id)
 
 
 def publish_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int = 0) -> int:
@@ -384,7 +457,7 @@ def publish(
     *,
     qos: int = 1,
     retain: bool = False,
-    again: bool = False,
+    dup: bool = False,
     properties: bytes = b"",
 ) -> bytes:
     """Return the bytes of a PUBLISH.
@@ -393,13 +466,13 @@ def publish(
         topic: Topic name, at most `STRING_BYTES_MAX` bytes.
         body: Payload.
         packet_id: 1 to `PACKET_ID_MAX`, 0 with QoS 0.
-        qos: 0 or 1.
+        qos: 0 to 2.
         retain: The retain flag.
-        again: The DUP flag: it may have been sent before.
+        dup: The DUP flag: it may have been sent before.
         properties: Property block of MQTT 5 with its length in front, empty with MQTT 3.1.1.
     """
     assert (packet_id > 0) == (qos > 0)
-    head = 0x30 | again << 3 | qos << 1 | retain
+    head = 0x30 | dup << 3 | qos << 1 | retain
     remaining = (4 if qos else 2) + len(topic) + len(properties) + len(body)
     # Without a call for the lengths that nearly all messages have.
     if remaining < 0x80:  # noqa: PLR2004 - one byte carries seven bits

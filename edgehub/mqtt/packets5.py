@@ -23,28 +23,37 @@ from edgehub.mqtt.packets import (
     Connect,
     ConnectProperties,
     Disconnect,
-    Puback,
     Subscribe,
     Unsubscribe,
     Will,
     check_connect_flags,
     check_filter_count,
+    topic_filter,
+    will_topic,
 )
 from edgehub.mqtt.properties import (
+    IN_ACKNOWLEDGEMENT,
     IN_CONNECT,
     IN_DISCONNECT,
-    IN_PUBACK,
     IN_SUBSCRIBE,
     IN_UNSUBSCRIBE,
     IN_WILL,
     Property,
     read_properties,
+    write_block,
     write_properties,
 )
-from edgehub.mqtt.reasons import ReasonCode, ReasonedError
+from edgehub.mqtt.reasons import (
+    DISCONNECTS,
+    ReasonCode,
+    ReasonedError,
+)
+from edgehub.mqtt.topic_filter import SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from edgehub.mqtt.packets import A
 
 CONNECT_BEGIN: Final = b"\x00\x04MQTT\x05"
 """The first bytes of the body of a CONNECT."""
@@ -52,7 +61,10 @@ CONNECT_BEGIN: Final = b"\x00\x04MQTT\x05"
 QOS: Final = 0x03
 NO_LOCAL: Final = 0x04
 RETAIN_AS_PUBLISHED: Final = 0x08
-SHARED: Final = "$share/"
+OPTIONS_MAX: Final = 0xFF
+IDENTIFIER_SHIFT: Final = 8
+_IDENTIFIER_BITS: Final = 28
+_IDENTIFIER: Final = (1 << _IDENTIFIER_BITS) - 1
 
 REFUSED_SENDER: Final = "refused_sender"
 """Name of the user properties of a PUBACK that says whose messages a client may not send."""
@@ -61,7 +73,7 @@ NEVER_S: Final = 0xFFFF_FFFF
 """Session expiry interval of a session that does not expire."""
 
 # Packet id and reason code; the properties may be left out.
-_SHORT_PUBACK_BYTES: Final = 3
+_SHORT_ANSWER_BYTES: Final = 3
 
 _RETAIN_HANDLING_SHIFT: Final = 4
 _RETAIN_HANDLING: Final = 3
@@ -120,7 +132,7 @@ def _parse_connect(reader: Reader) -> Connect:
 def _parse_will(reader: Reader, flags: int) -> Will:
     values = read_properties(reader, IN_WILL)
     return Will(
-        topic=reader.binary(),
+        topic=will_topic(reader),
         body=reader.binary(),
         qos=flags >> 3 & 3,
         retain=bool(flags & WILL_RETAIN),
@@ -134,49 +146,82 @@ def expiry_s(interval: int) -> int | None:
     return None if interval == NEVER_S else interval
 
 
-def parse_puback(data: bytes) -> Puback:
-    """Read the body of a PUBACK."""
+def parse_acknowledgement(kind: type[A], codes: frozenset[int], data: bytes) -> A:
+    """Read the body of a PUBACK, PUBREC, PUBREL or PUBCOMP, which have one layout.
+
+    Args:
+        kind: Which of them.
+        codes: The reason codes that it may have.
+        data: The body.
+    """
     reader = Reader(data)
     packet_id = reader.packet_id()
     code = ReasonCode.SUCCESS if reader.at_end else reader.byte()
-    if len(data) > _SHORT_PUBACK_BYTES:
-        read_properties(reader, IN_PUBACK)
+    if len(data) > _SHORT_ANSWER_BYTES:
+        read_properties(reader, IN_ACKNOWLEDGEMENT)
     reader.finish()
-    return Puback(packet_id, code)
+    _check_code(code, codes)
+    return kind(packet_id, code)
+
+
+def _check_code(code: int, allowed: frozenset[int]) -> None:
+    if code not in allowed:
+        reason = f"reason code {code:#04x} does not belong in this packet"
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
 
 
 def parse_subscribe(data: bytes) -> Subscribe:
-    """Read the body of a SUBSCRIBE; the last field of a filter is its whole options byte."""
+    """Read the body of a SUBSCRIBE; what is asked for is the options byte, and the identifier."""
     reader = Reader(data)
     packet_id = reader.packet_id()
-    if Property.SUBSCRIPTION_IDENTIFIER in read_properties(reader, IN_SUBSCRIBE):
-        code = ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
-        raise ReasonedError(code, "subscription identifier; see CONNACK")
+    identifier = read_properties(reader, IN_SUBSCRIBE).get(Property.SUBSCRIPTION_IDENTIFIER, 0)
     filters = []
     while not reader.at_end:
-        topic_filter = reader.text("topic filter")
+        name = topic_filter(reader)
         options = reader.byte()
-        _check_options(topic_filter, options)
-        filters.append((topic_filter, options))
+        _check_options(name, options)
+        filters.append((name, options | identifier << IDENTIFIER_SHIFT))
         check_filter_count(len(filters))
     if not filters:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "SUBSCRIBE without a filter")
     return Subscribe(packet_id=packet_id, filters=tuple(filters))
 
 
-def _check_options(topic_filter: str, options: int) -> None:
+def _check_options(name: str, options: int) -> None:
     if options & _RESERVED_OPTIONS:
         raise ProtocolError(HEAD, "reserved subscription options are set")
     if options & QOS > QOS_2 or options >> _RETAIN_HANDLING_SHIFT == _RETAIN_HANDLING:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, f"subscription options {options:#04x}")
-    if topic_filter.startswith(SHARED):
-        code = ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        raise ReasonedError(code, "shared subscription; see CONNACK")
+    if options & NO_LOCAL and name.startswith(SHARED):
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "shared subscription with no local")
 
 
 def retain_handling(options: int) -> int:
     """Give what a subscription wants of retained messages; 0 = to get them in any case."""
     return options >> _RETAIN_HANDLING_SHIFT & _RETAIN_HANDLING
+
+
+def merged_options(one: int, other: int) -> int:
+    """Return what holds for a message that two subscriptions take: the best, and all identifiers.
+
+    The identifiers stand above the options, `_IDENTIFIER_BITS` bits each, so that options with them
+    are one number, and nothing is built where there are none.
+    """
+    identifiers = one >> IDENTIFIER_SHIFT
+    places = -(-identifiers.bit_length() // _IDENTIFIER_BITS)
+    identifiers |= other >> IDENTIFIER_SHIFT << places * _IDENTIFIER_BITS
+    options = max(one & QOS, other & QOS) | (one | other) & RETAIN_AS_PUBLISHED
+    return options | identifiers << IDENTIFIER_SHIFT
+
+
+def write_identifiers(options: int) -> bytes:
+    """Write the subscription identifiers among options, as part of a property block."""
+    values: list[tuple[Property, Any]] = []
+    identifiers = options >> IDENTIFIER_SHIFT
+    while identifiers:
+        values.append((Property.SUBSCRIPTION_IDENTIFIER, identifiers & _IDENTIFIER))
+        identifiers >>= _IDENTIFIER_BITS
+    return write_block(values)
 
 
 def parse_unsubscribe(data: bytes) -> Unsubscribe:
@@ -186,7 +231,7 @@ def parse_unsubscribe(data: bytes) -> Unsubscribe:
     read_properties(reader, IN_UNSUBSCRIBE)
     filters = []
     while not reader.at_end:
-        filters.append(reader.text("topic filter"))
+        filters.append(topic_filter(reader))
         check_filter_count(len(filters))
     if not filters:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "UNSUBSCRIBE without a filter")
@@ -199,6 +244,7 @@ def parse_disconnect(data: bytes) -> Disconnect:
         return Disconnect()
     reader = Reader(data)
     code = reader.byte()
+    _check_code(code, DISCONNECTS)
     if len(data) == 1:
         return Disconnect(code=code)
     values = read_properties(reader, IN_DISCONNECT)
@@ -213,10 +259,13 @@ def connack(
     return packet(0x20, bytes((int(session_present), code)) + write_properties(properties))
 
 
-def puback(packet_id: int, code: int, reason: str = "", senders: Iterable[str] = ()) -> bytes:
-    """Write a PUBACK that says more than success.
+def refusal(
+    head: int, packet_id: int, code: int, reason: str = "", senders: Iterable[str] = ()
+) -> bytes:
+    """Write a PUBACK or PUBREC that says more than success.
 
     Args:
+        head: Which of them; see `packets.PUBACK_HEAD`.
         packet_id: Of the PUBLISH.
         code: Reason code.
         reason: Its text, empty = none.
@@ -225,7 +274,13 @@ def puback(packet_id: int, code: int, reason: str = "", senders: Iterable[str] =
     body = packet_id.to_bytes(2, "big") + bytes((code,))
     said = _reason(reason)
     said += [(Property.USER_PROPERTY, (REFUSED_SENDER, sender)) for sender in senders]
-    return packet(0x40, body + write_properties(said) if said else body)
+    return packet(head >> 8, body + write_properties(said) if said else body)
+
+
+def not_found(head: int, packet_id: int) -> bytes:
+    """Write a PUBREL or PUBCOMP, by its first byte, for a packet id of which nothing is known."""
+    code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+    return packet(head, packet_id.to_bytes(2, "big") + bytes((code,)))
 
 
 def suback(packet_id: int, codes: bytes, reason: str = "") -> bytes:

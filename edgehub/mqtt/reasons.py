@@ -31,16 +31,23 @@ class ReasonCode(IntEnum):
     SESSION_TAKEN_OVER = 0x8E
     TOPIC_FILTER_INVALID = 0x8F
     TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
     RECEIVE_MAXIMUM_EXCEEDED = 0x93
     TOPIC_ALIAS_INVALID = 0x94
     PACKET_TOO_LARGE = 0x95
     QUOTA_EXCEEDED = 0x97
     ADMINISTRATIVE_ACTION = 0x98
     PAYLOAD_FORMAT_INVALID = 0x99
-    QOS_NOT_SUPPORTED = 0x9B
-    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
-    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
 
+
+ACKNOWLEDGEMENTS = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+"""Reason codes of a PUBACK or PUBREC; sections 3.4.2.1 and 3.5.2.1."""
+
+RELEASES = frozenset({0x00, 0x92})
+"""Reason codes of a PUBREL or PUBCOMP; sections 3.6.2.1 and 3.7.2.1."""
+
+DISCONNECTS = frozenset({0x00, 0x04, *range(0x80, 0x84), 0x90, *range(0x93, 0x9A)})
+"""Reason codes of a DISCONNECT of a client; section 3.14.2.1."""
 
 FIRST_FAILURE = 0x80
 """Reason codes from here on say that something was refused."""

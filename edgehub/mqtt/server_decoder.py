@@ -10,6 +10,7 @@ PUBLISH over that limit only the topic is kept while the rest is read and discar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
@@ -17,6 +18,7 @@ from edgehub.mqtt import packets5
 from edgehub.mqtt.fields import HEAD
 from edgehub.mqtt.framing import (
     BAD_PUBLISH,
+    DUP,
     HEADER_BYTES_MIN,
     MORE_DIGITS,
     PUBLISH,
@@ -27,11 +29,15 @@ from edgehub.mqtt.framing import (
 from edgehub.mqtt.packets import (
     LEVEL_5,
     OversizedPublish,
+    Puback,
+    Pubcomp,
     Publish,
+    Pubrec,
+    Pubrel,
+    parse_acknowledgement,
     parse_connect,
     parse_disconnect,
     parse_pingreq,
-    parse_puback,
     parse_subscribe,
     parse_unsubscribe,
 )
@@ -47,11 +53,13 @@ CONTROL_BYTES_MAX: Final = 96 * 1024
 """Longest packet other than PUBLISH: room for a will of 64 KiB or some thousand filters."""
 
 _CONNECT: Final = 0x10
-_PUBACK: Final = 0x40
 
 # First byte, flags included, to the parser of the body. PUBLISH has its own path.
 _PARSERS: Final[dict[int, Callable[[bytes], Packet]]] = {
-    _PUBACK: parse_puback,
+    0x40: partial(parse_acknowledgement, Puback),
+    0x50: partial(parse_acknowledgement, Pubrec),
+    0x62: partial(parse_acknowledgement, Pubrel),
+    0x70: partial(parse_acknowledgement, Pubcomp),
     0x82: parse_subscribe,
     0xA2: parse_unsubscribe,
     0xC0: parse_pingreq,
@@ -164,7 +172,7 @@ class Decoder:
                     packet_id = data[topic_end] << 8 | data[topic_end + 1]
                 if not packet_id or qos == QOS_3:
                     raise ProtocolError(HEAD, BAD_PUBLISH)
-            elif body_at > stop:
+            elif head & DUP or body_at > stop:
                 raise ProtocolError(HEAD, BAD_PUBLISH)
             packets.append(
                 Publish(data[topic_at:topic_end], data[body_at:stop], packet_id, qos, head & 1)
@@ -227,7 +235,7 @@ class Decoder:
         qos = head >> 1 & 3
         topic_end = topic_start + (data[start] << 8 | data[start + 1])
         body_at = topic_end + (2 if qos else 0)
-        if body_at > stop or qos == QOS_3:
+        if body_at > stop or qos == QOS_3 or (not qos and head & DUP):
             raise ProtocolError(HEAD, BAD_PUBLISH)
         if len(data) < body_at:
             self._keep(data, at, body_at - at)

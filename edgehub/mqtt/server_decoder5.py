@@ -7,12 +7,14 @@ memory for an incomplete packet is bounded by the largest packet that the client
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.fields import HEAD
 from edgehub.mqtt.framing import (
     BAD_PUBLISH,
+    DUP,
     HEADER_BYTES_MIN,
     MORE_DIGITS,
     PUBLISH,
@@ -21,14 +23,28 @@ from edgehub.mqtt.framing import (
     long_length,
 )
 from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
-from edgehub.mqtt.packets import Publish, Publish5, parse_pingreq
+from edgehub.mqtt.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Publish5,
+    Pubrec,
+    Pubrel,
+    parse_pingreq,
+)
 from edgehub.mqtt.packets5 import (
+    parse_acknowledgement,
     parse_disconnect,
-    parse_puback,
     parse_subscribe,
     parse_unsubscribe,
 )
-from edgehub.mqtt.reasons import OversizedPublishError, ReasonCode, ReasonedError
+from edgehub.mqtt.reasons import (
+    ACKNOWLEDGEMENTS,
+    RELEASES,
+    OversizedPublishError,
+    ReasonCode,
+    ReasonedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,12 +60,16 @@ _NO_TOPIC: Final = "PUBLISH with neither a topic nor a topic alias that stands f
 
 # First byte, flags included, to the parser of the body. PUBLISH has its own path.
 _PARSERS: Final[dict[int, Callable[[bytes], Packet]]] = {
-    0x40: parse_puback,
+    0x40: partial(parse_acknowledgement, Puback, ACKNOWLEDGEMENTS),
+    0x50: partial(parse_acknowledgement, Pubrec, ACKNOWLEDGEMENTS),
+    0x62: partial(parse_acknowledgement, Pubrel, RELEASES),
+    0x70: partial(parse_acknowledgement, Pubcomp, RELEASES),
     0x82: parse_subscribe,
     0xA2: parse_unsubscribe,
     0xC0: parse_pingreq,
     0xE0: parse_disconnect,
 }
+_TYPES: Final = frozenset(head & TYPE for head in _PARSERS)
 
 
 class Decoder5:
@@ -127,6 +147,8 @@ class Decoder5:
                 raise OversizedPublishError(length, reason)
             raise ReasonedError(ReasonCode.PACKET_TOO_LARGE, reason)
         if head not in _PARSERS:
+            if head & TYPE in _TYPES:
+                raise ProtocolError(HEAD, f"packet {head:#04x} with wrong reserved flags")
             reason = f"packet {head:#04x} is not for a client to send"
             raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
 
@@ -140,7 +162,7 @@ class Decoder5:
         if at >= stop or qos == QOS_3:
             raise ProtocolError(HEAD, BAD_PUBLISH)
         packet_id = data[topic_end] << 8 | data[topic_end + 1] if qos else 0
-        if qos and not packet_id:
+        if not packet_id if qos else head & DUP:
             raise ProtocolError(HEAD, BAD_PUBLISH)
         topic = data[topic_at:topic_end]
         block_length = data[at]

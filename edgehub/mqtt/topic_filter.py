@@ -14,6 +14,23 @@ ANY_REST: Final = "#"
 WILDCARDS: Final = (ANY_LEVEL, ANY_REST)
 
 
+SHARED: Final = "$share/"
+"""What a shared subscription begins with, `$share/<group>/<filter>`; MQTT 5, section 4.8.2."""
+
+
+def split_share(topic_filter: str) -> tuple[str, str]:
+    """Part a subscription into its group, empty = it is not shared, and its filter.
+
+    The filter is empty if the group is malformed, so it is not valid then.
+    """
+    if not topic_filter.startswith(SHARED):
+        return "", topic_filter
+    group, _, rest = topic_filter.removeprefix(SHARED).partition("/")
+    if not group or any(sign in group for sign in WILDCARDS):
+        rest = ""
+    return group or SHARED, rest
+
+
 def filter_fault(topic_filter: str) -> str:
     """Say what is wrong with a topic filter; empty = nothing."""
     if not topic_filter:

@@ -20,6 +20,7 @@ import structlog
 from edgehub.errors import StoreError
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
+from edgehub.store.sessions import RECEIVE
 
 if TYPE_CHECKING:
     import sqlite3
@@ -46,11 +47,19 @@ class QueuedMessage:
     Attributes:
         retain: The retain flag that the client is to see.
         sent: Whether it may have been sent already.
+        qos: With which it travels to the client.
+        packet_id: QoS 2: under which it is sent, 0 = that is not known.
+        received: QoS 2: whether the client owns it, so that PUBREL is what is left to send.
+        identifiers: Subscription identifiers as they are written.
     """
 
     message: LocalMessage
     retain: bool
     sent: bool
+    qos: int = 1
+    packet_id: int = 0
+    received: bool = False
+    identifiers: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +78,27 @@ class LocalContents:
 class _Changes:
     """What the next commit will write."""
 
-    __slots__ = ("gone_messages", "gone_rows", "messages", "retained", "rows", "sent", "waiters")
+    __slots__ = (
+        "arrivals",
+        "gone_messages",
+        "gone_rows",
+        "messages",
+        "received",
+        "retained",
+        "rows",
+        "sent",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.retained: dict[str, LocalMessage] = {}
         self.messages: dict[int, LocalMessage] = {}
-        self.rows: dict[Key, tuple[bool, bool, Settle]] = {}
+        # Columns from `retain` on, `sent` the second of them, and who waits for the row.
+        self.rows: dict[Key, tuple[tuple[Any, ...], Settle]] = {}
         self.sent: dict[Key, None] = {}
+        self.received: dict[Key, Settle] = {}
+        # Session and packet id of what clients sent with QoS 2.
+        self.arrivals: list[tuple[int, int]] = []
         self.gone_rows: list[Key] = []
         self.gone_messages: list[int] = []
         self.waiters: list[Settle] = []
@@ -83,8 +106,8 @@ class _Changes:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        written = self.retained or self.messages or self.rows or self.sent
-        return not (written or self.gone_rows or self.gone_messages)
+        written = self.retained or self.messages or self.rows or self.sent or self.received
+        return not (written or self.arrivals or self.gone_rows or self.gone_messages)
 
     def deletions(self) -> _Statements:
         """Give what leaves as plain values, for the thread of the connection."""
@@ -100,7 +123,7 @@ class _Changes:
         """Give the rest likewise."""
         kept = [(m.topic, m.qos, *_columns(m)) for m in self.retained.values() if m.body]
         messages = [(m.id, m.topic, *_columns(m)) for m in self.messages.values()]
-        rows = [(*key, retain, sent) for key, (retain, sent, _) in self.rows.items()]
+        rows = [(*key, *columns) for key, (columns, _) in self.rows.items()]
         return [
             (sql, rows)
             for sql, rows in (
@@ -108,6 +131,8 @@ class _Changes:
                 (_MESSAGE, messages),
                 (_ROW, rows),
                 (_SENT, list(self.sent)),
+                (_RECEIVED, list(self.received)),
+                (RECEIVE, self.arrivals),
             )
             if rows
         ]
@@ -116,7 +141,9 @@ class _Changes:
         """Tell all that wait."""
         for settle in self.waiters:
             settle(0, refusal)
-        for _, _, settle in self.rows.values():
+        for _, settle in self.rows.values():
+            settle(0, refusal)
+        for settle in self.received.values():
             settle(0, refusal)
 
 
@@ -153,14 +180,23 @@ class LocalTable:
         contents = LocalContents(retained=[_message(record) for record in retained])
         by_id: dict[int, LocalMessage] = {}
         for message_id, *record in messages:
+            # Rows say with which quality it travels.
             message = _message((record[0], 1, *record[1:]))
             message.id = message_id
             by_id[message_id] = message
             self._next_id = max(self._next_id, message_id + 1)
-        for client_id, message_id, retain, sent in rows:
+        for client_id, message_id, retain, sent, qos, packet_id, received, identifiers in rows:
             self._refs[message_id] = self._refs.get(message_id, 0) + 1
             contents.queued.setdefault(client_id, []).append(
-                QueuedMessage(message=by_id[message_id], retain=bool(retain), sent=bool(sent))
+                QueuedMessage(
+                    message=by_id[message_id],
+                    retain=bool(retain),
+                    sent=bool(sent),
+                    qos=qos,
+                    packet_id=packet_id,
+                    received=bool(received),
+                    identifiers=identifiers,
+                )
             )
         return contents
 
@@ -182,7 +218,16 @@ class LocalTable:
         self._changed()
 
     def enqueue(
-        self, client_id: str, message: LocalMessage, settle: Settle, *, retain: bool, sent: bool
+        self,
+        client_id: str,
+        message: LocalMessage,
+        settle: Settle,
+        *,
+        retain: bool,
+        sent: bool,
+        qos: int = 1,
+        packet_id: int = 0,
+        identifiers: bytes = b"",
     ) -> None:
         """Store a message for a session.
 
@@ -192,6 +237,9 @@ class LocalTable:
             settle: `settle(0, None)` once that is durable, or taken back by `dequeue`.
             retain: The retain flag that the client is to see.
             sent: Whether it is on its way to the client.
+            qos: With which it travels.
+            packet_id: Under which it will be sent, 0 = that need not be known.
+            identifiers: Subscription identifiers as they are written.
         """
         if not message.id:
             message.id = self._next_id
@@ -200,11 +248,12 @@ class LocalTable:
         self._refs[message.id] = refs + 1
         if not refs:
             self._changes.messages[message.id] = message
-        self._changes.rows[client_id, message.id] = (retain, sent, settle)
+        columns = (retain, sent, qos, packet_id, identifiers)
+        self._changes.rows[client_id, message.id] = (columns, settle)
         self._changed()
 
     def mark_sent(self, client_id: str, message: LocalMessage) -> None:
-        """Note that a stored message is on its way to its client; durable a moment later."""
+        """Record that a stored message is on its way to its client; durable a moment later."""
         key = client_id, message.id
         changes = self._changes
         waiting = changes.rows.get(key)
@@ -212,7 +261,29 @@ class LocalTable:
             changes.sent[key] = None
             self._remind(DEQUEUE_DELAY_S)
         else:
-            changes.rows[key] = (waiting[0], True, waiting[2])
+            columns, settle = waiting
+            changes.rows[key] = (columns[0], True, *columns[2:]), settle
+
+    def mark_received(self, client_id: str, message: LocalMessage, settle: Settle) -> None:
+        """Record that the client of a stored message owns it.
+
+        `settle(0, None)` is called once that is durable.
+        """
+        self._changes.received[client_id, message.id] = settle
+        self._changed()
+
+    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
+        """Store the packet id of what a client sent, with the messages that were handed in before.
+
+        Args:
+            session: Number of the client's session; see `edgehub.store.sessions`.
+            packet_id: Of a PUBLISH with QoS 2.
+            settle: `settle(0, None)` once it is durable, and with it all those messages.
+        """
+        changes = self._changes
+        changes.arrivals.append((session, packet_id))
+        changes.waiters.append(settle)
+        self._changed()
 
     def dequeue(self, client_id: str, message: LocalMessage) -> None:
         """Remove a message from a session; durable a moment later."""
@@ -222,6 +293,9 @@ class LocalTable:
         if waiting is None:
             changes.gone_rows.append(key)
             changes.sent.pop(key, None)
+            received = changes.received.pop(key, None)
+            if received is not None:
+                received(0, None)
         refs = self._refs[message.id] - 1
         if refs:
             self._refs[message.id] = refs
@@ -232,7 +306,7 @@ class LocalTable:
             # Another session may still come to it, under another number.
             message.id = 0
         if waiting is not None:
-            waiting[2](0, None)
+            waiting[1](0, None)
         self._remind(DEQUEUE_DELAY_S)
 
     def hasten(self) -> None:
@@ -328,8 +402,8 @@ def _read(
     ).fetchall()
     # Rows without their message would be damage; the message decides.
     rows = connection.execute(
-        "SELECT client_id, id, retain, sent FROM local_queue JOIN local_message USING (id)"
-        " ORDER BY client_id, id"
+        "SELECT client_id, id, retain, sent, qos, packet_id, received, identifiers"
+        " FROM local_queue JOIN local_message USING (id) ORDER BY client_id, id"
     ).fetchall()
     return retained, messages, rows
 
@@ -349,7 +423,11 @@ _MESSAGE: Final = (
     "INSERT OR REPLACE INTO local_message (id, topic, publisher, expires_ms, properties, body)"
     " VALUES (?, ?, ?, ?, ?, ?)"
 )
-_ROW: Final = "INSERT OR REPLACE INTO local_queue (client_id, id, retain, sent) VALUES (?, ?, ?, ?)"
+_ROW: Final = (
+    "INSERT OR REPLACE INTO local_queue"
+    " (client_id, id, retain, sent, qos, packet_id, identifiers) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_RECEIVED: Final = "UPDATE local_queue SET received = 1 WHERE client_id = ? AND id = ?"
 _SENT: Final = "UPDATE local_queue SET sent = 1 WHERE client_id = ? AND id = ?"
 _GONE_ROW: Final = "DELETE FROM local_queue WHERE client_id = ? AND id = ?"
 _GONE_MESSAGE: Final = "DELETE FROM local_message WHERE id = ?"

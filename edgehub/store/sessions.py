@@ -1,6 +1,8 @@
 """Stored MQTT sessions: which client subscribes to what while it is away, and until when.
 
-Owns the table `session`. A change joins the next group commit. Invariant: the table has the time at
+Owns the tables `session` and `received`. A change joins the next group commit; what clients send
+with QoS 2 joins that of its message. Invariants: what `received` has is of the session with that
+number alone; the table `session` has the time at
 which the client of a session left plus `expiry_s`, that is its end where it has one; a session
 without that time had its client connected, or was left by a hub that stopped, and its time begins
 at the next start. (Of a session without an end the time stays when its client comes back.)
@@ -9,13 +11,16 @@ at the next start. (Of a session without an end the time stays when its client c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 if TYPE_CHECKING:
+    import asyncio
     import sqlite3
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from edgehub.store.store import Store
 
@@ -30,36 +35,50 @@ class StoredSession:
         subscriptions: Subscription options by topic filter; the granted QoS in the lowest bits.
         expiry_s: Seconds that it lasts while its client is away, None = for ever.
         absent_s: Seconds since its client left, None = it was connected when the hub stopped.
+        number: Of the session; its client's next one has another.
+        received: Packet ids that came with QoS 2 and are not released.
     """
 
     subscriptions: Mapping[str, int]
     expiry_s: int | None = None
     absent_s: float | None = None
+    number: int = 0
+    received: tuple[int, ...] = ()
 
 
 class SessionTable:
     """Sessions by client id."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_changes", "_future", "_group", "_store")
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        # Changes of packet ids in the open group, one operation for all of them.
+        self._group: object = None
+        self._changes: list[tuple[str, tuple[int, int]]] = []
+        self._future: asyncio.Future[None]
 
     async def load(self) -> dict[str, StoredSession]:
         """Read all sessions at the start, also those whose time is over by now."""
         now_ms = self._store.hub_time.now_ms()
-        records = await self._store.read(
-            lambda connection: connection.execute(
-                "SELECT client_id, subscriptions, expiry_s, expires_ms FROM session"
-            ).fetchall()
-        )
+        records, packet_ids = await self._store.read(_read)
+        received: dict[int, list[int]] = {number: [] for number, *_ in records}
+        stray = {number for number, _ in packet_ids if number not in received}
+        for number, packet_id in packet_ids:
+            if number not in stray:
+                received[number].append(packet_id)
+        if stray:
+            # Of sessions that ended, or were about to begin, when the hub was killed.
+            self._store.transact(partial(_remove_stray, stray)).add_done_callback(_note)
         return {
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),
                 expiry_s=expiry_s,
                 absent_s=_absent_s(now_ms, expiry_s, expires_ms),
+                number=number,
+                received=tuple(received[number]),
             )
-            for client_id, subscriptions, expiry_s, expires_ms in records
+            for number, client_id, subscriptions, expiry_s, expires_ms in records
         }
 
     async def save(
@@ -67,6 +86,7 @@ class SessionTable:
         client_id: str,
         subscriptions: Mapping[str, int],
         *,
+        number: int = 0,
         expiry_s: int | None = None,
         is_away: bool = False,
     ) -> None:
@@ -75,6 +95,7 @@ class SessionTable:
         Args:
             client_id: Its client.
             subscriptions: Subscription options by topic filter.
+            number: Of the session; packet ids of another one of this client are forgotten.
             expiry_s: Seconds that it lasts while its client is away, None = for ever.
             is_away: Whether that time runs from now on.
         """
@@ -84,10 +105,11 @@ class SessionTable:
             expires_ms = self._store.hub_time.now_ms() + (expiry_s or 0) * _MS_PER_S
 
         def write(connection: sqlite3.Connection) -> None:
+            connection.execute(_FORGET, (client_id, number))
             connection.execute(
-                "INSERT OR REPLACE INTO session (client_id, subscriptions, expiry_s, expires_ms)"
-                " VALUES (?, ?, ?, ?)",
-                (client_id, packed, expiry_s, expires_ms),
+                "INSERT OR REPLACE INTO session"
+                " (client_id, number, subscriptions, expiry_s, expires_ms) VALUES (?, ?, ?, ?, ?)",
+                (client_id, number, packed, expiry_s, expires_ms),
             )
 
         await self._store.transact(write)
@@ -96,9 +118,64 @@ class SessionTable:
         """Forget one session; returns once that is on disk."""
 
         def write(connection: sqlite3.Connection) -> None:
+            connection.execute(_FORGET, (client_id, -1))
             connection.execute("DELETE FROM session WHERE client_id = ?", (client_id,))
 
         await self._store.transact(write)
+
+    def together(self) -> AbstractContextManager[object]:
+        """Have all that is handed in during this in one transaction; nothing may be awaited."""
+        return self._store.together()
+
+    def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
+        """Store a packet id with the messages that were handed in last; done once it is durable."""
+        return self._change(RECEIVE, session, packet_id)
+
+    def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
+        """Remove a packet id; done once that is durable."""
+        return self._change(_RELEASE, session, packet_id)
+
+    def _change(self, sql: str, session: int, packet_id: int) -> asyncio.Future[None]:
+        with self._store.together() as group:
+            if group is not self._group:
+                self._group = group
+                self._changes = []
+                self._future = self._store.transact(partial(_write, self._changes))
+            self._changes.append((sql, (session, packet_id)))
+        return self._future
+
+
+def _read(
+    connection: sqlite3.Connection,
+) -> tuple[list[tuple[Any, ...]], list[tuple[int, int]]]:
+    sessions = connection.execute(
+        "SELECT number, client_id, subscriptions, expiry_s, expires_ms FROM session"
+    ).fetchall()
+    return sessions, connection.execute("SELECT session, packet_id FROM received").fetchall()
+
+
+def _remove_stray(numbers: set[int], connection: sqlite3.Connection) -> None:
+    rows = [(number,) for number in numbers]
+    connection.executemany("DELETE FROM received WHERE session = ?", rows)
+
+
+def _note(future: asyncio.Future[None]) -> None:
+    # What cannot be removed now is removed at the next start.
+    if not future.cancelled():
+        future.exception()
+
+
+def _write(changes: list[tuple[str, tuple[int, int]]], connection: sqlite3.Connection) -> None:
+    for sql, row in changes:
+        connection.execute(sql, row)
+
+
+RECEIVE: Final = "INSERT OR REPLACE INTO received (session, packet_id) VALUES (?, ?)"
+_RELEASE: Final = "DELETE FROM received WHERE session = ? AND packet_id = ?"
+_FORGET: Final = (
+    "DELETE FROM received WHERE session ="
+    " (SELECT number FROM session WHERE client_id = ? AND number <> ?)"
+)
 
 
 def _absent_s(now_ms: int, expiry_s: int | None, expires_ms: int | None) -> float | None:

@@ -234,7 +234,7 @@ async def test_a_session_that_cannot_be_stored():
 
 
 async def test_subscribe_and_unsubscribe():
-    """Filters of the dialect are granted at most QoS 1, others refused; UNSUBSCRIBE ends them."""
+    """Filters of the dialect have the QoS that they ask for; UNSUBSCRIBE ends them."""
     async with running() as bench:
         client = await RawClient.signed_in(bench.port)
         client.send(
@@ -246,7 +246,7 @@ async def test_subscribe_and_unsubscribe():
                 packet_id=3,
             )
         )
-        assert await client.read() == (wire.SUBACK, b"\x00\x03\x01\x80\x80\x80")
+        assert await client.read() == (wire.SUBACK, b"\x00\x03\x02\x80\x80\x80")
         client.send(wire.unsubscribe("devices/dev1/messages/devicebound/#", "x", packet_id=4))
         assert await client.read() == (wire.UNSUBACK, b"\x00\x04")
         assert bench.interest.all == [("dev1", True), ("dev1", False)]

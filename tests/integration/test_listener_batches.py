@@ -307,6 +307,21 @@ async def test_quality_of_service_0(identities_file: Path) -> None:
         await child.close()
 
 
+async def test_foreign_records_with_other_qualities(identities_file: Path) -> None:
+    """QoS 0 leaves nothing counted; PUBREC with a failure ends the exchange of QoS 2."""
+    payload = _payload(_record(1), _record(2, "other"))
+    async with running(identities_file=identities_file) as bench:
+        child = await _child5(bench.port)
+        child.publish(TOPIC, payload, qos=mqtt5.QoS.AT_MOST_ONCE)
+        for _ in range(2):
+            child.publish(TOPIC, payload, qos=mqtt5.QoS.EXACTLY_ONCE, packet_id=7)
+            answer = await child.read(mqtt5.PubRecPacket)
+            assert (answer.packet_id, int(answer.reason_code)) == (7, 0x87)
+        assert len(bench.router.messages) == 3
+        assert bench.listener.statistics().unacknowledged_bytes == 0
+        await child.close()
+
+
 async def test_mqtt_5_names_the_content_in_a_property(identities_file: Path) -> None:
     """Content type as a property does as well; what is no batch is answered with its code."""
     async with running(identities_file=identities_file) as bench:

@@ -87,7 +87,7 @@ def test_paho_publishes():
     async def scenario(bench: Bench) -> None:
         device = Paho(bench.port, "dev1")
         async with device.connected() as (_, code, given):
-            assert (code, given.ReceiveMaximum, given.MaximumQoS) == (0, 1024, 1)
+            assert (code, given.ReceiveMaximum, hasattr(given, "MaximumQoS")) == (0, 1024, False)
             for number in range(1000):
                 device.client.publish(
                     EVENTS,

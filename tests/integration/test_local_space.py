@@ -183,10 +183,13 @@ async def test_what_may_be_subscribed_to():
         old = await RawClient.signed_in(bench.port, "old")
         old.send(
             wire.subscribe(
-                ("te/#", 2), *((name, 0) for name in ("$share/g/#", "te/#/x", "te+", ""))
+                ("te/#", 2),
+                ("$share/g/te/#", 1),
+                *((name, 0) for name in ("te/#/x", "te+", "$share/g", "$share//te/#")),
+                *((name, 0) for name in ("$share/+/te/#", "$share/g/b/#", "$share/g/")),
             )
         )
-        assert await old.read() == (wire.SUBACK, b"\x00\x01\x01\x80\x80\x80\x80")
+        assert await old.read() == (wire.SUBACK, b"\x00\x01\x02\x01" + b"\x80" * 7)
         await old.close()
 
 

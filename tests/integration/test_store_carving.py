@@ -224,8 +224,12 @@ def test_a_copy_that_is_damaged_is_none(copy: Copy, content: bytes | None) -> No
     path, whole = copy
     listed = list_path(path)
     if content is None:
-        listed.write_bytes(listed.read_bytes().replace(b'"q_1":25', b'"q_1":26'))
-        content = listed.read_bytes()
+        whole_list = read_table_list(path)
+        assert whole_list is not None
+        root = whole_list.roots["q_1"]
+        entry, other = f'"q_1":{root}', f'"q_1":{root + 1}'
+        content = listed.read_bytes().replace(entry.encode(), other.encode())
+        assert content != listed.read_bytes()
     listed.write_bytes(content)
     assert read_table_list(path) is None
     spoil(path, 1)

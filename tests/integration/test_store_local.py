@@ -310,3 +310,55 @@ async def test_a_message_that_comes_back_to_a_session_stays(tmp_path: Path):
         table.enqueue("a", message, Settled(), retain=False, sent=False)
         await table.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 2
+
+
+async def test_how_far_an_exchange_of_qos_2_is(tmp_path: Path):
+    """Packet id, PUBREC and identifiers are there again; what leaves waits for nothing."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        table = a_table(hub)
+        settled = Settled()
+        messages = [a_local(f"te/{number}", qos=2) for number in range(4)]
+        for packet_id, message in enumerate(messages, 1):
+            table.enqueue(
+                "a",
+                message,
+                settled,
+                retain=False,
+                sent=False,
+                qos=2,
+                packet_id=packet_id,
+                identifiers=b"\x0b\x05",
+            )
+        await table.flush()
+        assert len(settled.all) == 4
+        table.mark_sent("a", messages[0])
+        for message in messages[1:]:
+            table.mark_received("a", message, settled)
+        assert len(settled.all) == 4
+        table.dequeue("a", messages[3])
+        assert len(settled.all) == 5
+        await table.flush()
+        assert settled.all == [(0, None)] * 7
+    async with running(path) as hub:
+        queued = (await a_table(hub).load()).queued["a"]
+        assert [(each.qos, each.packet_id, each.sent, each.received) for each in queued] == [
+            (2, 1, True, False),
+            (2, 2, False, True),
+            (2, 3, False, True),
+        ]
+        assert {each.identifiers for each in queued} == {b"\x0b\x05"}
+
+
+async def test_a_packet_id_is_on_disk_with_the_messages_before_it(tmp_path: Path):
+    """It waits with them while an earlier commit runs."""
+    async with running(tmp_path / "queue.db") as hub:
+        table = a_table(hub)
+        settled = Settled()
+        table.keep(a_local("te/a", retain=True), settled)
+        await asyncio.sleep(0)
+        table.keep(a_local("te/b", retain=True), settled)
+        table.receive(3, 9, settled)
+        await table.flush()
+        assert settled.all == [(0, None)] * 3
+        assert await hub.scalar("SELECT packet_id FROM received WHERE session = 3") == 9

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.store import SessionTable
+from edgehub.store import LocalTable, SessionTable
 from edgehub.store.migrations import SCRIPTS
 from tests.support.released import FOLDER, restore
 from tests.support.stores import LAB, P0, P2, P7, bodies, read_all, running
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
+
+QOS_2 = 2
+"""The first schema with QoS 2."""
 
 
 def test_every_schema_has_a_file() -> None:
@@ -51,8 +55,37 @@ async def test_a_file_of_an_older_hub_is_taken_over(tmp_path: Path, version: int
             assert [letter.reason for letter in await hub.store.dead_letters()] == ["no"]
             sessions = await SessionTable(hub.store).load()
             assert sessions["client"].subscriptions == {"a/#": 1}
+            assert sessions["client"].number == (1 if version < QOS_2 else 3)
+            assert sessions["client"].received == (() if version < QOS_2 else (7,))
+            local = await LocalTable(hub.store, hub.clock).load()
+            waiting = [
+                (each.message.body, each.qos, each.packet_id, each.received, each.identifiers)
+                for each in local.queued.get("client", [])
+            ]
+            assert waiting == ([] if version < QOS_2 else [(b"waits", 2, 9, False, b"")])
             for queue in hub.store.queues():
                 assert (queue.statistics().depth, queue.statistics().bytes) == await hub.count(
                     queue
                 )
             await hub.stored(3 - joined)
+
+
+async def test_local_messages_of_the_first_schema_wait_on(tmp_path: Path) -> None:
+    """They had QoS 1 and no packet ids, and their sessions get numbers of their own."""
+    path = tmp_path / "q.db"
+    restore(1, path)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("INSERT INTO local_message VALUES (5, 'te/a', 'dev', NULL, x'', x'31')")
+        for client_id in ("client", "other"):
+            connection.execute("INSERT INTO local_queue VALUES (?, 5, 1, 1)", (client_id,))
+        connection.execute("INSERT INTO session VALUES ('other', x'7b7d', NULL, NULL)")
+    connection.close()
+    async with running(path, clock=ManualClock()) as hub:
+        local = await LocalTable(hub.store, hub.clock).load()
+        for client_id in ("client", "other"):
+            (each,) = local.queued[client_id]
+            assert (each.message.body, each.retain, each.sent) == (b"1", True, True)
+            assert (each.qos, each.packet_id, each.received) == (1, 0, False)
+        sessions = await SessionTable(hub.store).load()
+        assert {name: each.number for name, each in sessions.items()} == {"client": 1, "other": 2}

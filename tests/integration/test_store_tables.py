@@ -162,3 +162,52 @@ async def test_operation_joins_the_transaction_of_what_was_appended(tmp_path: Pa
         assert results[0] == 3
         assert "NOT NULL" in str(results[1])
         assert hub.accepted == [0, 1, 2]
+
+
+async def test_packet_ids_join_the_transaction_of_their_messages(tmp_path: Path) -> None:
+    """One commit for both, one operation for all ids of it, and none for a message that failed."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        table = SessionTable(hub.store)
+        await table.save("c1", {}, number=4)
+        commits = hub.store.statistics().commits_total
+        received = []
+        with table.together():
+            for packet_id in (1, 2, 3):
+                hub.send(a_message())
+                received.append(table.receive(4, packet_id))
+        assert received[0] is received[2]
+        await received[2]
+        assert hub.store.statistics().commits_total == commits + 1
+        assert len(await read_all(hub.queue())) == 3
+        released = table.release(4, 2)
+        assert not released.done()
+        await released
+    async with running(path) as hub:
+        sessions = await SessionTable(hub.store).load()
+        assert sessions["c1"].received == (1, 3)
+
+
+async def test_packet_ids_end_with_their_session(tmp_path: Path) -> None:
+    """Those of another session of the same client are not taken for its own, whenever written."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        table = SessionTable(hub.store)
+        for number, client_id in enumerate(("kept", "begun anew", "ended"), 1):
+            await table.save(client_id, {}, number=number)
+            await table.receive(number, 7)
+        await table.save("kept", {"a": 1}, number=1)
+        await table.save("begun anew", {}, number=4)
+        await table.delete("ended")
+        assert await hub.scalar("SELECT group_concat(session) FROM received") == "1"
+        await table.receive(3, 8)
+        await table.receive(4, 9)
+    async with running(path) as hub:
+        table = SessionTable(hub.store)
+        sessions = await table.load()
+        assert {name: each.received for name, each in sessions.items()} == {
+            "kept": (7,),
+            "begun anew": (9,),
+        }
+        await hub.store.flush()
+        assert await hub.scalar("SELECT count(*) FROM received") == 2

@@ -54,7 +54,7 @@ class Client:
         self.level = level
         self.got: list[Delivery] = []
         self.holding = False
-        self._held: list[int] = []
+        self._held: list[tuple[int, int]] = []
         self._answers: list[tuple[int, bytes]] = []
 
     @classmethod
@@ -99,21 +99,25 @@ class Client:
     def confirm(self) -> None:
         """Confirm what was held back, and hold nothing back any more."""
         self.holding = False
-        for packet_id in self._held:
-            self.raw.send(wire.puback(packet_id))
+        for head, packet_id in self._held:
+            self.raw.send(wire.acknowledgement(head, packet_id))
         self._held.clear()
 
     async def _read(self) -> None:
         head, body = await self.raw.read()
+        if head == wire.PUBREL:
+            self.raw.send(wire.packet(wire.PUBCOMP, body[:2]))
+            return
         if head & 0xF0 != 0x30:
             self._answers.append((head, body))
             return
         delivery, packet_id = self._parsed(head, body)
         self.got.append(delivery)
+        answer = wire.PUBREC if delivery.qos > 1 else wire.PUBACK
         if packet_id and self.holding:
-            self._held.append(packet_id)
+            self._held.append((answer, packet_id))
         elif packet_id:
-            self.raw.send(wire.puback(packet_id))
+            self.raw.send(wire.acknowledgement(answer, packet_id))
 
     def _parsed(self, head: int, body: bytes) -> tuple[Delivery, int]:
         if self.level == 5:
@@ -209,7 +213,11 @@ class Script:
         flags = int(step.retain)
         v3 = wire.publish(step.topic, step.body, qos=step.qos, packet_id=7, flags=flags)
         client.send(v3, packet)
-        if step.qos:
+        if step.qos > 1:
+            await client.answer(wire.PUBREC)
+            client.raw.send(wire.acknowledgement(wire.PUBREL, 7))
+            await client.answer(wire.PUBCOMP)
+        elif step.qos:
             await client.answer(wire.PUBACK)
         else:
             client.raw.send(wire.PINGREQ)
@@ -250,7 +258,7 @@ def random_steps(random: Random, count: int) -> list[Step]:
         f"c{number}": {
             "level": random.choice((4, 5)),
             "clean": random.random() < 0.4,
-            "qos": random.choice((0, 1)),
+            "qos": random.choice((0, 1, 2)),
             "no_local": random.random() < 0.3,
             "rap": random.random() < 0.5,
         }
@@ -273,19 +281,10 @@ def random_steps(random: Random, count: int) -> list[Step]:
             continue
         chance = random.random()
         if chance < 0.25:
-            options = {}
-            if kind["level"] == 5:
-                options = {
-                    "no_local": kind["no_local"],
-                    "retain_as_published": kind["rap"],
-                    "retain_handling": mqtt5.RetainHandling(random.choice((0, 1, 2))),
-                }
-            topic = random.choice(FILTERS)
-            steps.append(
-                Step(kind="subscribe", client=client, topic=topic, qos=kind["qos"], options=options)
-            )
+            steps.append(_subscription(random, client, kind))
         elif chance < 0.32:
-            steps.append(Step(kind="unsubscribe", client=client, topic=random.choice(FILTERS)))
+            topic = _shared(random, client, kind) + random.choice(FILTERS)
+            steps.append(Step(kind="unsubscribe", client=client, topic=topic))
         elif chance < 0.40:
             steps.append(Step(kind=random.choice(("leave", "vanish")), client=client))
             connected.discard(client)
@@ -308,9 +307,31 @@ def random_steps(random: Random, count: int) -> list[Step]:
                     client=client,
                     topic=random.choice(TOPICS),
                     body=body,
-                    qos=random.choice((0, 1)),
+                    qos=random.choice((0, 1, 2)),
                     retain=retain,
                     options=options,
                 )
             )
     return steps
+
+
+def _subscription(random: Random, client: str, kind: dict) -> Step:
+    options = {}
+    share = _shared(random, client, kind)
+    if kind["level"] == 5:
+        options = {
+            "no_local": kind["no_local"] and not share,
+            "retain_as_published": kind["rap"],
+            "retain_handling": mqtt5.RetainHandling(2 if share else random.choice((0, 1, 2))),
+        }
+    topic = share + random.choice(FILTERS)
+    return Step(kind="subscribe", client=client, topic=topic, qos=kind["qos"], options=options)
+
+
+def _shared(random: Random, client: str, kind: dict) -> str:
+    """Begin a shared subscription, now and then.
+
+    The group is the client's own, as brokers differ in whose turn it is among several. Only MQTT 5
+    can ask for no retained messages, which Mosquitto sends here against the standard.
+    """
+    return f"$share/{client}/" if kind["level"] == 5 and random.random() < 0.15 else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
@@ -19,6 +20,7 @@ from edgehub.store.sessions import StoredSession
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from edgehub.local_message import LocalMessage, Settle
@@ -78,6 +80,8 @@ class MemorySessions:
         self.table: dict[str, dict[str, int]] = {}
         self.expiries: dict[str, tuple[int | None, bool]] = {}
         self.absent_s: dict[str, float] = {}
+        self.numbers: dict[str, int] = {}
+        self.received: set[tuple[int, int]] = set()
         self.failing = False
         self._writing = 0
         self._written = asyncio.Event()
@@ -92,6 +96,12 @@ class MemorySessions:
                 subscriptions=dict(filters),
                 expiry_s=self.expiries.get(client_id, (None, False))[0],
                 absent_s=self.absent_s.get(client_id),
+                number=self.numbers.get(client_id, 0),
+                received=tuple(
+                    packet_id
+                    for number, packet_id in sorted(self.received)
+                    if number == self.numbers.get(client_id, 0)
+                ),
             )
             for client_id, filters in self.table.items()
         }
@@ -101,12 +111,14 @@ class MemorySessions:
         client_id: str,
         subscriptions: Mapping[str, int],
         *,
+        number: int,
         expiry_s: int | None,
         is_away: bool,
     ) -> Awaitable[None]:
         """See `SessionStore`."""
 
         def change() -> None:
+            self.numbers[client_id] = number
             self.table[client_id] = dict(subscriptions)
             self.expiries[client_id] = expiry_s, is_away
 
@@ -118,8 +130,23 @@ class MemorySessions:
         def change() -> None:
             self.table.pop(client_id, None)
             self.expiries.pop(client_id, None)
+            self.numbers.pop(client_id, None)
 
         return self._write(change)
+
+    def together(self) -> AbstractContextManager[object]:
+        """See `ReceivedStore`."""
+        return nullcontext()
+
+    def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
+        """See `ReceivedStore`."""
+        return asyncio.ensure_future(self._write(lambda: self.received.add((session, packet_id))))
+
+    def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
+        """See `ReceivedStore`."""
+        return asyncio.ensure_future(
+            self._write(lambda: self.received.discard((session, packet_id)))
+        )
 
     async def settled(self) -> None:
         """Wait until nothing is being written."""
@@ -149,7 +176,8 @@ class MemoryLocal:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.retained: dict[str, LocalMessage] = {}
-        self.queued: dict[tuple[str, int], tuple[LocalMessage, bool, bool]] = {}
+        self.queued: dict[tuple[str, int], QueuedMessage] = {}
+        self.received: set[tuple[int, int]] = set()
         self.free = True
         self.waiting: list[Settle] = []
         self.changing: set[str] = set()
@@ -164,8 +192,7 @@ class MemoryLocal:
     async def load(self) -> LocalContents:
         """See `LocalStore`."""
         queued: dict[str, list[QueuedMessage]] = {}
-        for (client_id, _), (message, retain, sent) in sorted(self.queued.items()):
-            each = QueuedMessage(message=message, retain=retain, sent=sent)
+        for (client_id, _), each in sorted(self.queued.items(), key=lambda item: item[0]):
             queued.setdefault(client_id, []).append(each)
         return LocalContents(retained=list(self.retained.values()), queued=queued)
 
@@ -184,19 +211,30 @@ class MemoryLocal:
         self._settle(settle)
 
     def enqueue(
-        self, client_id: str, message: LocalMessage, settle: Settle, *, retain: bool, sent: bool
+        self, client_id: str, message: LocalMessage, settle: Settle, **columns: Any
     ) -> None:
         """See `LocalStore`."""
         if not message.id:
             message.id = self._next
             self._next += 1
-        self.queued[client_id, message.id] = (message, retain, sent)
+        self.queued[client_id, message.id] = QueuedMessage(message=message, **columns)
         self._settle(settle)
 
     def mark_sent(self, client_id: str, message: LocalMessage) -> None:
         """See `LocalStore`."""
-        stored, retain, _ = self.queued[client_id, message.id]
-        self.queued[client_id, message.id] = (stored, retain, True)
+        key = client_id, message.id
+        self.queued[key] = replace(self.queued[key], sent=True)
+
+    def mark_received(self, client_id: str, message: LocalMessage, settle: Settle) -> None:
+        """See `LocalStore`."""
+        key = client_id, message.id
+        self.queued[key] = replace(self.queued[key], received=True)
+        self._settle(settle)
+
+    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
+        """See `LocalStore`."""
+        self.received.add((session, packet_id))
+        self._settle(settle)
 
     def dequeue(self, client_id: str, message: LocalMessage) -> None:
         """See `LocalStore`."""

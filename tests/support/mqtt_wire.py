@@ -7,6 +7,9 @@ import contextlib
 
 CONNACK = 0x20
 PUBACK = 0x40
+PUBREC = 0x50
+PUBREL = 0x62
+PUBCOMP = 0x70
 SUBACK = 0x90
 UNSUBACK = 0xB0
 PINGRESP = 0xD0
@@ -70,9 +73,14 @@ def publish(
     return packet(0x30 | qos << 1 | flags, field(topic) + identifier + body)
 
 
+def acknowledgement(head: int, packet_id: int) -> bytes:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    return packet(head, packet_id.to_bytes(2, "big"))
+
+
 def puback(packet_id: int) -> bytes:
     """PUBACK."""
-    return packet(0x40, packet_id.to_bytes(2, "big"))
+    return acknowledgement(PUBACK, packet_id)
 
 
 def subscribe(*filters: tuple[str, int], packet_id: int = 1) -> bytes:

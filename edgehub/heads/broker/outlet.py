@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.heads.broker.statistics import BrokerCounters
-    from edgehub.heads.mqtt.local.session import LocalSession
+    from edgehub.heads.mqtt.local.session import Entry, LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.local_message import LocalMessage
     from edgehub.telemetry.log_limit import LogLimit
@@ -60,7 +60,7 @@ class Outlet:
         self._log = log
         self._level = level
         self._window = min(WINDOW, connection.welcome.receive_maximum)
-        self._under_way: dict[int, Callable[[], None]] = {}
+        self._under_way: dict[int, Callable[[bool], None]] = {}
 
     def attach(self) -> None:
         """Send what waits, and what comes from now on."""
@@ -77,7 +77,7 @@ class Outlet:
             confirm = self._under_way.pop(mid, None)
             if confirm is not None:
                 self._counters.published_total += 1
-                confirm()
+                confirm(True)
         self._session.pump()
 
     def refused(self, refusals: list[tuple[int, int]]) -> None:
@@ -87,7 +87,7 @@ class Outlet:
             if confirm is not None:
                 self._counters.refused_publishes_total += 1
                 self._log.warning("broker.publish_refused", reason_code=f"{code:#04x}")
-                confirm()
+                confirm(True)
         self._session.pump()
 
     # The way to the broker; see `session.Link`.
@@ -102,32 +102,29 @@ class Outlet:
         """See `session.Link`."""
         return len(self._under_way) < self._window and (not self._under_way or self.is_writable)
 
-    def write(self, message: LocalMessage, *, retain: bool) -> bool:
+    def write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> bool:
         """See `session.Link`."""
-        data = self._frame(message, 0, retain=retain, again=False)
+        del identifiers
+        data = self._frame(message, 0, retain=retain, dup=False)
         if self._is_too_large(data):
             return False
         self._connection.write(data)
         return True
 
-    def send(
-        self,
-        message: LocalMessage,
-        confirmed: Callable[[], None],
-        *,
-        retain: bool,
-        packet_id: int,
-        again: bool,
-    ) -> int:
-        """See `session.Link`; every connection counts packet ids anew."""
-        del packet_id
+    def new_packet_id(self) -> int:
+        """See `session.Link`."""
         mid = self._connection.next_mid()
         while mid in self._under_way:
             mid = self._connection.next_mid()
-        data = self._frame(message, mid, retain=retain, again=again)
+        return mid
+
+    def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
+        """See `session.Link`; QoS 1 at most, and every connection counts packet ids anew."""
+        mid = self.new_packet_id()
+        data = self._frame(entry.message, mid, retain=entry.retain, dup=entry.is_sent)
         if self._is_too_large(data):
             return 0
-        self._under_way[mid] = confirmed
+        self._under_way[mid] = progress
         self._connection.write(data)
         return mid
 
@@ -135,12 +132,14 @@ class Outlet:
         limit = self._connection.welcome.packet_bytes_max
         return limit is not None and len(data) > limit
 
-    def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, again: bool) -> bytes:
+    def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, dup: bool) -> bytes:
         return frame(
             message,
+            qos=1 if packet_id else 0,
             packet_id=packet_id,
             retain=retain and self._connection.welcome.retains,
-            again=again,
+            dup=dup,
+            identifiers=b"",
             now_ms=self._space.now_ms(),
             with_properties=self._level >= LEVEL_5,
         )

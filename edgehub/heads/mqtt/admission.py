@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.connection import Connection
     from edgehub.heads.mqtt.local.rights import LocalRights
+    from edgehub.heads.mqtt.received import Received
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.mqtt.packets import Connect
@@ -119,10 +120,9 @@ def admit(
             services.space,
             rights,
             message_bytes_max=options.message_bytes_max,
-            level=connect.level,
         )
     expiry_s = _session_expiry_s(connect)
-    present, subscriptions = services.sessions.admit(
+    admitted = services.sessions.admit(
         client.id, connection, clean=connect.clean_session, expiry_s=expiry_s
     )
     session = services.space.begin(client.id, clean=connect.clean_session, durable=expiry_s != 0)
@@ -137,7 +137,7 @@ def admit(
     local = LocalClient(services.space, session, rights, connection, deliveries)
     will_delay_s = 0 if connect.will is None else connect.will.delay_s
     return Admission(
-        session_present=present,
+        session_present=admitted.is_present,
         level=connect.level,
         since_s=context.clock.monotonic(),
         lifetime=Lifetime(expiry_s, will, will_delay_s),
@@ -147,7 +147,7 @@ def admit(
             keep_alive_s=connect.keep_alive_s,
             stall_timeout_s=options.stall_timeout_s,
         ),
-        ingress=_ingress(connection, services, connect, client, rights),
+        ingress=_ingress(connection, services, connect, client, rights, admitted.received),
         deliveries=deliveries,
         local=local,
         subscriber=Subscriber(
@@ -156,7 +156,7 @@ def admit(
             client,
             services.index,
             local,
-            subscriptions,
+            admitted.subscriptions,
             subscriptions_max=options.subscriptions_max,
             added_options=NO_LOCAL | RETAIN_AS_PUBLISHED if connect.bridge else 0,
             save=None if expiry_s == 0 else partial(services.sessions.save, client.id),
@@ -177,17 +177,19 @@ def _ingress(
     connect: Connect,
     client: Client,
     rights: LocalRights,
+    received: Received,
 ) -> Ingress:
     context = services.context
     limit = context.options.message_bytes_max
     local = LocalIntake(services.space, client.id, rights, message_bytes_max=limit)
     if connect.properties is None:
-        return Ingress(context, client, connection, local)
+        return Ingress(context, client, connection, local, received)
     return Ingress5(
         context,
         client,
         connection,
         local,
+        received,
         reasons=connect.properties.problem_information,
         answer_bytes_max=connect.properties.packet_bytes_max,
     )

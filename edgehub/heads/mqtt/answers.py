@@ -6,12 +6,13 @@ MQTT 3.1.1 has no words for is not said.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.heads.mqtt.ingress5 import RECEIVE_MAXIMUM
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.mqtt import packets, packets5
-from edgehub.mqtt.packets import SUBACK_FAILURE, ConnectCode
+from edgehub.mqtt.packets import PUBCOMP, PUBREL, SUBACK_FAILURE, ConnectCode
 from edgehub.mqtt.properties import Property
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, ReasonedError
 from edgehub.mqtt.server_decoder5 import TOPIC_ALIAS_MAX
@@ -31,7 +32,6 @@ _GOODBYES: Final = {
     CloseReason.STALLED: (ReasonCode.SERVER_BUSY, "messages cannot be stored at present"),
     CloseReason.TAKEN_OVER: (ReasonCode.SESSION_TAKEN_OVER, "connected again elsewhere"),
     CloseReason.PROTOCOL_ERROR: (ReasonCode.PROTOCOL_ERROR, ""),
-    CloseReason.QOS_2: (ReasonCode.QOS_NOT_SUPPORTED, "CONNACK says maximum QoS 1"),
     CloseReason.PACKET_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, ""),
     CloseReason.RECEIVE_MAXIMUM: (ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "see CONNACK"),
     CloseReason.BATCH_TOO_LARGE: (ReasonCode.PACKET_TOO_LARGE, "send smaller batches"),
@@ -49,6 +49,15 @@ _GOODBYES: Final = {
     CloseReason.TOO_MANY: (ReasonCode.QUOTA_EXCEEDED, "too many clients"),
     CloseReason.HUB_CLOSED: (ReasonCode.SERVER_SHUTTING_DOWN, "the hub shuts down"),
 }
+
+
+_AVAILABLE: Final = (
+    (Property.RETAIN_AVAILABLE, 1),
+    (Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 1),
+    (Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1),
+    (Property.SHARED_SUBSCRIPTION_AVAILABLE, 1),
+)
+"""What a CONNACK without them means too, so that they are left out where there is no room."""
 
 
 class Answers:
@@ -73,6 +82,14 @@ class Answers:
         """Write an UNSUBACK, empty = it does not fit."""
         del codes
         return packets.unsuback(packet_id)
+
+    def pubrel(self, packet_id: int) -> bytes:
+        """Write a PUBREL for a PUBREC that belongs to nothing."""
+        return packets.pubrel(packet_id)
+
+    def pubcomp(self, packet_id: int) -> bytes:
+        """Write a PUBCOMP for a PUBREL that belongs to nothing."""
+        return packets.pubcomp(packet_id)
 
     def goodbye(
         self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
@@ -109,18 +126,13 @@ class Answers5(Answers):
         """See `Answers`."""
         values: list[tuple[Property, Any]] = [
             (Property.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
-            (Property.MAXIMUM_QOS, 1),
             (Property.MAXIMUM_PACKET_SIZE, self._packet_bytes_max),
             (Property.TOPIC_ALIAS_MAXIMUM, TOPIC_ALIAS_MAX),
-            (Property.RETAIN_AVAILABLE, 1),
-            (Property.WILDCARD_SUBSCRIPTION_AVAILABLE, 1),
-            (Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 0),
-            (Property.SHARED_SUBSCRIPTION_AVAILABLE, 0),
         ]
         if not self._has_client_id:
             values.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
-        answer = packets5.connack(ReasonCode.SUCCESS, values, session_present=session_present)
-        return self._fitting(answer)
+        build = partial(packets5.connack, ReasonCode.SUCCESS, session_present=session_present)
+        return self._fitting(build([*values, *_AVAILABLE]), build(values))
 
     def refused(self, error: SignInError) -> bytes:
         """See `Answers`."""
@@ -140,6 +152,14 @@ class Answers5(Answers):
     def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
         """See `Answers`."""
         return self._fitting(packets5.unsuback(packet_id, bytes(codes)))
+
+    def pubrel(self, packet_id: int) -> bytes:
+        """See `Answers`."""
+        return self._fitting(packets5.not_found(PUBREL, packet_id))
+
+    def pubcomp(self, packet_id: int) -> bytes:
+        """See `Answers`."""
+        return self._fitting(packets5.not_found(PUBCOMP, packet_id))
 
     def goodbye(
         self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None

@@ -23,16 +23,20 @@ from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, TURN
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.packets import (
     PINGRESP,
+    Acknowledgement,
     Connect,
     ConnectCode,
     Disconnect,
     Pingreq,
     Puback,
+    Pubcomp,
     Publish,
+    Pubrel,
     Subscribe,
     Unsubscribe,
     UnsupportedLevelError,
 )
+from edgehub.mqtt.reasons import FIRST_FAILURE
 from edgehub.mqtt.server_decoder import Decoder
 
 if TYPE_CHECKING:
@@ -311,7 +315,7 @@ class Connection(asyncio.Protocol):
                 self._leave(CloseReason.LOST)
 
     def drain(self) -> None:
-        """Take no more messages; PUBACKs of deliveries in flight are still read."""
+        """Take no more messages; what answers deliveries in flight is still read."""
         if self._state is not State.OPEN:
             self.close(CloseReason.HUB_CLOSED)
         elif self._limit_timer is not None:
@@ -410,7 +414,7 @@ class Connection(asyncio.Protocol):
 
     # Signed in.
 
-    def _take(self, packets: list[Packet], error: ProtocolError | None) -> None:  # noqa: C901 - see below
+    def _take(self, packets: list[Packet], error: ProtocolError | None) -> None:
         # One loop without calls for a PUBLISH: it runs once per message.
         ingress = self._ingress
         assert ingress is not None
@@ -419,20 +423,16 @@ class Connection(asyncio.Protocol):
         self._flush_due = True
         for at, packet in enumerate(packets, 1):
             if isinstance(packet, Publish):
-                if packet.qos > 1:
-                    ingress.refuse(packet, CloseReason.QOS_2)
-                    self.close(CloseReason.QOS_2, "PUBLISH with quality of service 2")
-                else:
-                    ingress.publish(packet)
-                    if ingress.unfinished is not None or (
-                        not packet.topic.startswith(DIALECT) and self._turn.is_long(self.heard_s)
-                    ):
-                        # The rest of a batch, and what is behind it, wait for the next turn; so
-                        # does what follows local messages, each of which may have many receivers.
-                        self._held, self._held_error = packets[at:], error
-                        error = None
-                        self._turn.charge(self.heard_s)
-                        break
+                ingress.publish(packet)
+                if ingress.unfinished is not None or (
+                    not packet.topic.startswith(DIALECT) and self._turn.is_long(self.heard_s)
+                ):
+                    # The rest of a batch, and what is behind it, wait for the next turn; so does
+                    # what follows local messages, each of which may have many receivers.
+                    self._held, self._held_error = packets[at:], error
+                    error = None
+                    self._turn.charge(self.heard_s)
+                    break
             elif isinstance(packet, Puback):
                 assert self._admission is not None
                 self._admission.deliveries.acknowledge(packet.packet_id, packet.code)
@@ -498,8 +498,10 @@ class Connection(asyncio.Protocol):
         if isinstance(packet, Disconnect):
             wrong = self._admission.lifetime.disconnect(packet)
             self.close(CloseReason.PROTOCOL_ERROR if wrong else CloseReason.DISCONNECT, wrong)
+        elif isinstance(packet, Acknowledgement):
+            self._exchange(packet)
         elif self._context.draining:
-            # Only PUBACKs leave a draining hub.
+            # What is under way is brought to its end; nothing new begins.
             return
         elif isinstance(packet, Pingreq):
             self.write(PINGRESP)
@@ -510,6 +512,21 @@ class Connection(asyncio.Protocol):
             assert isinstance(packet, Unsubscribe)
             self._turn.charge(self.heard_s)
             self._admission.subscriber.unsubscribe(packet)
+
+    def _exchange(self, packet: Acknowledgement) -> None:
+        """Act on what belongs to a message of QoS 2."""
+        admission = self._admission
+        assert admission is not None
+        packet_id = packet.packet_id
+        if isinstance(packet, Pubrel):
+            if not admission.ingress.release(packet_id):
+                self.write(self._answers.pubcomp(packet_id))
+        elif isinstance(packet, Pubcomp):
+            admission.deliveries.completed(packet_id)
+        elif not admission.deliveries.received(packet_id, packet.code) and (
+            packet.code < FIRST_FAILURE
+        ):
+            self.write(self._answers.pubrel(packet_id))
 
     def _close_for_limit(self) -> None:
         assert self._ingress is not None

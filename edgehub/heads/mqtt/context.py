@@ -16,6 +16,7 @@ from edgehub.heads.mqtt.statistics import Counters, DropReason
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
 from edgehub.heads.mqtt.will import sender_of, will_bytes
 from edgehub.local_message import LocalMessage
+from edgehub.mqtt.packets import topic_name
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ class ListenerContext:
         """Parse a topic that is not in the cache; None = not a telemetry topic.
 
         Raises:
-            UnicodeDecodeError: If it is not UTF-8.
+            ProtocolError: If it is not a topic name at all.
             BagError: If its property bag is malformed.
         """
-        parsed = parse_events_topic(topic.decode())
+        parsed = parse_events_topic(topic_name(topic))
         if parsed is None or not parsed.is_plain:
             # It is never taken as it stands.
             return parsed

@@ -2,8 +2,8 @@
 
 Owns the deliveries of one connection: those in flight, and those that wait because the client takes
 no more at once. Invariants: each delivery is settled exactly once; a packet id is not used again
-before its PUBACK came, so that a late one confirms nothing else; no more than the client's receive
-maximum is in flight.
+before its PUBACK or PUBCOMP came, so that a late one confirms nothing else; no more than the
+client's receive maximum is in flight.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Final
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
 from edgehub.mqtt.message_properties import write_message_properties
-from edgehub.mqtt.packets import publish
-from edgehub.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.packets import Puback, Pubcomp, Pubrec, publish, pubrel
+from edgehub.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED, write_identifiers
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.message import Message
+    from edgehub.mqtt.packets import Acknowledgement
 
     Settle = Callable[[SendResult], None]
+    Progress = Callable[[bool], None]
 
 ABANDONED_MAX: Final = 100
 """Deliveries that may time out on one connection before it is given up."""
+
+IN_FLIGHT_MAX: Final = 30_000
+"""Packet ids that may be in use; as many are left for what the local topic space has numbered."""
 
 WAITING_BYTES_MAX: Final = 2**20
 """What may wait for a client whose receive maximum is reached."""
@@ -57,7 +62,7 @@ class Terms:
 
     Attributes:
         with_properties: Whether it speaks MQTT 5.
-        receive_maximum: Deliveries of QoS 1 in flight at once.
+        receive_maximum: Deliveries of QoS 1 and 2 in flight at once.
         packet_bytes_max: Largest packet, None = any.
     """
 
@@ -98,7 +103,8 @@ class Deliveries:
         terms: What the client takes.
 
     Attributes:
-        freed: Called after each PUBACK; there may be room for more.
+        freed: Called after each acknowledgement; there may be room for more.
+        reserved: Packet ids that the client's session in the local topic space has given out.
     """
 
     __slots__ = (
@@ -109,13 +115,13 @@ class Deliveries:
         "_held",
         "_in_flight",
         "_next_id",
-        "_reserved",
         "_terms",
         "_timer",
         "_unresponsive",
         "_waiting",
         "_write",
         "freed",
+        "reserved",
         "waiting_bytes",
     )
 
@@ -139,9 +145,10 @@ class Deliveries:
         self._waiting: deque[_Delivery] = deque()
         self.waiting_bytes = 0
         self._abandoned: set[int] = set()
-        # Of the local topic space: its sessions keep the messages, so here is only who hears.
-        self._held: dict[int, Callable[[], None]] = {}
-        self._reserved: set[int] = set()
+        # Of the local topic space: its sessions keep the messages, so here is only what is awaited
+        # and who is notified.
+        self._held: dict[int, tuple[type[Acknowledgement] | None, Progress]] = {}
+        self.reserved: Collection[int] = ()
         self.freed: Callable[[], None] | None = None
         self._next_id = 1
         self._timer: TimerHandle | None = None
@@ -178,7 +185,7 @@ class Deliveries:
         used = self._used
         if not options & QOS:
             self._write_now(delivery, now_s)
-        elif used + len(self._reserved) >= PACKET_ID_MAX:
+        elif used >= IN_FLIGHT_MAX:
             settle(_NO_ID)
         elif self._waiting or used >= self._terms.receive_maximum:
             self._wait(delivery)
@@ -189,7 +196,8 @@ class Deliveries:
         """Take a PUBACK; one that belongs to nothing is passed over."""
         delivery = self._in_flight.pop(packet_id, None)
         if delivery is None:
-            self._acknowledge_held(packet_id)
+            if not self._progress(Puback, packet_id, is_over=True):
+                self._abandoned.discard(packet_id)
         elif code < FIRST_FAILURE:
             self._delivered()
             delivery[1](DELIVERED)
@@ -198,10 +206,27 @@ class Deliveries:
             retry_after_s = 1.0 if kind is FailureKind.THROTTLED else None
             reason = f"the client refused it with reason code {code:#04x}"
             delivery[1](SendResult(kind, reason, retry_after_s))
-        if self._waiting:
-            self._write_waiting()
-        if self.freed is not None:
-            self.freed()
+        self._make_use_of_room()
+
+    def received(self, packet_id: int, code: int = 0) -> bool:
+        """Take a PUBREC; returns whether it belongs to something."""
+        awaited = self._held.get(packet_id)
+        if awaited is None:
+            return False
+        if awaited[0] is Pubcomp:
+            # Its sender has not seen the PUBREL.
+            self._write(pubrel(packet_id))
+        elif code >= FIRST_FAILURE:
+            self._progress(Pubrec, packet_id, is_over=True)
+            self._make_use_of_room()
+        else:
+            self._progress(Pubrec, packet_id, is_over=False)
+        return True
+
+    def completed(self, packet_id: int) -> None:
+        """Take a PUBCOMP; one that belongs to nothing is passed over."""
+        if self._progress(Pubcomp, packet_id, is_over=True):
+            self._make_use_of_room()
 
     # For the local topic space, which has its own queues; see `local.client`.
 
@@ -220,18 +245,17 @@ class Deliveries:
         bytes_max = self._terms.packet_bytes_max
         return bytes_max is None or len(data) <= bytes_max
 
-    def hold(self, packet_id: int, confirmed: Callable[[], None]) -> None:
-        """Have `confirmed` called with the PUBACK of a packet; there is no time limit."""
-        self._reserved.discard(packet_id)
-        self._held[packet_id] = confirmed
+    def hold(self, packet_id: int, awaited: type[Acknowledgement], progress: Progress) -> None:
+        """Have `progress` called with the next acknowledgement of a packet, and whether it is over.
 
-    def reserve(self, packet_ids: Iterable[int]) -> None:
-        """Keep the ids of packets that will be sent again from all others."""
-        self._reserved.update(packet_ids)
+        There is no time limit.
 
-    def release(self, packet_id: int) -> None:
-        """Give an id back that was reserved or free."""
-        self._reserved.discard(packet_id)
+        Args:
+            packet_id: Of the packet.
+            awaited: What the client has to send.
+            progress: `progress(False)` is called with a PUBREC after which PUBREL has to follow.
+        """
+        self._held[packet_id] = awaited, progress
 
     def close(self) -> None:
         """Settle what is in flight: the client is gone."""
@@ -260,10 +284,11 @@ class Deliveries:
                 if left_ms <= 0:
                     delivery.settle(_EXPIRED)
                     return
-            properties = write_message_properties(message, left_ms)
+            properties = write_message_properties(message, left_ms, write_identifiers(options))
             if options & RETAIN_AS_PUBLISHED:
                 retain = message.properties.get(RETAIN_PROPERTY) == "true"
-        qos = options & QOS
+        # The dialect has no QoS 2, and a message that comes again has another packet id.
+        qos = min(options & QOS, 1)
         packet_id = self.free_id() if qos else 0
         data = publish(
             delivery.name,
@@ -306,12 +331,23 @@ class Deliveries:
     def _used(self) -> int:
         return len(self._in_flight) + len(self._abandoned) + len(self._held)
 
-    def _acknowledge_held(self, packet_id: int) -> None:
-        confirmed = self._held.pop(packet_id, None)
-        if confirmed is None:
-            self._abandoned.discard(packet_id)
+    def _progress(self, kind: type[Acknowledgement], packet_id: int, *, is_over: bool) -> bool:
+        awaited, progress = self._held.get(packet_id, _NOT_HELD)
+        if awaited is not kind:
+            return False
+        if is_over:
+            del self._held[packet_id]
         else:
-            confirmed()
+            # The id stays in use until the PUBREL is sent and answered.
+            self._held[packet_id] = None, progress
+        progress(is_over)
+        return True
+
+    def _make_use_of_room(self) -> None:
+        if self._waiting:
+            self._write_waiting()
+        if self.freed is not None:
+            self.freed()
 
     def free_id(self) -> int:
         """Give a packet id that nothing uses."""
@@ -320,7 +356,7 @@ class Deliveries:
             packet_id in self._in_flight
             or packet_id in self._abandoned
             or packet_id in self._held
-            or packet_id in self._reserved
+            or packet_id in self.reserved
         ):
             packet_id = packet_id % PACKET_ID_MAX + 1
         self._next_id = packet_id % PACKET_ID_MAX + 1
@@ -352,6 +388,13 @@ class Deliveries:
             self._arm(self._waiting[0].deadline_s - now_s)
         if len(self._abandoned) >= min(ABANDONED_MAX, self._terms.receive_maximum):
             self._unresponsive()
+
+
+def _ignore(_is_over: bool) -> None:
+    """Stand in for a session that holds nothing."""
+
+
+_NOT_HELD: Final = (None, _ignore)
 
 
 def _size(delivery: _Delivery) -> int:

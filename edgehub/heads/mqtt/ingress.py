@@ -1,9 +1,9 @@
-"""From PUBLISH to Message to PUBACK: what one client hands in.
+"""From PUBLISH to Message to PUBACK or PUBREC: what one client hands in.
 
-Owns the client's messages that are not acknowledged yet. Invariants: PUBACKs leave in the order of
-their PUBLISHes, however the store settles them [MQTT-4.6.0-2]; a PUBLISH with QoS 1 is
-acknowledged only when it is durable, or dropped and counted for a reason that MQTT 3.1.1 has no
-words for; `Ingress5` has them.
+Owns the client's messages that are not acknowledged yet. Invariants: PUBACKs and PUBRECs leave in
+the order of their PUBLISHes, however the store settles them [MQTT-4.6.0-2, 4.6.0-3]; a PUBLISH with
+QoS 1 or 2 is acknowledged only when it is durable, or dropped and counted for a reason that MQTT
+3.1.1 has no words for; `Ingress5` has them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from edgehub.errors import extra_hint
+from edgehub.errors import ProtocolError, extra_hint
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
 from edgehub.heads.mqtt.batch import (
     UNPACKED_AT_ONCE_S,
@@ -29,13 +29,15 @@ from edgehub.message import Message, Refusal
 from edgehub.mqtt.batch import BatchError, BatchLibraryError
 from edgehub.mqtt.packets import (
     PUBACK_HEAD,
+    PUBREC_HEAD,
     RETAIN,
     OversizedPublish,
     Publish5,
-    pack_puback,
-    puback,
+    pack_answer,
+    pubcomp,
 )
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY, BagError, is_batch, without_marks
+from edgehub.mqtt.reasons import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,10 +45,12 @@ if TYPE_CHECKING:
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.intake import LocalIntake
+    from edgehub.heads.mqtt.received import Received
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.topics import EventsTopic
     from edgehub.mqtt.packets import Publish
     from edgehub.mqtt.property_bag import Properties
+    from edgehub.mqtt.reasons import ReasonCode
 
 _SENDERS_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 80
@@ -72,10 +76,13 @@ class Peer(Protocol):
     """The connection as its ingress sees it."""
 
     def request_flush(self) -> None:
-        """Write collected PUBACKs at the end of this turn."""
+        """Write collected answers at the end of this turn."""
 
-    def close(self, reason: CloseReason, detail: str = "") -> None:
-        """Close the connection; `detail` is for the log."""
+    def write(self, data: bytes) -> None:
+        """Send bytes with the next flush."""
+
+    def close(self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None) -> None:
+        """Close the connection; see `Connection.close`."""
 
     def refused_by_limit(self) -> None:
         """Close the connection now or, if that happened a moment ago, later."""
@@ -89,6 +96,7 @@ class Ingress:
         client: The signed-in client.
         peer: Its connection.
         local: Takes what is no topic of the dialect.
+        received: Packet ids of its session that came with QoS 2.
 
     Attributes:
         held: Where its unsettled bytes are counted.
@@ -100,6 +108,7 @@ class Ingress:
         "_context",
         "_counters",
         "_early",
+        "_exactly_once",
         "_first",
         "_holding",
         "_local",
@@ -110,6 +119,7 @@ class Ingress:
         "_on_settled_qos0",
         "_peer",
         "_publish_local",
+        "_received",
         "_senders",
         "_submit",
         "_topics",
@@ -126,7 +136,12 @@ class Ingress:
     )
 
     def __init__(
-        self, context: ListenerContext, client: Client, peer: Peer, local: LocalIntake
+        self,
+        context: ListenerContext,
+        client: Client,
+        peer: Peer,
+        local: LocalIntake,
+        received: Received,
     ) -> None:
         self.client = client
         self.bytes = 0
@@ -136,11 +151,12 @@ class Ingress:
         # A batch of which not all messages are built or handed in yet; what follows it waits.
         self.unfinished: Unpacking | Batch | None = None
         self.dropped: dict[DropReason, int] = {}
-        # PUBACKs to write with the next flush.
+        # PUBACKs and PUBRECs to write with the next flush.
         self.acks: list[bytes] = []
         self._context = context
         self._peer = peer
         self._local = local
+        self._received = received
         self._submit = context.submit
         self._publish_local = context.space.publish
         self._topics = context.topics
@@ -159,6 +175,8 @@ class Ingress:
         self._next = 0
         # Tokens settled before their turn: True = to acknowledge, False = never.
         self._early: dict[int, bool] = {}
+        # Tokens of messages of QoS 2.
+        self._exactly_once: set[int] = set()
         self._unsettled_sizes: dict[int, int] = {}
         self._holding: DropReason | None = None
         self._model_id = client.model_id
@@ -168,7 +186,7 @@ class Ingress:
 
     @property
     def must_pause(self) -> bool:
-        """Whether so much waits for its PUBACK that reading has to stop."""
+        """Whether so much waits for its answer that reading has to stop."""
         if not self._unacked:
             return False
         return self.bytes >= self._bytes_max or self.held.is_full
@@ -184,11 +202,14 @@ class Ingress:
         return self._first == _LEFT
 
     def publish(self, packet: Publish) -> None:
-        """Take a PUBLISH of QoS 0 or 1."""
+        """Take a PUBLISH."""
         self._counters.received_total += 1
         self.received_total += 1
-        if not packet.qos:
-            self._publish_qos0(packet)
+        if packet.qos != 1:
+            if packet.qos:
+                self._publish_qos2(packet)
+            else:
+                self._publish_qos0(packet)
             return
         if self._holding is not None:
             # It would not be acknowledged any more; unacknowledged it comes again.
@@ -203,13 +224,13 @@ class Ingress:
             or packet.flags
             or self._model_id
         ):
-            self._take(packet, self._careful(packet))
+            self._take(packet, self._checked(packet))
             return
         message = Message(
             topic.device_id, topic.module_id, topic.source, topic.properties, topic.system, body
         )
         size = len(packet.topic) + len(body) + MESSAGE_OVERHEAD_BYTES
-        # As `_take` has it, without the call.
+        # As `_expect` has it, without the call.
         token = self._next
         self._next = token + 1
         self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
@@ -217,24 +238,9 @@ class Ingress:
         self.held.used += size
         self._submit(message, self._on_settled, token)
 
-    def _take(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
-        """Hand in what the checks have left of a PUBLISH of QoS 1, None = it is dropped."""
-        if self._first == _LEFT or self.unfinished is not None:
-            return
-        size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
-        token = self._next
-        self._next = token + 1
-        self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
-        self.bytes += size
-        self.held.used += size
-        if message is None:
-            self._dropped(token)
-        elif isinstance(message, LocalMessage):
-            self._publish_local(message, self._on_settled, token)
-        elif isinstance(message, Batch):
-            self._submit_batch(message, self._on_settled, token)
-        else:
-            self._submit(message, self._on_settled, token)
+    def release(self, packet_id: int) -> bool:
+        """Take a PUBREL; returns whether there is such a packet id, PUBCOMP follows then."""
+        return self._received.release(packet_id, lambda: self._peer.write(pubcomp(packet_id)))
 
     def refuse(self, packet: Publish, reason: CloseReason) -> None:
         """Account for a message that is the reason for a close."""
@@ -270,6 +276,7 @@ class Ingress:
             unfinished.abandon()
         self._unacked.clear()
         self._early.clear()
+        self._exactly_once.clear()
 
     def _settled(self, token: int, refusal: Refusal | None) -> None:
         if refusal is None and token == self._first and not self._early:
@@ -280,18 +287,24 @@ class Ingress:
             self.held.used -= size
             if not self.acks:
                 self._peer.request_flush()
-            self.acks.append(pack_puback(PUBACK_HEAD, entry & _PACKET_ID))
+            self.acks.append(pack_answer(PUBACK_HEAD, entry & _PACKET_ID))
         else:
             self._settled_otherwise(token, refusal)
 
     def _dropped(self, token: int) -> None:
         """Acknowledge in its turn what was dropped and counted."""
-        self._settled(token, None)
+        self._settled_otherwise(token, None)
 
     def _answer(self, token: int, packet_id: int) -> bytes:
-        """Write the PUBACK of a message that was settled before its turn."""
-        del token
-        return puback(packet_id)
+        """Write the answer of a message of QoS 2, or of one that was settled before its turn."""
+        return pack_answer(self._head(token), packet_id)
+
+    def _head(self, token: int) -> int:
+        """Return how the answer of a message begins, once."""
+        if token not in self._exactly_once:
+            return PUBACK_HEAD
+        self._exactly_once.discard(token)
+        return PUBREC_HEAD
 
     def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
         if self._first == _LEFT:
@@ -325,13 +338,59 @@ class Ingress:
                 self._peer.request_flush()
             self.acks.append(self._answer(token, entry & _PACKET_ID))
 
+    def _take(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
+        """Hand in what the checks have left of a PUBLISH of QoS 1 or 2, None = it is dropped."""
+        if self._first == _LEFT or self.unfinished is not None:
+            return
+        submit: Callable[..., None] = self._submit
+        settle: Settle = self._on_settled if packet.qos == 1 else self._settled_otherwise
+        if message.__class__ is LocalMessage:
+            submit = self._publish_local
+        elif message.__class__ is Batch:
+            submit, settle = self._submit_batch, self._settle_batch(settle)
+        size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
+        token = self._expect(packet, size)
+        if message is None:
+            self._dropped(token)
+        elif packet.qos == 1:
+            submit(message, settle, token)
+        else:
+            self._received.take(packet.packet_id, message, submit, settle, token)
+
+    def _settle_batch(self, settle: Settle) -> Settle:
+        """Return what is called with the outcome of the batch that was just taken apart."""
+        return settle
+
+    def _expect(self, packet: Publish, size: int) -> int:
+        """Account for a message that is to be answered; returns its token."""
+        token = self._next
+        self._next = token + 1
+        self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
+        if packet.qos > 1:
+            self._exactly_once.add(token)
+        self.bytes += size
+        self.held.used += size
+        return token
+
+    def _publish_qos2(self, packet: Publish) -> None:
+        if self._holding is not None:
+            return
+        received = self._received
+        if packet.packet_id in received:
+            token = self._expect(packet, MESSAGE_OVERHEAD_BYTES)
+            received.repeat(packet.packet_id, self._settled_otherwise, token)
+        elif received.has_room:
+            self._take(packet, self._checked(packet))
+        else:
+            self._settled_otherwise(self._expect(packet, MESSAGE_OVERHEAD_BYTES), Refusal.LIMIT)
+
     def _publish_qos0(self, packet: Publish) -> None:
         if self._holding is not None:
             self._drop(self._holding, packet)
         elif self.bytes >= self._bytes_max or self.held.is_full:
             self._drop(DropReason.QOS0_BACKLOG, packet)
         else:
-            self._take_qos0(packet, self._careful(packet))
+            self._take_qos0(packet, self._checked(packet))
 
     def _take_qos0(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
         """Hand in what the checks have left of a PUBLISH of QoS 0, None = nothing."""
@@ -446,10 +505,26 @@ class Ingress:
             message.system["modelId"] = self._model_id
         return message
 
-    def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
+    def _checked(self, packet: Publish) -> Message | LocalMessage | Batch | None:
         """Build the message after all checks; None = dropped and counted, or connection closed."""
+        try:
+            return self._careful(packet)
+        except ProtocolError as error:
+            self._peer.close(CloseReason.PROTOCOL_ERROR, error.reason, reason_of(error))
+            return None
+
+    def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
+        """See `_checked`.
+
+        Raises:
+            ProtocolError: If the topic is not a topic name at all.
+        """
         if not packet.topic.startswith(DIALECT):
-            return self._local.take(packet, self._drop_topic(packet))
+            taken = self._local.take(packet)
+            if isinstance(taken, LocalMessage):
+                return taken
+            self._drop(taken, packet, shown(packet.topic))
+            return None
         topic = self._topic(packet)
         if topic is None:
             return None
@@ -492,9 +567,6 @@ class Ingress:
         self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
         self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
 
-    def _drop_topic(self, packet: Publish) -> Callable[[DropReason], None]:
-        return lambda reason: self._drop(reason, packet, shown(packet.topic))
-
     def _topic(self, packet: Publish) -> EventsTopic | None:
         raw = packet.topic
         topic = self._topics.get(raw)
@@ -502,8 +574,6 @@ class Ingress:
             return topic
         try:
             topic = self._context.events_topic(raw)
-        except UnicodeDecodeError:
-            self._drop(DropReason.TOPIC_NOT_UTF8, packet, shown(raw))
         except BagError as error:
             self._drop(DropReason.BAG_MALFORMED, packet, str(error))
         else:

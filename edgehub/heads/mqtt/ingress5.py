@@ -1,9 +1,9 @@
 """From PUBLISH to Message to PUBACK in MQTT 5: properties come in, and a refusal has its code.
 
 Owns what `Ingress` owns, and the answers that are not success. Invariants: each PUBLISH with QoS 1
-is answered with what became of it; a refused one does not come again, so nothing is closed for it.
-One foreign record of a batch does not stop the others: they are taken, and the answer names whose
-were not.
+or 2 is answered with what became of it; a refused one does not come again, so nothing is closed for
+it. One foreign record of a batch does not stop the others: they are taken, and the answer names
+whose were not.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
-from edgehub.mqtt.packets import RETAIN, Publish5, puback
-from edgehub.mqtt.packets5 import puback as refusing_puback
+from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5
+from edgehub.mqtt.packets5 import refusal as refusal_bytes
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
-from edgehub.mqtt.reasons import ReasonCode
+from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
 if TYPE_CHECKING:
     from edgehub.heads.head import Settle
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Peer
     from edgehub.heads.mqtt.local.intake import LocalIntake
+    from edgehub.heads.mqtt.received import Received
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.local_message import LocalMessage
     from edgehub.mqtt.packets import Publish
@@ -35,14 +36,13 @@ SENDERS_NAMED_MAX: Final = 64
 """More foreign senders of one batch are not named in its answer, nor any of them."""
 
 RECEIVE_MAXIMUM: Final = 1024
-"""PUBLISHes of QoS 1 that a client may send without PUBACK; about what one commit takes."""
+"""PUBLISHes of QoS 1 and 2 that a client may send unacknowledged; about what one commit takes."""
 
 _CODES: Final = {
     DropReason.TOPIC_NOT_ALLOWED: (ReasonCode.TOPIC_NAME_INVALID, "not a topic to publish to"),
     DropReason.BRIDGE_STATE: (ReasonCode.SUCCESS, ""),
     DropReason.NOT_AUTHORIZED: (ReasonCode.NOT_AUTHORIZED, "the identity may not publish there"),
     DropReason.RETAINED_FULL: (ReasonCode.QUOTA_EXCEEDED, "no room for another retained message"),
-    DropReason.TOPIC_NOT_UTF8: (ReasonCode.TOPIC_NAME_INVALID, "topic is not UTF-8"),
     DropReason.BAG_MALFORMED: (ReasonCode.PAYLOAD_FORMAT_INVALID, "property bag"),
     DropReason.BATCH_MALFORMED: (ReasonCode.PAYLOAD_FORMAT_INVALID, "not a batch of messages"),
     DropReason.BODY_NOT_UTF8: (ReasonCode.PAYLOAD_FORMAT_INVALID, "body is not UTF-8"),
@@ -67,7 +67,10 @@ _CODES: Final = {
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         "which hub takes it cannot be told now",
     ),
-    DropReason.LIMIT: (ReasonCode.QUOTA_EXCEEDED, "a limit of rows, bytes or disk"),
+    DropReason.LIMIT: (
+        ReasonCode.QUOTA_EXCEEDED,
+        "a limit of rows, bytes, disk or unreleased packet ids",
+    ),
 }
 
 
@@ -79,11 +82,19 @@ class Ingress5(Ingress):
         client: The signed-in client.
         peer: Its connection.
         local: Takes what is no topic of the dialect.
+        received: Packet ids of its session that came with QoS 2.
         reasons: Whether the client wants to read reasons.
         answer_bytes_max: Largest packet that the client takes, None = any.
     """
 
-    __slots__ = ("_answer_bytes_max", "_answers", "_dropped_for", "_foreign", "_reasons")
+    __slots__ = (
+        "_answer_bytes_max",
+        "_answers",
+        "_dropped_for",
+        "_foreign",
+        "_reasons",
+        "_received_max",
+    )
 
     def __init__(
         self,
@@ -91,11 +102,14 @@ class Ingress5(Ingress):
         client: Client,
         peer: Peer,
         local: LocalIntake,
+        received: Received,
         *,
         reasons: bool,
         answer_bytes_max: int | None,
     ) -> None:
-        super().__init__(context, client, peer, local)
+        super().__init__(context, client, peer, local, received)
+        # Its session may bring some from before, which do not count as sent.
+        self._received_max = len(received) + RECEIVE_MAXIMUM
         self._reasons = reasons
         self._answer_bytes_max = answer_bytes_max
         # Reason code, text and senders that are refused by token, where it is not success.
@@ -105,8 +119,11 @@ class Ingress5(Ingress):
         self._dropped_for = _CODES[DropReason.INVALID]
 
     def publish(self, packet: Publish) -> None:
-        """Take a PUBLISH of QoS 0 or 1."""
-        if packet.qos and len(self._unacked) >= RECEIVE_MAXIMUM:
+        """Take a PUBLISH."""
+        if packet.qos and (
+            len(self._unacked) >= RECEIVE_MAXIMUM
+            or (packet.qos > 1 and len(self._received) >= self._received_max)
+        ):
             self._peer.close(CloseReason.RECEIVE_MAXIMUM)
             return
         super().publish(packet)
@@ -146,17 +163,17 @@ class Ingress5(Ingress):
             self._foreign[sender] = None
         self._drop(DropReason.FOREIGN_IDENTITY, packet, detail, size=size)
 
-    def _submit_batch(self, batch: Batch, settle: Settle, token: int) -> None:
+    def _settle_batch(self, settle: Settle) -> Settle:
         if self._foreign:
-            settle = partial(self._settled_in_part, tuple(self._foreign))
-        super()._submit_batch(batch, settle, token)
+            return partial(self._settled_in_part, tuple(self._foreign))
+        return settle
 
     def _settled_in_part(
         self, foreign: tuple[str, ...], token: int, refusal: Refusal | None
     ) -> None:
         if self.has_left or refusal is not None:
             # What has to come again decides.
-            self._settled(token, refusal)
+            self._settled_otherwise(token, refusal)
         else:
             self._refuse(token, _CODES[DropReason.FOREIGN_IDENTITY], foreign)
 
@@ -170,16 +187,20 @@ class Ingress5(Ingress):
     def _answer(self, token: int, packet_id: int) -> bytes:
         answer = self._answers.pop(token, None)
         if answer is None:
-            return puback(packet_id)
+            return super()._answer(token, packet_id)
         code, text, senders = answer
+        head = self._head(token)
+        if head == PUBREC_HEAD and code >= FIRST_FAILURE:
+            # Nothing more follows, also where a part of a batch was taken.
+            self._received.release(packet_id, _nothing)
         if not self._reasons:
-            return refusing_puback(packet_id, code)
+            return refusal_bytes(head, packet_id, code)
         bytes_max = self._answer_bytes_max
         if len(senders) <= SENDERS_NAMED_MAX:
-            named = refusing_puback(packet_id, code, text, senders)
+            named = refusal_bytes(head, packet_id, code, text, senders)
             if bytes_max is None or len(named) <= bytes_max:
                 return named
-        return refusing_puback(packet_id, code, text)
+        return refusal_bytes(head, packet_id, code, text)
 
     def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
         self._foreign.clear()
@@ -216,3 +237,7 @@ class Ingress5(Ingress):
             topic.device_id, topic.module_id, source, properties, system, body, given.expiry_ms
         )
         return self._unpacked(packet, body) if self._is_batch(topic, system) else message
+
+
+def _nothing() -> None:
+    """Stand in for a client that waits for nothing."""

@@ -361,6 +361,7 @@ class MqttListener:
         bounds = (
             sessions.clients,
             sessions.stored,
+            sessions.unreleased,
             self._context.backlog,
             self._services.wills.bound,
             *self._services.space.bounds,

@@ -1,9 +1,9 @@
 """Sessions by client id: who is connected, and what outlives a connection.
 
-Owns the connected clients, and the subscriptions of stored sessions and when they end; the table on
-disk follows them. Invariants: one connection per client id, the later one closes the earlier; where
-there is no room for another stored session, that of the anonymous client that is absent longest
-gives way.
+Owns the connected clients, the packet ids that they sent with QoS 2, and the subscriptions of
+stored sessions and when they end; the table on disk follows them. Invariants: one connection per
+client id, the later one closes the earlier; where there is no room for another stored session, that
+of the anonymous client that is absent longest gives way.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from edgehub.devices.bounds import Bound
+from edgehub.heads.mqtt.received import (
+    RECEIVED_MAX,
+    LocalReceivedStore,
+    Received,
+    ReceivedStore,
+)
 from edgehub.heads.mqtt.session_writes import SessionWrites
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from edgehub.store.sessions import StoredSession
 
 
-class SessionStore(Protocol):
+class SessionStore(ReceivedStore, Protocol):
     """Stored sessions on disk."""
 
     async def load(self) -> Mapping[str, StoredSession]:
@@ -39,6 +45,7 @@ class SessionStore(Protocol):
         client_id: str,
         subscriptions: Mapping[str, int],
         *,
+        number: int,
         expiry_s: int | None,
         is_away: bool,
     ) -> Awaitable[None]:
@@ -48,7 +55,7 @@ class SessionStore(Protocol):
         """Forget the session of a client; done once that is durable."""
 
 
-class Local(Protocol):
+class Local(LocalReceivedStore, Protocol):
     """The local topic space, which follows connections and sessions."""
 
     def left(self, client_id: str) -> None:
@@ -72,6 +79,7 @@ class _Session:
     """A session that outlives its connection.
 
     Attributes:
+        number: Of this session; its client's next one has another.
         subscriptions: Options by topic filter.
         expiry_s: Seconds that it lasts while its client is away, None = for ever.
         absent_s: How long its client had been absent at the hub's start, None = it was connected
@@ -80,16 +88,36 @@ class _Session:
         timer: Ends it, None = its client is connected, or it does not end.
     """
 
-    __slots__ = ("absent_s", "expiry_s", "since_s", "subscriptions", "timer")
+    __slots__ = ("absent_s", "expiry_s", "number", "since_s", "subscriptions", "timer")
 
     def __init__(
-        self, subscriptions: dict[str, int], expiry_s: int | None, absent_s: float | None = None
+        self,
+        number: int,
+        subscriptions: dict[str, int],
+        expiry_s: int | None,
+        absent_s: float | None = None,
     ) -> None:
+        self.number = number
         self.subscriptions = subscriptions
         self.expiry_s = expiry_s
         self.absent_s = absent_s
         self.since_s: float | None = None
         self.timer: TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What a client finds when it connects.
+
+    Attributes:
+        is_present: Whether its session of before is there.
+        subscriptions: Options by topic filter, to keep changing.
+        received: Packet ids that it sent with QoS 2.
+    """
+
+    is_present: bool
+    subscriptions: dict[str, int]
+    received: Received
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +159,7 @@ class Sessions(Generic[C]):
     Attributes:
         clients: Bound of connected clients.
         stored: Bound of stored sessions.
+        unreleased: Bound of packet ids that clients sent with QoS 2.
     """
 
     def __init__(  # noqa: PLR0913 - its neighbours and bounds, each by name
@@ -156,17 +185,23 @@ class Sessions(Generic[C]):
         self._writes = SessionWrites(self._write_now, spawn)
         self._connected: dict[str, C] = {}
         self._stored: dict[str, _Session] = {}
+        self._last_number = 0
+        # Of all clients that are connected or have a stored session.
+        self._received: dict[str, Received] = {}
         # Stored sessions of anonymous clients that are absent, the longest absent first.
         self._yielding: dict[str, None] = {}
         self.clients = Bound("clients", clients_max, known, setting="mqtt.clients_max")
         self.stored = Bound("stored sessions", stored_max, known)
+        self.unreleased = Bound("packet ids received with QoS 2", RECEIVED_MAX, known)
 
     async def load(self) -> None:
         """Read the stored sessions, before the first client."""
-        self._stored = {
-            client_id: _Session(dict(stored.subscriptions), stored.expiry_s, stored.absent_s)
-            for client_id, stored in (await self._store.load()).items()
-        }
+        for client_id, stored in (await self._store.load()).items():
+            self._stored[client_id] = _Session(
+                stored.number, dict(stored.subscriptions), stored.expiry_s, stored.absent_s
+            )
+            self._last_number = max(self._last_number, stored.number)
+            self._received[client_id] = self._stored_ids(client_id, stored.number, stored.received)
         self.recount()
 
     def subscriptions(self) -> dict[str, Mapping[str, int]]:
@@ -196,6 +231,10 @@ class Sessions(Generic[C]):
             anonymous = sum(1 for client_id in client_ids if bound.is_anonymous(client_id))
             bound.anonymous.used = anonymous
             bound.identified.used = len(client_ids) - anonymous
+        for usage in (self.unreleased.anonymous, self.unreleased.identified):
+            usage.used = 0
+        for client_id, received in self._received.items():
+            self.unreleased.of(client_id).used += len(received)
         absent = [
             (session.since_s, client_id)
             for client_id, session in self._stored.items()
@@ -268,7 +307,7 @@ class Sessions(Generic[C]):
 
     def admit(
         self, client_id: str, connection: C, *, clean: bool, expiry_s: int | None
-    ) -> tuple[bool, dict[str, int]]:
+    ) -> Admitted:
         """Make `connection` the one of its client id; an earlier one is closed first.
 
         Args:
@@ -276,9 +315,6 @@ class Sessions(Generic[C]):
             connection: Its connection.
             clean: Whether to begin without what an earlier session left.
             expiry_s: Seconds that the session outlives the connection, None = for ever.
-
-        Returns:
-            Whether a stored session was there, and the subscriptions to keep changing.
 
         Raises:
             SignInError: If there are too many clients or stored sessions.
@@ -312,9 +348,11 @@ class Sessions(Generic[C]):
         self._local.left(client_id)
         session = self._stored.get(client_id)
         if session is None:
+            self._received.pop(client_id).close()
             self._local.ended(client_id)
             return
         if expiry_s == 0:
+            self._received.pop(client_id).close()
             self._forget(client_id)
             self._changed(client_id)
             self._local.ended(client_id)
@@ -343,23 +381,43 @@ class Sessions(Generic[C]):
         else:
             done(None)
 
-    def _begin(
-        self, client_id: str, *, clean: bool, expiry_s: int | None
-    ) -> tuple[bool, dict[str, int]]:
+    def _begin(self, client_id: str, *, clean: bool, expiry_s: int | None) -> Admitted:
         stored = self._forget(client_id)
+        received = self._received.pop(client_id, None)
         is_present = stored is not None and not clean
-        subscriptions = stored.subscriptions if stored is not None and not clean else {}
+        if stored is not None and received is not None and not clean:
+            subscriptions, number = stored.subscriptions, stored.number
+        else:
+            if received is not None:
+                received.close()
+            subscriptions = {}
+            number = self._last_number = self._last_number + 1
+            received = self._stored_ids(client_id, number)
+        if expiry_s == 0:
+            received.keep_in_memory()
+        self._received[client_id] = received
+        admitted = Admitted(is_present=is_present, subscriptions=subscriptions, received=received)
         if expiry_s == 0:
             if stored is not None:
                 self._changed(client_id)
-            return is_present, subscriptions
-        self._stored[client_id] = _Session(subscriptions, expiry_s)
+            return admitted
+        self._stored[client_id] = _Session(number, subscriptions, expiry_s)
         self.stored.of(client_id).used += 1
         # A session without an end that goes on as it was needs no word on disk, so that thousands
         # of clients that come back after an outage do not wait for it.
         if not is_present or expiry_s is not None or (stored and stored.expiry_s is not None):
             self._changed(client_id)
-        return is_present, subscriptions
+        return admitted
+
+    def _stored_ids(self, client_id: str, number: int, packet_ids: Iterable[int] = ()) -> Received:
+        return Received(
+            client_id,
+            self.unreleased,
+            store=self._store,
+            local=self._local,
+            session=number,
+            packet_ids=packet_ids,
+        )
 
     def _changed(self, client_id: str) -> None:
         self._writes.changed(client_id, self._begun)
@@ -371,6 +429,7 @@ class Sessions(Generic[C]):
         return self._store.save(
             client_id,
             dict(session.subscriptions),
+            number=session.number,
             expiry_s=session.expiry_s,
             is_away=session.since_s is not None,
         )
@@ -409,6 +468,7 @@ class Sessions(Generic[C]):
         return f"too many {kind}clients; see mqtt.clients_max"
 
     def _end(self, client_id: str) -> None:
+        self._received.pop(client_id).close()
         self._forget(client_id)
         self._changed(client_id)
         self._local.ended(client_id)

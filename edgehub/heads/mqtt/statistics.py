@@ -24,7 +24,6 @@ class DropReason(StrEnum):
     NOT_AUTHORIZED = "not_authorized"  # a local topic that the identity may not publish to
     FOREIGN_IDENTITY = "foreign_identity"  # MQTT 5: as the close reason; that of a batch, a record
     RETAINED_FULL = "retained_full"  # no room for another retained message
-    TOPIC_NOT_UTF8 = "topic_not_utf8"
     BAG_MALFORMED = "bag_malformed"
     BATCH_MALFORMED = "batch_malformed"  # or one record of it
     PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
@@ -33,7 +32,7 @@ class DropReason(StrEnum):
     INVALID = "invalid"  # the store can never take it
     UNAVAILABLE = "unavailable"  # what decides about it cannot be asked; comes again as with LIMIT
     RESERVED = "reserved"  # has the content type of batches, and is none of a hub
-    LIMIT = "limit"  # refused by a limit, but for QoS 1 of MQTT 3.1.1, which comes again
+    LIMIT = "limit"  # refused by a limit, but for QoS 1 and 2 of MQTT 3.1.1, which come again
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
     CLOSING = "closing"  # QoS 0 or a will while the hub shuts down
@@ -75,7 +74,6 @@ class CloseReason(StrEnum):
     STALLED = "stalled"  # was paused for longer than its keep-alive
     TAKEN_OVER = "taken_over"
     PROTOCOL_ERROR = "protocol_error"
-    QOS_2 = "qos_2"
     BATCH_TOO_LARGE = "batch_too_large"  # its messages may not be; the child sends smaller ones
     BATCH_UNREADABLE = "batch_unreadable"  # a zstd batch, and no library for it here
     FOREIGN_IDENTITY = "foreign_identity"  # MQTT 3.1.1: another's identity, outside on_behalf
@@ -159,7 +157,7 @@ class ListenerStatistics:
         accepted_total: Connections accepted.
         handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
         received_total: PUBLISHes read.
-        acknowledged_total: PUBACKs written.
+        acknowledged_total: PUBACKs and PUBRECs written.
         delivered_total: Deliveries that clients confirmed, or got with QoS 0.
         wills_total: Wills submitted.
         dropped: Messages dropped, by reason.

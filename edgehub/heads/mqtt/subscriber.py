@@ -13,6 +13,7 @@ from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.topics import parse_subscription
 from edgehub.mqtt.packets5 import QOS, REPLAY_IF_NEW, REPLAY_NEVER, retain_handling
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.mqtt.topic_filter import SHARED, filter_fault, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,7 +141,7 @@ class Subscriber(Generic[C]):
             code = self._grant(name, options | self._added_options)
             codes.append(code)
             handling = retain_handling(options)
-            if code >= FIRST_FAILURE or handling == REPLAY_NEVER:
+            if code >= FIRST_FAILURE or handling == REPLAY_NEVER or name.startswith(SHARED):
                 replays.pop(name, None)
             elif is_new or handling != REPLAY_IF_NEW:
                 replays[name] = self.subscriptions[name]
@@ -153,7 +154,13 @@ class Subscriber(Generic[C]):
         codes = []
         for name in packet.filters:
             known = self.subscriptions.pop(name, None) is not None
-            codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            if known:
+                code = ReasonCode.SUCCESS
+            elif filter_fault(split_share(name)[1]):
+                code = ReasonCode.TOPIC_FILTER_INVALID
+            else:
+                code = ReasonCode.NO_SUBSCRIPTION_EXISTED
+            codes.append(code)
             if known:
                 ended.append(name)
                 self._local.unsubscribe(name)
@@ -168,11 +175,9 @@ class Subscriber(Generic[C]):
         subscription = parse_subscription(topic_filter)
         code = self._refusal(topic_filter, subscription)
         if code is None:
-            granted = min(options & QOS, 1)
-            options = options & ~QOS | granted
             self.subscriptions[topic_filter] = options
             self._begin(topic_filter, subscription, options)
-            return granted
+            return options & QOS
         self._log.warning(
             "mqtt.subscription_refused",
             client_id=self._client.id,

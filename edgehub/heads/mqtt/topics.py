@@ -88,7 +88,7 @@ def parse_events_topic(topic: str) -> EventsTopic | None:
         BagError: If its property bag is malformed.
     """
     levels = topic.split("/")
-    if levels[0] != "devices" or "\0" in topic:
+    if levels[0] != "devices":
         return None
     if levels[2:_DEVICE_EVENTS] == ["messages", "events"]:
         module_id = None

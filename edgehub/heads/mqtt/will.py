@@ -20,7 +20,7 @@ from edgehub.heads.mqtt.topics import (
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, message_source
 from edgehub.mqtt.message_properties import MessageProperties
-from edgehub.mqtt.packets import LEVEL_3_1_1, QOS_2, ConnectCode
+from edgehub.mqtt.packets import ConnectCode
 from edgehub.mqtt.property_bag import (
     RETAIN_PROPERTY,
     WILL_PROPERTY,
@@ -53,7 +53,6 @@ def will_message(
     rights: LocalRights,
     *,
     message_bytes_max: int,
-    level: int,
 ) -> Message | LocalMessage:
     """Build the message of a will.
 
@@ -63,13 +62,11 @@ def will_message(
             when the client connects.
     """
     given = will.properties or _NO_PROPERTIES
-    if will.qos >= QOS_2 and level > LEVEL_3_1_1:
-        raise _refused("will with quality of service 2", ReasonCode.QOS_NOT_SUPPORTED)
     if not will.topic.startswith(DIALECT):
         return _local_will(will, client, space, rights, message_bytes_max=message_bytes_max)
     try:
         topic = parse_events_topic(will.topic.decode())
-    except (UnicodeDecodeError, BagError) as error:
+    except BagError as error:
         raise _refused(f"will topic: {error}", ReasonCode.TOPIC_NAME_INVALID) from error
     if topic is None or topic.sender != client.id:
         reason = "will topic is not the client's events topic"
@@ -91,18 +88,14 @@ def will_message(
 def _local_will(
     will: Will, client: Client, space: LocalSpace, rights: LocalRights, *, message_bytes_max: int
 ) -> LocalMessage:
-    try:
-        topic = space.topic(will.topic)
-    except UnicodeDecodeError as error:
-        raise _refused(f"will topic: {error}", ReasonCode.TOPIC_NAME_INVALID) from error
+    topic = space.topic(will.topic)
     if topic is None:
         reason = "will topic is neither the client's events topic nor a local one"
         raise _refused(reason, ReasonCode.TOPIC_NAME_INVALID)
     if not rights.may_publish(topic):
         raise _refused("may not publish to its will topic", ReasonCode.NOT_AUTHORIZED)
     given = will.properties
-    qos = min(will.qos, 1)
-    message = local_message(topic, will.body, given, client.id, qos, retain=will.retain)
+    message = local_message(topic, will.body, given, client.id, will.qos, retain=will.retain)
     if len(message.body) + len(message.properties) > message_bytes_max:
         raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
     if given is not None and not given.is_passable:

@@ -6,8 +6,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from edgehub.message import FailureKind, Recency
-from edgehub.store import SessionTable
+from edgehub.local_message import LocalMessage
+from edgehub.message import FailureKind, Recency, Refusal
+from edgehub.store import LocalTable, SessionTable
 from edgehub.store.migrations import SCRIPTS
 from tests.support.released import dump, path_of
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, running
@@ -30,7 +31,17 @@ async def fill(path: Path) -> None:
         queue.dead_letter(row, FailureKind.REJECTED, "no")
         (row,) = await queue.read_batch(1, 1 << 20)
         queue.give_back([row], attempted=True)
-        await SessionTable(hub.store).save("client", {"a/#": 1}, expiry_s=3600, is_away=True)
+        sessions = SessionTable(hub.store)
+        await sessions.save("client", {"a/#": 1}, number=3, expiry_s=3600, is_away=True)
+        await sessions.receive(3, 7)
+        local = LocalTable(hub.store, hub.clock)
+        message = LocalMessage("a/b", b"waits", publisher="other", qos=2)
+        local.enqueue("client", message, _nobody, retain=False, sent=True, qos=2, packet_id=9)
+        await local.flush()
+
+
+def _nobody(_token: int, _refusal: Refusal | None) -> None:
+    """Stand in for a publisher."""
 
 
 with tempfile.TemporaryDirectory() as folder:

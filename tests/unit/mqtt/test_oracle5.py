@@ -13,20 +13,25 @@ from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.message import Message
 from edgehub.mqtt import packets5
+from edgehub.mqtt.fields import variable
 from edgehub.mqtt.message_properties import write_message_properties
 from edgehub.mqtt.packets import (
+    PUBACK_HEAD,
+    PUBREC_HEAD,
+    Acknowledgement,
     Connect,
     ConnectCode,
     ConnectProperties,
     Disconnect,
-    Puback,
     Publish5,
     Subscribe,
     Unsubscribe,
-    puback,
+    pack_answer,
+    pubcomp,
     publish,
+    pubrel,
 )
-from edgehub.mqtt.packets5 import expiry_s
+from edgehub.mqtt.packets5 import IDENTIFIER_SHIFT, QOS, expiry_s
 from edgehub.mqtt.reasons import ReasonCode
 from edgehub.mqtt.server_decoder import Decoder
 
@@ -37,6 +42,9 @@ def members(kind: type) -> list:
     """Give the members of an enumeration of the oracle's, which is none of Python's."""
     return [value for name, value in vars(kind).items() if name.isupper()]
 
+
+# Reason codes that the standard has for the DISCONNECT of a client, 3.14.2.1.
+OF_CLIENTS = {0, 4, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
 
 # U+0000 and surrogates have no place in MQTT strings.
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -119,7 +127,22 @@ client_packets = st.one_of(
             min_size=1,
             max_size=4,
         ),
+        subscription_id=st.none() | st.integers(1, 2**28 - 1),
         user_properties=pairs,
+    ),
+    *(
+        st.builds(
+            kind,
+            packet_ids,
+            reason_code=st.sampled_from(members(codes)),
+            reason_str=optional_texts,
+            user_properties=pairs,
+        )
+        for kind, codes in (
+            (mqtt5.PubRecPacket, mqtt5.PubRecReasonCode),
+            (mqtt5.PubRelPacket, mqtt5.PubRelReasonCode),
+            (mqtt5.PubCompPacket, mqtt5.PubCompReasonCode),
+        )
     ),
     st.builds(
         mqtt5.UnsubscribePacket,
@@ -130,7 +153,9 @@ client_packets = st.one_of(
     st.builds(mqtt5.PingReqPacket),
     st.builds(
         mqtt5.DisconnectPacket,
-        reason_code=st.sampled_from(members(mqtt5.DisconnectReasonCode)),
+        reason_code=st.sampled_from(
+            [code for code in members(mqtt5.DisconnectReasonCode) if int(code) in OF_CLIENTS]
+        ),
         session_expiry_interval=st.none() | longs,
         reason_str=optional_texts,
         user_properties=pairs,
@@ -214,14 +239,16 @@ def test_streams(theirs):
     assert len(ours) == len(theirs)
     for mine, other in zip(ours, theirs, strict=True):
         match mine:
-            case Puback():
-                assert (mine.packet_id, mine.code) == (other.packet_id, other.reason_code)
+            case Acknowledgement():
+                assert type(mine).__name__.lower() + "packet" == type(other).__name__.lower()
+                assert (mine.packet_id, mine.code) == (other.packet_id, int(other.reason_code))
             case Subscribe():
                 options = [
                     int(f.max_qos)
                     | f.no_local << 2
                     | f.retain_as_published << 3
                     | int(f.retain_handling) << 4
+                    | (other.subscription_id or 0) << IDENTIFIER_SHIFT
                     for f in other.topic_filters
                 ]
                 names = [f.pattern for f in other.topic_filters]
@@ -301,13 +328,20 @@ def test_connack(assigned):
     ours = answers(client_id="" if assigned else "d").accepted("auto-1", session_present=assigned)
     theirs = read(ours)
     assert (theirs.reason_code, theirs.session_present) == (0, assigned)
-    assert (theirs.receive_max, theirs.max_qos, theirs.max_packet_size) == (1024, 1, 4711)
+    assert (theirs.receive_max, theirs.max_packet_size) == (1024, 4711)
+    assert theirs.max_qos == mqtt5.QoS.EXACTLY_ONCE
     assert (theirs.topic_alias_max, theirs.retain_available) == (16, True)
     assert theirs.wildcard_subscription_available
-    assert not theirs.subscription_id_available
-    assert not theirs.shared_subscription_available
+    assert theirs.subscription_id_available
+    assert theirs.shared_subscription_available
     assert theirs.assigned_client_id == ("auto-1" if assigned else None)
     assert theirs.server_keep_alive is None
+    # A client that takes little is told what is not the default alone.
+    short = answers(most=len(ours) - 1, client_id="" if assigned else "d").accepted(
+        "auto-1", session_present=assigned
+    )
+    assert len(short) == len(ours) - 8
+    assert read(short).shared_subscription_available
 
 
 @pytest.mark.parametrize("code", [code for code in ConnectCode if code])
@@ -333,11 +367,44 @@ def test_disconnect(reason):
 @given(packet_ids, st.sampled_from(members(mqtt5.PubAckReasonCode)), texts)
 @example(1, mqtt5.PubAckReasonCode.QUOTA_EXCEEDED, "")
 def test_puback(packet_id, code, reason):
-    """PUBACK with and without a reason."""
-    theirs = read(packets5.puback(packet_id, int(code), reason))
-    assert (theirs.packet_id, theirs.reason_code) == (packet_id, code)
-    assert (theirs.reason_str or "") == reason
-    assert read(puback(packet_id)).reason_code == 0
+    """PUBACK and PUBREC with and without a reason."""
+    for head, kind in ((PUBACK_HEAD, mqtt5.PubAckPacket), (PUBREC_HEAD, mqtt5.PubRecPacket)):
+        theirs = read(packets5.refusal(head, packet_id, int(code), reason))
+        assert isinstance(theirs, kind)
+        assert (theirs.packet_id, int(theirs.reason_code)) == (packet_id, int(code))
+        assert (theirs.reason_str or "") == reason
+        theirs = read(pack_answer(head, packet_id))
+        assert (type(theirs), int(theirs.reason_code)) == (kind, 0)
+
+
+@given(packet_ids)
+def test_pubrel_and_pubcomp(packet_id):
+    """They go on with an exchange, or say that there is none."""
+    for ours, kind, code in (
+        (pubrel(packet_id), mqtt5.PubRelPacket, 0),
+        (pubcomp(packet_id), mqtt5.PubCompPacket, 0),
+        (answers().pubrel(packet_id), mqtt5.PubRelPacket, 0x92),
+        (answers().pubcomp(packet_id), mqtt5.PubCompPacket, 0x92),
+    ):
+        theirs = read(ours)
+        assert isinstance(theirs, kind)
+        assert (theirs.packet_id, int(theirs.reason_code)) == (packet_id, code)
+
+
+identifiers = st.lists(st.integers(1, 2**28 - 1), min_size=1, max_size=5)
+
+
+@given(identifiers, st.integers(0, 2), st.integers(0, 2))
+def test_identifiers_of_several_subscriptions(numbers, one, other):
+    """One message has the identifiers of all that take it, and the best of their options."""
+    merged = numbers[0] << IDENTIFIER_SHIFT | one
+    for number in numbers[1:]:
+        merged = packets5.merged_options(merged, number << IDENTIFIER_SHIFT | other)
+    assert merged & QOS == (max(one, other) if len(numbers) > 1 else one)
+    merged = packets5.merged_options(merged, 0)
+    block = packets5.write_identifiers(merged)
+    data = publish(b"t", b"", qos=0, packet_id=0, properties=variable(len(block)) + block)
+    assert read(data).subscription_ids == numbers
 
 
 def test_suback_and_unsuback():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.packets import (
+    Acknowledgement,
     Connect,
     Disconnect,
     Pingreq,
@@ -23,13 +24,19 @@ from edgehub.mqtt.server_decoder import CONTROL_BYTES_MAX, Decoder
 from tests.support import mqtt_wire as wire
 
 PUBLISH_BYTES_MAX = 300
+FIELDS = (Acknowledgement.__slots__, Publish.__slots__)
 
 topics = st.binary(min_size=0, max_size=40)
 packet_ids = st.integers(1, 65_535)
 client_packets = st.one_of(
     st.builds(
         lambda topic, body, qos, packet_id, flags: wire.publish(
-            topic, body, qos=qos, packet_id=packet_id, flags=flags
+            # What is sent at most once is never a repetition.
+            topic,
+            body,
+            qos=qos,
+            packet_id=packet_id,
+            flags=flags if qos else flags & 1,
         ),
         topics,
         st.binary(max_size=400),
@@ -37,17 +44,23 @@ client_packets = st.one_of(
         packet_ids,
         st.sampled_from([0, 1, 8]),
     ),
-    st.builds(wire.puback, packet_ids),
+    st.builds(
+        lambda head, packet_id: wire.packet(head, packet_id.to_bytes(2, "big")),
+        st.sampled_from([0x40, 0x50, 0x62, 0x70]),
+        packet_ids,
+    ),
     st.builds(
         lambda filters, packet_id: wire.subscribe(*filters, packet_id=packet_id),
         st.lists(
-            st.tuples(st.text("ab/#+", max_size=5), st.integers(0, 2)), min_size=1, max_size=3
+            st.tuples(st.text("ab/#+", min_size=1, max_size=5), st.integers(0, 2)),
+            min_size=1,
+            max_size=3,
         ),
         packet_ids,
     ),
     st.builds(
         lambda filters, packet_id: wire.unsubscribe(*filters, packet_id=packet_id),
-        st.lists(st.text("ab/#+", max_size=5), min_size=1, max_size=3),
+        st.lists(st.text("ab/#+", min_size=1, max_size=5), min_size=1, max_size=3),
         packet_ids,
     ),
     st.just(wire.PINGREQ),
@@ -63,7 +76,9 @@ streams = st.builds(
 def values(packets: list[object]) -> list[object]:
     """Packets as comparable values."""
     return [
-        tuple(getattr(p, name) for name in p.__slots__) if isinstance(p, Publish | Puback) else p
+        (type(p), *(getattr(p, name) for name in FIELDS[isinstance(p, Publish)]))
+        if isinstance(p, Publish | Acknowledgement)
+        else p
         for p in packets
     ]
 
@@ -237,7 +252,9 @@ def test_the_limit_itself_fits():
         b"\xc0\x01\x00",
         b"\xe0\x01\x00",
         b"\x20\x02\x00\x00",  # CONNACK from a client
-        b"\x50\x02\x00\x01",  # PUBREC: nothing of QoS 2 was ever sent
+        b"\x50\x03\x00\x01\x00",
+        b"\x60\x02\x00\x01",  # PUBREL with wrong flags
+        b"\x70\x02\x00\x00",
         b"\x00\x00",
         b"\xf0\x00",
         wire.connect(),  # a second one

@@ -209,25 +209,24 @@ PROTOCOL = ReasonCode.PROTOCOL_ERROR
         (bytes([0x82]) + wire.length(CONTROL_BYTES_MAX), ReasonCode.PACKET_TOO_LARGE),
         (b"\x40\x02\x00\x00", MALFORMED),
         (b"\x40\x05\x00\x01\x00\x00\x00", MALFORMED),
-        (b"\x41\x02\x00\x01", PROTOCOL),
+        (b"\x41\x02\x00\x01", MALFORMED),  # reserved flags
+        (b"\x40\x03\x00\x01\x92", PROTOCOL),  # a code of PUBREL
+        (b"\xe0\x01\x8b", PROTOCOL),  # a code of servers
+        (packet(0x38, field("t") + b"\0x"), MALFORMED),  # DUP with QoS 0
         (packet(0x82, b"\x00\x01\x00"), PROTOCOL),
         (packet(0x82, b"\x00\x01\x00" + field("a") + b"\x03"), PROTOCOL),
         (packet(0x82, b"\x00\x01\x00" + field("a") + b"\x30"), PROTOCOL),
         (packet(0x82, b"\x00\x01\x00" + field("a") + b"\x40"), MALFORMED),
         (packet(0x82, b"\x00\x01\x02\x0b\x00" + field("a") + b"\x00"), PROTOCOL),
-        (
-            packet(0x82, b"\x00\x01\x02\x0b\x01" + field("a") + b"\x00"),
-            ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
-        ),
-        (
-            packet(0x82, b"\x00\x01\x00" + field("$share/g/a") + b"\x00"),
-            ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
-        ),
+        (packet(0x82, b"\x00\x01\x00" + field("$share/g/a") + b"\x04"), PROTOCOL),  # no local
         (packet(0xA2, b"\x00\x01\x00"), PROTOCOL),
         (packet(0xE0, b"\x00\x01\x00"), MALFORMED),
         (b"\xc0\x01\x00", MALFORMED),
         (b"\x20\x03\x00\x00\x00", PROTOCOL),  # CONNACK from a client
-        (b"\x50\x02\x00\x01", PROTOCOL),  # PUBREC: nothing of QoS 2 was ever sent
+        (b"\x50\x03\x00\x01\x92", PROTOCOL),  # a code of PUBREL
+        (b"\x60\x02\x00\x01", MALFORMED),  # reserved flags
+        (b"\x62\x03\x00\x01\x10", PROTOCOL),  # codes of PUBREC
+        (b"\x70\x03\x00\x01\x80", PROTOCOL),
         (b"\xf0\x02\x18\x00", PROTOCOL),  # AUTH without an agreed method
         (b"\x00\x00", PROTOCOL),
         (CONNECT, PROTOCOL),  # a second one

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgehub.heads.mqtt.local.frames import frame
 from edgehub.heads.mqtt.local.options import WINDOW
+from edgehub.mqtt.packets import Puback, Pubcomp, Pubrec, pubrel
 from edgehub.mqtt.reasons import ReasonCode
+from edgehub.mqtt.topic_filter import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.heads.mqtt.deliveries import Deliveries
     from edgehub.heads.mqtt.local.rights import LocalRights
-    from edgehub.heads.mqtt.local.session import LocalSession
+    from edgehub.heads.mqtt.local.session import Entry, LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.local_message import LocalMessage
+    from edgehub.mqtt.packets import Acknowledgement
 
 
 class Wire(Protocol):
@@ -41,7 +44,7 @@ class LocalClient:
         session: The client's session in it.
         rights: What the client may do there.
         connection: Where bytes go.
-        deliveries: Gives packet ids and hears of PUBACKs.
+        deliveries: Gives packet ids and takes acknowledgements.
 
     Attributes:
         rights: See above.
@@ -73,7 +76,7 @@ class LocalClient:
             return None
         if not self._space.can_match(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
-        if not self.rights.may_subscribe(topic_filter):
+        if not self.rights.may_subscribe(split_share(topic_filter)[1]):
             return ReasonCode.NOT_AUTHORIZED
         if topic_filter not in self._session.filters and not self._session.can_subscribe(
             topic_filter
@@ -100,7 +103,7 @@ class LocalClient:
 
     def attach(self) -> None:
         """Send what waits, and what comes from now on."""
-        self._deliveries.reserve(self._session.packet_ids())
+        self._deliveries.reserved = self._session.packet_ids
         self._deliveries.freed = self._session.pump
         self._session.attach(self, self.rights)
 
@@ -124,40 +127,48 @@ class LocalClient:
         """See `session.Link`."""
         return self._deliveries.has_room(WINDOW) and self._connection.is_writable
 
-    def write(self, message: LocalMessage, *, retain: bool) -> bool:
+    def write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> bool:
         """See `session.Link`."""
-        data = self._frame(message, 0, retain=retain, again=False)
+        data = frame(
+            message,
+            qos=0,
+            packet_id=0,
+            retain=retain,
+            dup=False,
+            identifiers=identifiers,
+            now_ms=self._space.now_ms(),
+            with_properties=self._deliveries.with_properties,
+        )
         if not self._deliveries.fits(data):
             return False
         self._connection.write(data)
         return True
 
-    def send(
-        self,
-        message: LocalMessage,
-        confirmed: Callable[[], None],
-        *,
-        retain: bool,
-        packet_id: int,
-        again: bool,
-    ) -> int:
+    def new_packet_id(self) -> int:
+        """See `session.Link`."""
+        return self._deliveries.free_id()
+
+    def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
         """See `session.Link`."""
         deliveries = self._deliveries
-        packet_id = packet_id or deliveries.free_id()
-        data = self._frame(message, packet_id, retain=retain, again=again)
+        packet_id = entry.packet_id or deliveries.free_id()
+        if entry.is_received:
+            data = pubrel(packet_id)
+            awaited: type[Acknowledgement] = Pubcomp
+        else:
+            data = frame(
+                entry.message,
+                qos=entry.qos,
+                packet_id=packet_id,
+                retain=entry.retain,
+                dup=entry.is_sent,
+                identifiers=entry.identifiers,
+                now_ms=self._space.now_ms(),
+                with_properties=deliveries.with_properties,
+            )
+            awaited = Puback if entry.qos == 1 else Pubrec
         if not deliveries.fits(data):
-            deliveries.release(packet_id)
             return 0
-        deliveries.hold(packet_id, confirmed)
+        deliveries.hold(packet_id, awaited, progress)
         self._connection.write(data)
         return packet_id
-
-    def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, again: bool) -> bytes:
-        return frame(
-            message,
-            packet_id=packet_id,
-            retain=retain,
-            again=again,
-            now_ms=self._space.now_ms(),
-            with_properties=self._deliveries.with_properties,
-        )

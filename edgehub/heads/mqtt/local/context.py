@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.retained import RetainedMessages
     from edgehub.heads.mqtt.local.session import LocalSession
+    from edgehub.heads.mqtt.local.shared import SharedSubscriptions
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.store.local_space import LocalContents
     from edgehub.telemetry.log_limit import LogLimit
@@ -35,12 +36,27 @@ class LocalStore(Protocol):
         """Store a message as the last of its topic; an empty one clears the topic."""
 
     def enqueue(
-        self, client_id: str, message: LocalMessage, settle: Settle, *, retain: bool, sent: bool
+        self,
+        client_id: str,
+        message: LocalMessage,
+        settle: Settle,
+        *,
+        retain: bool,
+        sent: bool,
+        qos: int,
+        packet_id: int,
+        identifiers: bytes,
     ) -> None:
         """Store a message for a session."""
 
     def mark_sent(self, client_id: str, message: LocalMessage) -> None:
-        """Note that a stored message is on its way to its client."""
+        """Record that a stored message is on its way to its client."""
+
+    def mark_received(self, client_id: str, message: LocalMessage, settle: Settle) -> None:
+        """Record that the client of a stored message owns it."""
+
+    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
+        """Store the packet id of what a client sent, with the messages handed in before."""
 
     def dequeue(self, client_id: str, message: LocalMessage) -> None:
         """Remove a message from a session."""
@@ -57,7 +73,7 @@ class LocalContext:
     """Shared by the sessions of one space.
 
     Attributes:
-        queued: Messages that wait for clients or their PUBACK.
+        queued: Messages that wait for clients or their acknowledgement.
         queued_bytes: Bound of their bytes; a message counts for each client that it waits for.
         subscription_bytes: Bound of what the subscriptions take in memory.
         branches: Bound of what a publish goes through to find its subscriptions. Its usage is that
@@ -68,6 +84,7 @@ class LocalContext:
     clock: Clock
     store: LocalStore
     tree: FilterTree[LocalSession]
+    shared: SharedSubscriptions[LocalSession]
     retained: RetainedMessages
     queued_bytes: Bound
     subscription_bytes: Bound

@@ -20,9 +20,11 @@ _EXPIRY: Final = bytes((Property.MESSAGE_EXPIRY_INTERVAL,))
 def frame(
     message: LocalMessage,
     *,
+    qos: int,
     packet_id: int,
     retain: bool,
-    again: bool,
+    dup: bool,
+    identifiers: bytes,
     now_ms: int,
     with_properties: bool,
 ) -> bytes:
@@ -30,15 +32,17 @@ def frame(
 
     Args:
         message: The message.
-        packet_id: 0 sends it with QoS 0, another one with QoS 1.
+        qos: Quality of service with which it travels.
+        packet_id: 0 with QoS 0.
         retain: The retain flag.
-        again: Whether it may have been sent before.
+        dup: Whether it may have been sent before.
+        identifiers: Subscription identifiers as they are written.
         now_ms: Hub time, from which what is left of its message expiry interval follows.
         with_properties: Whether the receiver speaks MQTT 5.
     """
     properties = b""
     if with_properties:
-        block = message.properties
+        block = identifiers + message.properties
         if message.expires_ms is not None:
             # Rounded up: 0 would mean that it is over.
             left_s = max(1, -(-(message.expires_ms - now_ms) // 1000))
@@ -47,9 +51,9 @@ def frame(
     return publish(
         message.topic.encode(),
         message.body,
-        qos=1 if packet_id else 0,
+        qos=qos,
         packet_id=packet_id,
         retain=retain,
-        again=again,
+        dup=dup,
         properties=properties,
     )

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from edgehub.heads.mqtt.statistics import DropReason
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.local_message import LocalMessage
-from edgehub.mqtt.packets import RETAIN, Publish5
+from edgehub.mqtt.packets import RETAIN, Publish5, topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.mqtt.message_properties import MessageProperties
@@ -41,34 +39,27 @@ class LocalIntake:
         self._rights = rights
         self._max = message_bytes_max
 
-    def take(self, packet: Publish, drop: Callable[[DropReason], None]) -> LocalMessage | None:
-        """Give the message of a PUBLISH; None = `drop` was told why there is none."""
-        reason: DropReason | None = None
-        message = None
-        try:
-            topic = self._space.topic(packet.topic)
-        except UnicodeDecodeError:
-            reason = DropReason.TOPIC_NOT_UTF8
-        else:
-            if packet.topic.startswith(BRIDGE_STATE):
-                reason = DropReason.BRIDGE_STATE
-            elif topic is None:
-                reason = DropReason.TOPIC_NOT_ALLOWED
-            elif not self._rights.may_publish(topic):
-                reason = DropReason.NOT_AUTHORIZED
-            elif packet.body is None:
-                reason = DropReason.TOO_LARGE
-            else:
-                given = packet.properties if isinstance(packet, Publish5) else None
-                retain = bool(packet.flags & RETAIN)
-                message = local_message(
-                    topic, packet.body, given, self._client_id, packet.qos, retain=retain
-                )
-                reason = self._fault(message, given)
-        if reason is not None:
-            drop(reason)
-            return None
-        return message
+    def take(self, packet: Publish) -> LocalMessage | DropReason:
+        """Return the message of a PUBLISH, or why there is none.
+
+        Raises:
+            ProtocolError: If its topic is not a topic name at all.
+        """
+        topic = self._space.topic(packet.topic)
+        if topic is None:
+            topic_name(packet.topic)
+            is_state = packet.topic.startswith(BRIDGE_STATE)
+            return DropReason.BRIDGE_STATE if is_state else DropReason.TOPIC_NOT_ALLOWED
+        if not self._rights.may_publish(topic):
+            return DropReason.NOT_AUTHORIZED
+        if packet.body is None:
+            return DropReason.TOO_LARGE
+        given = packet.properties if isinstance(packet, Publish5) else None
+        retain = bool(packet.flags & RETAIN)
+        message = local_message(
+            topic, packet.body, given, self._client_id, packet.qos, retain=retain
+        )
+        return self._fault(message, given) or message
 
     def _fault(self, message: LocalMessage, given: MessageProperties | None) -> DropReason | None:
         if len(message.body) + len(message.properties) > self._max:

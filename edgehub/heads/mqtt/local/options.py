@@ -26,7 +26,10 @@ MESSAGE_BYTES: Final = 256
 """What a message counts beside topic, payload and properties."""
 
 WINDOW: Final = 100
-"""Messages of QoS 1 that a client may have without PUBACK, unless it takes fewer."""
+"""Messages of QoS 1 and 2 that a client may have unacknowledged, unless it takes fewer."""
+
+NUMBERED_MAX: Final = 30_000
+"""Packet ids that the messages of one session may have; as many are left for other deliveries."""
 
 DEPARTED_MAX: Final = 1000
 """Clients that went and are still shown as not connected."""

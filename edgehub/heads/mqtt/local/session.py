@@ -1,21 +1,32 @@
 """What one client subscribed to in the local topic space, and what waits for it.
 
-Owns the client's subscriptions there and its queue: messages of QoS 1 that were not sent yet, or
-not confirmed. A stored session outlives the connection, and its queue is on disk too. Invariants: a
-message leaves the queue with the client's PUBACK, with its expiry, or with the session; what is
-sent again has the packet id of before; nothing waits without a bound.
+Owns the client's subscriptions there and its queue: messages of QoS 1 and 2 that were not sent yet,
+or not confirmed. A stored session outlives the connection, and its queue is on disk too.
+Invariants: a message leaves the queue with the client's PUBACK or PUBCOMP, with its expiry, or with
+the session; what is sent again has the packet id of before; of QoS 2 in a stored session, packet id
+and PUBREC are on disk before what follows from them is sent, so a client that has the message is
+never sent it as another one, and each exchange that has begun is brought to its end; nothing waits
+without a bound.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edgehub.heads.mqtt.local.options import LEVEL_BYTES, MESSAGE_BYTES
+from edgehub.heads.mqtt.local.options import LEVEL_BYTES, MESSAGE_BYTES, NUMBERED_MAX, WINDOW
 from edgehub.heads.mqtt.local.retained import RetainedSearch
 from edgehub.heads.mqtt.local.statistics import LocalDrop
-from edgehub.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED
-from edgehub.mqtt.topic_filter import bytes_in
+from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.mqtt.fields import PACKET_ID_MAX
+from edgehub.mqtt.packets5 import (
+    OPTIONS_MAX,
+    QOS,
+    RETAIN_AS_PUBLISHED,
+    write_identifiers,
+)
+from edgehub.mqtt.topic_filter import bytes_in, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,8 +35,9 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import Bound, Usage
     from edgehub.heads.mqtt.local.context import LocalContext
     from edgehub.heads.mqtt.local.rights import LocalRights
-    from edgehub.heads.mqtt.local.ticket import Ticket
-    from edgehub.local_message import LocalMessage
+    from edgehub.heads.mqtt.local.shared import SharedSubscription
+    from edgehub.local_message import LocalMessage, Settle
+    from edgehub.message import Refusal
     from edgehub.store.local_space import QueuedMessage
 
 SEARCH_STEPS: Final = 300
@@ -48,28 +60,21 @@ class Link(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another message of QoS 1; if not, `pump` is called once it does."""
+        """Whether it takes another message of QoS 1 or 2; if not, `pump` is called once it does."""
 
-    def write(self, message: LocalMessage, *, retain: bool) -> bool:
+    def write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> bool:
         """Send a message with QoS 0; False = larger than the client takes."""
 
-    def send(
-        self,
-        message: LocalMessage,
-        confirmed: Callable[[], None],
-        *,
-        retain: bool,
-        packet_id: int,
-        again: bool,
-    ) -> int:
-        """Send a message with QoS 1.
+    def new_packet_id(self) -> int:
+        """Return a packet id that nothing uses."""
+
+    def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
+        """Send what is due of an entry: its PUBLISH, or its PUBREL once it is received.
 
         Args:
-            message: What to send.
-            confirmed: Called with its PUBACK.
-            retain: The retain flag.
-            packet_id: Of an earlier attempt, 0 = there was none, or it is not known.
-            again: Whether it may have been sent before.
+            entry: With its packet id, 0 = it has none yet.
+            progress: Called with what the client answers: False for a PUBREC after which the entry
+                is to be sent once more, True when there is nothing more to do.
 
         Returns:
             Its packet id, 0 = larger than the client takes.
@@ -77,16 +82,52 @@ class Link(Protocol):
 
 
 class Entry:
-    """A message of QoS 1 in a queue."""
+    """A message of QoS 1 or 2 in a queue.
 
-    __slots__ = ("again", "message", "packet_id", "retain", "stored")
+    Attributes:
+        qos: With which it travels to this client.
+        retain: The retain flag that the client is to see.
+        identifiers: Subscription identifiers as they are written.
+        share: The shared subscription by which it came, None = it came by the client's own.
+        packet_id: 0 = it has none yet, or it is not known any more.
+        is_stored: Whether it is on disk, or on its way there.
+        is_sent: Whether it may have been sent.
+        is_received: QoS 2: whether the client owns it, so that PUBREL is what is left to send.
+        waits: QoS 2: whether the disk has to have what it is now before it is sent.
+    """
 
-    def __init__(self, message: LocalMessage, *, retain: bool) -> None:
+    __slots__ = (
+        "identifiers",
+        "is_received",
+        "is_sent",
+        "is_stored",
+        "message",
+        "packet_id",
+        "qos",
+        "retain",
+        "share",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        message: LocalMessage,
+        qos: int,
+        *,
+        retain: bool,
+        identifiers: bytes = b"",
+        share: SharedSubscription[LocalSession] | None = None,
+    ) -> None:
         self.message = message
+        self.qos = qos
         self.retain = retain
-        self.stored = False
+        self.identifiers = identifiers
+        self.share = share
         self.packet_id = 0
-        self.again = False
+        self.is_stored = False
+        self.is_sent = False
+        self.is_received = False
+        self.waits = False
 
 
 class LocalSession:
@@ -101,13 +142,17 @@ class LocalSession:
         anonymous: Whether its client has no identity; parts of the hub count as if they had one.
         filters: Options by topic filter.
         bytes: What waits.
+        packet_ids: Entries by the packet ids that a stored session has given out.
     """
 
     __slots__ = (
         "_context",
         "_entries",
         "_first_expiry_ms",
+        "_last_id",
         "_link",
+        "_received",
+        "_replaying",
         "_search",
         "_timer",
         "_unsent",
@@ -117,6 +162,7 @@ class LocalSession:
         "client_id",
         "durable",
         "filters",
+        "packet_ids",
     )
 
     def __init__(self, client_id: str, context: LocalContext, *, anonymous: bool) -> None:
@@ -130,11 +176,16 @@ class LocalSession:
         # In order of arrival; those not sent over the present connection once more in a row.
         self._entries: dict[Entry, None] = {}
         self._unsent: deque[Entry] = deque()
+        # Those whose PUBREL is to be sent over the present connection, in the order of the PUBRECs.
+        self._received: deque[Entry] = deque()
+        self.packet_ids: dict[int, Entry] = {}
+        self._last_id = 0
         # None of those not sent expires before this.
         self._first_expiry_ms = _NEVER_MS
         # Filters whose retained messages are still to be sent; the first of them is under way.
         self._wanted: dict[str, int] = {}
         self._search: RetainedSearch | None = None
+        self._replaying = False
         self._timer: TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -185,7 +236,11 @@ class LocalSession:
         if known is None:
             self._usage(context.subscription_bytes).used += filter_cost(topic_filter)
         self.filters[topic_filter] = options
-        context.tree.add(topic_filter, self, options)
+        group, rest = split_share(topic_filter)
+        if group:
+            context.shared.add(group, rest, self, options)
+        else:
+            context.tree.add(topic_filter, self, options)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """End a subscription; one that is not there is passed over."""
@@ -193,7 +248,11 @@ class LocalSession:
             return
         context = self._context
         self._usage(context.subscription_bytes).used -= filter_cost(topic_filter)
-        context.tree.remove(topic_filter, self)
+        group, rest = split_share(topic_filter)
+        if group:
+            context.shared.remove(group, rest, self)
+        else:
+            context.tree.remove(topic_filter, self)
         self._forget_replay(topic_filter)
 
     def replay(self, topic_filter: str, options: int) -> None:
@@ -204,61 +263,89 @@ class LocalSession:
 
     # Messages.
 
-    def offer(self, message: LocalMessage, options: int, ticket: Ticket) -> None:
+    def offer(
+        self,
+        message: LocalMessage,
+        options: int,
+        ticket: Ticket,
+        share: SharedSubscription[LocalSession] | None = None,
+    ) -> None:
         """Send a message, or let it wait.
 
         Args:
             message: What was published.
             options: Of the subscriptions that take it.
             ticket: Held until a stored session has the message on disk.
+            share: The shared subscription by which it comes, None = it comes by the client's own.
         """
         retain = message.retain and bool(options & RETAIN_AS_PUBLISHED)
-        if not (message.qos and options & QOS):
-            self._write(message, retain=retain)
+        identifiers = write_identifiers(options) if options > OPTIONS_MAX else b""
+        qos = min(message.qos, options & QOS)
+        if not qos:
+            self._write(message, retain=retain, identifiers=identifiers)
             return
         if self._is_full(message):
             return
-        entry = Entry(message, retain=retain)
+        entry = Entry(message, qos, retain=retain, identifiers=identifiers, share=share)
         self._add(entry)
+        if qos > 1 and self.durable:
+            self._number(entry)
+            self._store(entry, ticket.hold())
+            return
         self.pump()
         if self.durable and entry in self._entries:
-            entry.stored = True
-            sent = entry.packet_id != 0
-            store = self._context.store
-            store.enqueue(self.client_id, message, ticket.hold(), retain=retain, sent=sent)
+            self._store(entry, ticket.hold())
 
     def restore(self, queued: Iterable[QueuedMessage]) -> None:
         """Take up what the disk holds, at the start of the hub."""
         for each in queued:
-            entry = Entry(each.message, retain=each.retain)
-            entry.stored = True
-            entry.again = each.sent
+            entry = Entry(each.message, each.qos, retain=each.retain, identifiers=each.identifiers)
+            entry.is_stored = True
+            entry.is_sent = each.sent or each.received
+            entry.is_received = each.received
+            if each.packet_id:
+                entry.packet_id = each.packet_id
+                self.packet_ids[each.packet_id] = entry
             self._add(entry)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a message of QoS 1 or 2 would be sent at once."""
+        return self._link is not None and not self._unsent and self._link.has_room
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its client is connected."""
+        return self._link is not None
 
     def pump(self) -> None:
         """Send what waits, as much as the connection takes."""
         link = self._link
         if link is None:
             return
-        while self._unsent and link.has_room:
+        while self._received and not self._received[0].waits:
+            entry = self._received.popleft()
+            link.send(entry, self._progress_of(entry))
+        while self._unsent and not self._unsent[0].waits and link.has_room:
             self._send(link, self._unsent.popleft())
-        if self._wanted and not self._unsent and self._timer is None:
+        if self._wanted and not (self._unsent or self._timer or self._replaying):
+            # What is stored at once comes back here.
+            self._replaying = True
             self._replay(link)
+            self._replaying = False
 
     # Life cycle.
 
     def attach(self, link: Link, rights: LocalRights) -> None:
         """The client is connected: what it has not confirmed is sent again, then the rest."""
+        self._unsent.clear()
+        self._received.clear()
         self._link = link
         for entry in list(self._entries):
-            if not rights.may_read(entry.message.topic):
-                self._drop(entry, LocalDrop.NO_RIGHT)
+            if not (entry.is_received or rights.may_read(entry.message.topic)):
+                self._withhold(entry, LocalDrop.NO_RIGHT)
         self._unsent = deque(self._entries)
         self.pump()
-
-    def packet_ids(self) -> list[int]:
-        """List the packet ids that an earlier connection used and that are not confirmed."""
-        return [entry.packet_id for entry in self._entries if entry.packet_id]
 
     def detach(self, link: Link) -> None:
         """The connection is gone; harmless when another one has taken its place."""
@@ -268,8 +355,6 @@ class LocalSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for entry in self._entries:
-            entry.again = entry.again or entry.packet_id != 0
 
     def keep_in_memory(self) -> None:
         """Take the queue off the disk: the session ends with the connection."""
@@ -283,8 +368,10 @@ class LocalSession:
             self.unsubscribe(topic_filter)
         self._wanted.clear()
         self._unsent.clear()
+        self._received.clear()
         for entry in list(self._entries):
-            self._drop(entry, LocalDrop.SESSION_ENDED)
+            if not self._hand_over(entry):
+                self._drop(entry, LocalDrop.SESSION_ENDED)
         # A session that begins now must not find it after a crash.
         self._context.store.hasten()
 
@@ -302,7 +389,39 @@ class LocalSession:
 
     # Parts.
 
-    def _write(self, message: LocalMessage, *, retain: bool) -> None:
+    def _store(self, entry: Entry, settle: Settle) -> None:
+        entry.is_stored = True
+        self._context.store.enqueue(
+            self.client_id,
+            entry.message,
+            partial(self._stored, entry, settle) if entry.waits else settle,
+            retain=entry.retain,
+            sent=entry.is_sent,
+            qos=entry.qos,
+            packet_id=entry.packet_id if entry.waits else 0,
+            identifiers=entry.identifiers,
+        )
+
+    def _number(self, entry: Entry) -> None:
+        """Choose the packet id of a message that waits for the disk before it is sent."""
+        link = self._link
+        if link is not None:
+            packet_id = link.new_packet_id()
+        else:
+            packet_id = self._last_id % PACKET_ID_MAX + 1
+            while packet_id in self.packet_ids:
+                packet_id = packet_id % PACKET_ID_MAX + 1
+            self._last_id = packet_id
+        entry.packet_id = packet_id
+        entry.waits = True
+        self.packet_ids[packet_id] = entry
+
+    def _stored(self, entry: Entry, settle: Settle, token: int, refusal: Refusal | None) -> None:
+        entry.waits = False
+        settle(token, refusal)
+        self.pump()
+
+    def _write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> None:
         link = self._link
         if link is None:
             # QoS 0 is for those who are there.
@@ -310,7 +429,7 @@ class LocalSession:
         counters = self._context.counters
         if not link.is_writable:
             self._note(LocalDrop.SLOW_READER)
-        elif link.write(message, retain=retain):
+        elif link.write(message, retain=retain, identifiers=identifiers):
             counters.delivered_total += 1
         else:
             self._note(LocalDrop.PACKET_TOO_LARGE)
@@ -329,7 +448,11 @@ class LocalSession:
         context = self._context
         options = context.options
         size = message.size + MESSAGE_BYTES
-        if len(self._entries) >= options.queue_max or self.bytes + size > options.queue_bytes_max:
+        if (
+            len(self._entries) >= options.queue_max
+            or self.bytes + size > options.queue_bytes_max
+            or len(self.packet_ids) >= NUMBERED_MAX
+        ):
             return LocalDrop.QUEUE_FULL
         if not self._usage(context.queued_bytes).has_room(size):
             return LocalDrop.QUEUES_FULL
@@ -347,44 +470,92 @@ class LocalSession:
     def _remove(self, entry: Entry) -> None:
         size = entry.message.size + MESSAGE_BYTES
         del self._entries[entry]
+        self.packet_ids.pop(entry.packet_id, None)
         self.bytes -= size
         self._context.queued -= 1
         self._usage(self._context.queued_bytes).used -= size
         self._take_off_disk(entry)
 
     def _take_off_disk(self, entry: Entry) -> None:
-        if entry.stored:
-            entry.stored = False
+        if entry.is_stored:
+            entry.is_stored = False
             self._context.store.dequeue(self.client_id, entry.message)
 
     def _send(self, link: Link, entry: Entry) -> None:
-        expires_ms = entry.message.expires_ms
         if (
-            expires_ms is not None
-            and not entry.packet_id
-            and expires_ms <= self._context.store.now_ms()
+            entry.message.expires_ms is not None
+            and _expiry_ms(entry) <= self._context.store.now_ms()
         ):
             self._drop(entry, LocalDrop.EXPIRED)
             return
-        is_first = not (entry.packet_id or entry.again)
-        packet_id = link.send(
-            entry.message,
-            lambda: self._confirmed(entry),
-            retain=entry.retain,
-            packet_id=entry.packet_id,
-            again=entry.again,
-        )
-        if packet_id:
+        packet_id = link.send(entry, self._progress_of(entry))
+        if not packet_id:
+            if self._withhold(entry, LocalDrop.PACKET_TOO_LARGE):
+                self._received.append(entry)
+                self.pump()
+            return
+        if packet_id != entry.packet_id:
+            # A part of the hub counts anew with each connection.
+            self.packet_ids.pop(entry.packet_id, None)
             entry.packet_id = packet_id
-            if is_first and entry.stored:
+            if self.durable:
+                self.packet_ids[packet_id] = entry
+        if not entry.is_sent:
+            entry.is_sent = True
+            if entry.is_stored:
                 self._context.store.mark_sent(self.client_id, entry.message)
-        else:
-            self._drop(entry, LocalDrop.PACKET_TOO_LARGE)
 
-    def _confirmed(self, entry: Entry) -> None:
-        if entry in self._entries:
+    def _progress_of(self, entry: Entry) -> Callable[[bool], None]:
+        return lambda is_over: self._progress(entry, is_over=is_over)
+
+    def _progress(self, entry: Entry, *, is_over: bool) -> None:
+        if entry not in self._entries:
+            return
+        if not entry.is_received:
             self._context.counters.delivered_total += 1
+        if is_over:
             self._remove(entry)
+            return
+        self._mark_received(entry)
+        self._received.append(entry)
+        self.pump()
+
+    def _mark_received(self, entry: Entry) -> None:
+        """Make PUBREL what is left to send of an entry, once that is durable."""
+        entry.is_received = True
+        if entry.is_stored:
+            entry.waits = True
+            settle = partial(self._stored, entry, _nobody)
+            self._context.store.mark_received(self.client_id, entry.message, settle)
+
+    def _withhold(self, entry: Entry, reason: LocalDrop) -> bool:
+        """Drop a message that may not be sent, or not again.
+
+        Where its client may know its packet id the exchange goes on with PUBREL, as a later message
+        with that id would be taken for this one.
+
+        Returns:
+            Whether it goes on.
+        """
+        if entry.qos > 1 and entry.is_sent:
+            self._note(reason)
+            self._mark_received(entry)
+            return True
+        self._drop(entry, reason)
+        return False
+
+    def _hand_over(self, entry: Entry) -> bool:
+        """Give a message of a shared subscription to another member, unless it may be done."""
+        if entry.share is None or (entry.qos > 1 and entry.is_sent):
+            return False
+        found = entry.share.next_member(entry.qos)
+        if found is None:
+            return False
+        member, options = found
+        message = entry.message.copy()
+        self._remove(entry)
+        member.offer(message, options, Ticket(_nobody, 0), entry.share)
+        return True
 
     def _drop(self, entry: Entry, reason: LocalDrop) -> None:
         self._remove(entry)
@@ -412,7 +583,7 @@ class LocalSession:
             if self._search is None:
                 self._search = RetainedSearch(topic_filter, self._context.retained)
             while not self._search.is_done:
-                if not link.has_room:
+                if not link.has_room or len(self._unsent) >= WINDOW:
                     return
                 if budget <= 0:
                     self._timer = self._context.clock.call_later(SEARCH_PAUSE_S, self._go_on)
@@ -434,19 +605,32 @@ class LocalSession:
             message.expires_ms is not None and message.expires_ms <= self._context.store.now_ms()
         ):
             return
-        if not (message.qos and options & QOS):
-            self._write(message, retain=True)
-            return
-        entry = Entry(message, retain=True)
-        self._add(entry)
-        self._unsent.pop()
-        self._send(link, entry)
+        identifiers = write_identifiers(options)
+        qos = min(message.qos, options & QOS)
+        if not qos:
+            self._write(message, retain=True, identifiers=identifiers)
+        elif qos > 1 and self.durable:
+            # A copy: the message itself may wait for this client under its own number.
+            entry = Entry(message.copy(), qos, retain=True, identifiers=identifiers)
+            self._add(entry)
+            self._number(entry)
+            self._store(entry, _nobody)
+        else:
+            entry = Entry(message, qos, retain=True, identifiers=identifiers)
+            self._add(entry)
+            self._unsent.pop()
+            self._send(link, entry)
+
+
+def _nobody(_token: int, _refusal: Refusal | None) -> None:
+    """Stand in for a publisher that waits for nothing."""
 
 
 def _expiry_ms(entry: Entry) -> int:
-    """Give when an entry may be dropped; what was sent is kept for its PUBACK."""
+    """Return when an entry may be dropped; what was sent is kept for its acknowledgement."""
     expires_ms = entry.message.expires_ms
-    return _NEVER_MS if expires_ms is None or entry.packet_id else expires_ms
+    awaited = entry.is_sent and entry.packet_id
+    return _NEVER_MS if expires_ms is None or awaited else expires_ms
 
 
 def filter_cost(topic_filter: str) -> int:

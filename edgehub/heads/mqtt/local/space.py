@@ -23,12 +23,20 @@ from edgehub.heads.mqtt.local.options import (
 from edgehub.heads.mqtt.local.presence import Presence
 from edgehub.heads.mqtt.local.retained import RetainedMessages, RetainedSearch
 from edgehub.heads.mqtt.local.session import LocalSession
+from edgehub.heads.mqtt.local.shared import SharedSubscriptions
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS, LocalMessage
 from edgehub.mqtt.fields import is_plain
-from edgehub.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
-from edgehub.mqtt.topic_filter import bytes_in, filter_fault, is_topic, matches, overlaps
+from edgehub.mqtt.packets5 import NO_LOCAL, RETAIN_AS_PUBLISHED, merged_options
+from edgehub.mqtt.topic_filter import (
+    bytes_in,
+    filter_fault,
+    is_topic,
+    matches,
+    overlaps,
+    split_share,
+)
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -105,6 +113,7 @@ class LocalSpace:
             clock=clock,
             store=store,
             tree=FilterTree(),
+            shared=SharedSubscriptions(),
             retained=RetainedMessages(options, known, hub_id=hub_id),
             queued_bytes=Bound(
                 "bytes that wait for local clients",
@@ -172,15 +181,14 @@ class LocalSpace:
         return self._context.store.now_ms()
 
     def topic(self, raw: bytes) -> str | None:
-        """Read a topic that clients may publish to; None = it is not one of the space.
-
-        Raises:
-            UnicodeDecodeError: If it is not UTF-8.
-        """
+        """Read a topic that clients may publish to; None = it is not one of the space."""
         topic = self._topics.get(raw)
         if topic is not None:
             return topic
-        topic = raw.decode()
+        try:
+            topic = raw.decode()
+        except UnicodeDecodeError:
+            return None
         if not is_topic(topic) or not is_plain(topic) or topic.count("/") >= LEVELS_MAX:
             return None
         if not any(matches(each, topic) for each in self._filters):
@@ -192,9 +200,10 @@ class LocalSpace:
         return topic
 
     def can_match(self, topic_filter: str) -> bool:
-        """Say whether a filter is valid and takes some topic of the space."""
+        """Return whether a filter, shared or not, is valid and takes some topic of the space."""
         if bytes_in(topic_filter) > FILTER_BYTES_MAX or topic_filter.count("/") >= LEVELS_MAX:
             return False
+        _, topic_filter = split_share(topic_filter)
         if filter_fault(topic_filter):
             return False
         return any(overlaps(each, topic_filter) for each in self._readable)
@@ -234,7 +243,8 @@ class LocalSpace:
             message.expires_ms = context.store.now_ms() + message.expiry_ms
         inner = self._inner.match(message.topic) if self._inner.count else ()
         receivers = self._receivers(message)
-        if not (message.retain or inner or receivers):
+        shared = context.shared.match(message.topic) if context.shared.count else ()
+        if not (message.retain or inner or receivers or shared):
             settle(token, None)
             return
         ticket = Ticket(settle, token)
@@ -242,6 +252,11 @@ class LocalSpace:
             self._retain(message, ticket)
         for session, options in receivers.items():
             session.offer(message, options, ticket)
+        for share in shared:
+            chosen = share.next_member(message.qos)
+            if chosen is not None:
+                # In addition to what its own filters take: a copy, which is stored by itself.
+                chosen[0].offer(message.copy(), chosen[1], ticket, share)
         # Last: a part of the hub may answer at once, and everybody gets the answer behind what it
         # answers.
         for subscription in {each: None for found in inner for each in found}:
@@ -290,6 +305,14 @@ class LocalSpace:
         return session
 
     # Sessions; see `edgehub.heads.mqtt.sessions`.
+
+    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
+        """Store a packet id with the messages that were published last."""
+        self._context.store.receive(session, packet_id, settle)
+
+    def is_inner(self, topic: str) -> bool:
+        """Return whether parts of the hub take a topic, and settle its messages on their own."""
+        return any(self._inner.match(topic))
 
     def begin(self, client_id: str, *, clean: bool, durable: bool) -> LocalSession:
         """Give the local side of a client's session as it connects.
@@ -348,7 +371,7 @@ class LocalSpace:
         """Give the counts of this moment."""
         context = self._context
         return LocalStatistics(
-            subscriptions=context.tree.count,
+            subscriptions=context.tree.count + context.shared.count,
             subscription_bytes=context.subscription_bytes.used,
             subscription_branches=context.tree.branches,
             subscriptions_refused_total=context.counters.subscriptions_refused_total,
@@ -383,7 +406,7 @@ class LocalSpace:
                 ):
                     continue
                 known = receivers.get(session)
-                receivers[session] = options if known is None else _best(known, options)
+                receivers[session] = options if known is None else merged_options(known, options)
         return receivers
 
     def _retain(self, message: LocalMessage, ticket: Ticket) -> None:
@@ -419,10 +442,6 @@ class LocalSpace:
         for session in self._sessions.values():
             session.drop_expired(now_ms)
         self.start()
-
-
-def _best(one: int, other: int) -> int:
-    return max(one & QOS, other & QOS) | (one | other) & RETAIN_AS_PUBLISHED
 
 
 def _nobody(_token: int, _refusal: Refusal | None) -> None:

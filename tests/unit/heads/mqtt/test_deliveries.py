@@ -1,8 +1,9 @@
 """Deliveries to one client: packet ids, time limits, and one result each."""
 
 from edgehub.clock import ManualClock
-from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, Deliveries, Terms
+from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, IN_FLIGHT_MAX, Deliveries, Terms
 from edgehub.message import FailureKind, Message
+from edgehub.mqtt.packets import Pubcomp, Pubrec, pubrel
 from tests.support.mqtt_listener import Changes, Results
 
 
@@ -226,3 +227,34 @@ async def test_unknown_refusals_may_go_over():
     assert peer.kinds == [FailureKind.TRANSIENT]
     assert "0xee" in peer.results.all[0].reason
     assert peer.delivered.all == []
+
+
+async def test_some_packet_ids_are_left_for_others():
+    """What is never confirmed leaves ids for the local topic space, and then waits."""
+    peer = Peer()
+    for _ in range(IN_FLIGHT_MAX + 1):
+        peer.send()
+    assert peer.kinds == [FailureKind.THROTTLED]
+    peer.deliveries.reserved = range(1, 60_000)
+    assert peer.deliveries.free_id() > 59_999
+
+
+async def test_an_exchange_of_the_local_space():
+    """Each step is answered once, and only what is awaited counts."""
+    peer = Peer(Terms(receive_maximum=1))
+    steps: list[bool] = []
+    peer.deliveries.hold(5, Pubrec, steps.append)
+    peer.deliveries.acknowledge(5)
+    peer.deliveries.completed(5)
+    assert steps == []
+    assert peer.deliveries.received(5)
+    assert not peer.deliveries.has_room(100)
+    assert peer.deliveries.received(5)
+    assert steps == [False]
+    peer.deliveries.hold(5, Pubcomp, steps.append)
+    assert peer.deliveries.received(5)
+    assert peer.written == [pubrel(5)]
+    peer.deliveries.completed(5)
+    assert steps == [False, True]
+    assert peer.deliveries.has_room(100)
+    assert not peer.deliveries.received(5)

@@ -118,7 +118,7 @@ DEV1 = Client(id="dev1", identity=None, scope=None, model_id=None)
 def a_will_message(will: Will):
     """Build its message for a client with all rights."""
     space = a_space(ManualClock())
-    return will_message(will, DEV1, space, LocalRights(), message_bytes_max=1000, level=4)
+    return will_message(will, DEV1, space, LocalRights(), message_bytes_max=1000)
 
 
 def test_will():

@@ -1,0 +1,243 @@
+"""Packet ids of messages that clients sent with QoS 2 and have not released.
+
+Owns the ids of one session, from the PUBLISH to the PUBREL. Invariants: while an id is here, a
+PUBLISH with it is the same message again; the id of a stored session joins the transaction of its
+message where that is written at once, and no earlier one, so a crash never makes a message that was
+not stored look as if it had been; a PUBREL is answered once the id has left the disk. Source: MQTT
+3.1.1 and 5, section 4.3.3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from edgehub.local_message import LocalMessage
+from edgehub.message import Message, Refusal
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from edgehub.devices.bounds import Bound
+    from edgehub.local_message import Settle
+
+    Done = Callable[[], None]
+
+RECEIVED_MAX: Final = 20_000
+"""Unreleased packet ids of all sessions of a hub."""
+
+
+class ReceivedStore(Protocol):
+    """The packet ids of stored sessions on disk; see `edgehub.store.sessions`."""
+
+    def together(self) -> AbstractContextManager[object]:
+        """Have all that is handed in during this in one transaction."""
+
+    def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
+        """Store an id with what was handed in last; done once it is durable."""
+
+    def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
+        """Remove an id; done once that is durable."""
+
+
+class LocalReceivedStore(Protocol):
+    """Those of local messages; see `edgehub.store.local_space`."""
+
+    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
+        """Store an id with the local messages that were handed in last."""
+
+    def is_inner(self, topic: str) -> bool:
+        """Return whether parts of the hub take a topic, and settle its messages on their own."""
+
+
+class _Arrival:
+    """A message that is not durable yet, and those who wait for that."""
+
+    __slots__ = ("is_placed", "open", "refusal", "waiters")
+
+    def __init__(self, settle: Settle, token: int) -> None:
+        self.waiters: list[tuple[Settle, int]] = [(settle, token)]
+        self.open = 1
+        self.refusal: Refusal | None = None
+        # Whether the id is on its way to the disk.
+        self.is_placed = False
+
+
+class Received:
+    """The packet ids of one session.
+
+    Args:
+        client_id: Whose session.
+        bound: What the ids of all sessions count against.
+        store: Where the ids go.
+        local: Where those of local messages go.
+        session: Number of the session.
+        packet_ids: What the disk holds.
+    """
+
+    __slots__ = ("_arrivals", "_bound", "_client_id", "_local", "_releasing", "_session", "_store")
+
+    def __init__(
+        self,
+        client_id: str,
+        bound: Bound,
+        *,
+        store: ReceivedStore,
+        local: LocalReceivedStore,
+        session: int,
+        packet_ids: Iterable[int] = (),
+    ) -> None:
+        self._client_id = client_id
+        self._bound = bound
+        # None = the session ends with its connection.
+        self._store: ReceivedStore | None = store
+        self._local = local
+        self._session = session
+        # None = it is durable.
+        self._arrivals: dict[int, _Arrival | None] = dict.fromkeys(packet_ids)
+        self._releasing: dict[int, list[Done]] = {}
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def __contains__(self, packet_id: int) -> bool:
+        return packet_id in self._arrivals
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another id fits into the bound."""
+        return self._bound.of(self._client_id).has_room()
+
+    def take(
+        self,
+        packet_id: int,
+        message: object,
+        submit: Callable[..., None],
+        settle: Settle,
+        token: int,
+    ) -> None:
+        """Hand a message in whose id is not known.
+
+        Args:
+            packet_id: Of its PUBLISH.
+            message: The message.
+            submit: Takes it.
+            settle: Called once message and id are durable, or with why the message was refused.
+            token: The caller's, handed back.
+        """
+        arrival = self._arrivals[packet_id] = _Arrival(settle, token)
+        self._bound.of(self._client_id).used += 1
+
+        def settled(_token: int, refusal: Refusal | None) -> None:
+            if refusal is None and not arrival.is_placed:
+                self._place(packet_id, arrival, None)
+            self._close(packet_id, arrival, refusal)
+
+        if self._store is None:
+            submit(message, settled, 0)
+            return
+        with self._store.together():
+            submit(message, settled, 0)
+            if arrival.open and self._is_written(message):
+                self._place(packet_id, arrival, message)
+
+    def repeat(self, packet_id: int, settle: Settle, token: int) -> None:
+        """Wait for the message of a known id like the first who handed it in."""
+        arrival = self._arrivals[packet_id]
+        if arrival is None:
+            settle(token, None)
+        else:
+            arrival.waiters.append((settle, token))
+
+    def release(self, packet_id: int, done: Done) -> bool:
+        """Forget the id of a message that will not be sent again.
+
+        Args:
+            packet_id: Of the PUBREL.
+            done: Called once that is durable.
+
+        Returns:
+            Whether there is such an id; `done` is not called otherwise.
+        """
+        waiting = self._releasing.get(packet_id)
+        if waiting is not None:
+            waiting.append(done)
+            return True
+        if self._arrivals.get(packet_id, self) is not None:
+            # Unknown, or not answered yet, so its client cannot release it.
+            return False
+        self._forget(packet_id)
+        if self._store is None:
+            done()
+            return True
+        self._releasing[packet_id] = [done]
+        future = self._store.release(self._session, packet_id)
+        future.add_done_callback(lambda future: self._released(packet_id, future))
+        return True
+
+    def keep_in_memory(self) -> None:
+        """Write nothing more: the session ends with its connection now."""
+        self._store = None
+
+    def close(self) -> None:
+        """Forget all: the session is over."""
+        self._bound.of(self._client_id).used -= len(self._arrivals)
+        self._arrivals.clear()
+        self._store = None
+
+    def _is_written(self, message: object) -> bool:
+        """Return whether all that a message causes is in the transactions of this moment."""
+        if isinstance(message, LocalMessage):
+            return not self._local.is_inner(message.topic)
+        # What the store has appended has its id.
+        return isinstance(message, Message) and bool(message.message_id)
+
+    def _place(self, packet_id: int, arrival: _Arrival, message: object) -> None:
+        if self._store is None:
+            return
+        arrival.is_placed = True
+        arrival.open += 1
+        if isinstance(message, LocalMessage):
+            self._local.receive(
+                self._session,
+                packet_id,
+                lambda _token, refusal: self._close(packet_id, arrival, refusal),
+            )
+        else:
+            future = self._store.receive(self._session, packet_id)
+            future.add_done_callback(
+                lambda future: self._close(packet_id, arrival, _refusal(future))
+            )
+
+    def _close(self, packet_id: int, arrival: _Arrival, refusal: Refusal | None) -> None:
+        arrival.open -= 1
+        arrival.refusal = arrival.refusal or refusal
+        if arrival.open:
+            return
+        # The session may be over by now, or begun anew.
+        if self._arrivals.get(packet_id) is arrival:
+            if arrival.refusal is None:
+                self._arrivals[packet_id] = None
+            else:
+                self._forget(packet_id)
+                if arrival.is_placed and self._store is not None:
+                    self._store.release(self._session, packet_id).add_done_callback(_refusal)
+        for settle, token in arrival.waiters:
+            settle(token, arrival.refusal)
+
+    def _forget(self, packet_id: int) -> None:
+        del self._arrivals[packet_id]
+        self._bound.of(self._client_id).used -= 1
+
+    def _released(self, packet_id: int, future: asyncio.Future[None]) -> None:
+        waiting = self._releasing.pop(packet_id)
+        if _refusal(future) is None:
+            for done in waiting:
+                done()
+
+
+def _refusal(future: asyncio.Future[None]) -> Refusal | None:
+    """Return how the write of an id ended; the store closes where it cannot be written."""
+    failed = future.cancelled() or future.exception() is not None
+    return Refusal.CLOSED if failed else None
