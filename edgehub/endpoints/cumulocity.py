@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.local_message import Settle
     from edgehub.message import EndpointId, Row
-    from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.mqtt.client import Client
+    from edgehub.mqtt.client_decoder import IncomingPublish
 
     Publish = Callable[[LocalMessage, Settle, int], None]
 
@@ -138,8 +138,8 @@ class CumulocityDownlink:
         self._filters = (*DOWN, *(f"s/dc/{name}" for name in templates))
         self._publish = publish
         self._clock = clock
-        self._connection: Connection | None = None
-        self._held: list[Incoming] = []
+        self._connection: Client | None = None
+        self._held: list[IncomingPublish] = []
         self._timer: TimerHandle | None = None
         self._left_out = False
         self._log = LogLimit(clock)
@@ -156,7 +156,7 @@ class CumulocityDownlink:
             "held": len(self._held),
         }
 
-    async def run(self, connection: Connection, guard: SubscriptionGuard) -> None:
+    async def run(self, connection: Client, guard: SubscriptionGuard) -> None:
         """See `Downlink`."""
         self._connection = connection
         connection.begin()
@@ -168,7 +168,9 @@ class CumulocityDownlink:
                 wanted = [each for each in self._filters if each not in answered]
                 asked, refused = await guard.subscribe(connection, wanted)
                 if not answered:
-                    connection.write(publish(b"s/us", GET_OPERATIONS, connection.next_mid()))
+                    connection.write(
+                        publish(b"s/us", GET_OPERATIONS, connection.next_packet_id(()))
+                    )
                 answered |= asked
                 if refused:
                     log.warning(
@@ -186,7 +188,7 @@ class CumulocityDownlink:
                 self._timer.cancel()
                 self._timer = None
 
-    def take(self, incoming: Incoming) -> None:
+    def take(self, incoming: IncomingPublish) -> None:
         """See `Downlink`."""
         self.received_total += 1
         topic, body = incoming.topic, incoming.body
@@ -200,7 +202,7 @@ class CumulocityDownlink:
         else:
             self._offer(incoming)
 
-    def _offer(self, incoming: Incoming) -> None:
+    def _offer(self, incoming: IncomingPublish) -> None:
         connection = self._connection
         message = LocalMessage(
             f"{self._prefix}/{incoming.topic}", incoming.body or b"", publisher=self._publisher
@@ -221,7 +223,7 @@ class CumulocityDownlink:
 
         self._publish(message, settle, 0)
 
-    def _hold(self, incoming: Incoming) -> None:
+    def _hold(self, incoming: IncomingPublish) -> None:
         # What is left out here stays unacknowledged, and comes again with the next connection.
         if len(self._held) < HELD_MAX:
             self._held.append(incoming)
@@ -252,7 +254,7 @@ class CumulocityDownlink:
             errors_total=self.errors_total,
         )
 
-    def _drop(self, incoming: Incoming, reason: str) -> None:
+    def _drop(self, incoming: IncomingPublish, reason: str) -> None:
         self.dropped_total += 1
         log.warning(
             "cumulocity.message_dropped",

@@ -19,10 +19,10 @@ from edgehub.mqtt.property_bag import BagError, parse_bag
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.message import SendResult
-    from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.mqtt.client import Client
+    from edgehub.mqtt.client_decoder import IncomingPublish
 
     Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
 
@@ -51,8 +51,8 @@ class DeviceBoundRelay:
         self._wanted: set[str] = set()
         self._subscribed: set[str] = set()
         self._changed = asyncio.Event()
-        self._connection: Connection | None = None
-        self._undelivered: list[tuple[str, Message, Incoming]] = []
+        self._connection: Client | None = None
+        self._undelivered: list[tuple[str, Message, IncomingPublish]] = []
         self.dropped_total = 0
 
     def subscribe(self, device_id: str) -> None:
@@ -69,7 +69,7 @@ class DeviceBoundRelay:
         self._wanted.discard(device_id)
         self._changed.set()
 
-    async def run(self, connection: Connection, guard: SubscriptionGuard) -> None:
+    async def run(self, connection: Client, guard: SubscriptionGuard) -> None:
         """Keep the peer's subscriptions as wanted while the connection lasts."""
         self._connection = connection
         self._subscribed.clear()
@@ -84,7 +84,7 @@ class DeviceBoundRelay:
             self._connection = None
             self._undelivered.clear()
 
-    def take(self, incoming: Incoming) -> None:
+    def take(self, incoming: IncomingPublish) -> None:
         """Relay a message that came in."""
         match = None if incoming.topic is None else _TOPIC.fullmatch(incoming.topic)
         if match is None:
@@ -102,7 +102,7 @@ class DeviceBoundRelay:
         message = Message(device_id, None, SOURCE, properties, system, incoming.body)
         self._offer(device_id, message, incoming)
 
-    def _offer(self, device_id: str, message: Message, incoming: Incoming) -> None:
+    def _offer(self, device_id: str, message: Message, incoming: IncomingPublish) -> None:
         connection = self._connection
 
         def settle(result: SendResult) -> None:
@@ -118,13 +118,13 @@ class DeviceBoundRelay:
 
         self._deliver(device_id, message, settle)
 
-    def _keep(self, device_id: str, message: Message, incoming: Incoming) -> None:
+    def _keep(self, device_id: str, message: Message, incoming: IncomingPublish) -> None:
         if len(self._undelivered) >= UNDELIVERED_MAX:
             _, _, oldest = self._undelivered.pop(0)
             self._drop(oldest, "the device did not come back")
         self._undelivered.append((device_id, message, incoming))
 
-    def _drop(self, incoming: Incoming, reason: str) -> None:
+    def _drop(self, incoming: IncomingPublish, reason: str) -> None:
         self.dropped_total += 1
         log.warning(
             "device_bound.message_dropped",
@@ -135,7 +135,7 @@ class DeviceBoundRelay:
         if self._connection is not None:
             self._connection.acknowledge(incoming)
 
-    async def _reconcile(self, connection: Connection, guard: SubscriptionGuard) -> None:
+    async def _reconcile(self, connection: Client, guard: SubscriptionGuard) -> None:
         gone = self._subscribed - self._wanted
         new = self._wanted - self._subscribed
         if gone:

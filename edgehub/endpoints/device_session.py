@@ -9,58 +9,41 @@ gets more unconfirmed rows, or a larger packet, than it said that it takes.
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import struct
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from edgehub.endpoints.device_packets import (
-    DISCONNECT,
-    MID_MAX,
-    PINGREQ,
-    SESSION_TAKEN_OVER,
-    Connack,
-    Disconnect,
-    PacketError,
-    PacketParser,
-    Puback,
-    Publish,
-    Suback,
-    build_connect,
-    build_message,
-    build_puback,
-    build_publish,
-    build_subscribe,
-    publish_properties,
-)
-from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
-from edgehub.errors import ConfigError, EdgeHubError
+from edgehub.endpoints.mqtt_link import LinkOptions, open_client
+from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
-from edgehub.mqtt.packets import publish_bytes
+from edgehub.mqtt.packets import publish_bytes, LEVEL_5, publish
 from edgehub.mqtt.tcp import connect_tcp
 from edgehub.storage.credentials import client_context, read_secret
+from edgehub.mqtt.client import LinkError
+from edgehub.mqtt.properties import Property, write_properties
+from edgehub.mqtt.property_bag import ORIGIN_PROPERTY
+from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Settle
     from edgehub.message import Row
+    from edgehub.mqtt.client import Client
+    from edgehub.mqtt.client_decoder import IncomingPublish
+    from edgehub.mqtt.client_packets import RefusedPublish
     from edgehub.storage.credentials import TlsOptions
 
-CLOSE_TIMEOUT_S: Final = 1.0
-_REFUSED: Final = 0x80
-_NOT_AUTHORIZED: Final = 0x87
-_TOO_LARGE: Final = 0x95
-_QUOTA: Final = 0x97
+SESSION_EXPIRY_S: Final = 86_400
+"""MQTT 5: how long the peer keeps a device's subscription and messages while it is away."""
 
-log = structlog.get_logger(__name__)
+INCOMING_BYTES_MAX: Final = 2**20
+"""A device-bound message has 256 KiB at most, and no twin is longer."""
+
+_CHECKS_PER_TIMEOUT: Final = 4
 
 
 class SessionError(EdgeHubError):
@@ -105,7 +88,7 @@ class SessionOptions:
     origin: str | None = None
 
 
-class DeviceSession(asyncio.Protocol):
+class DeviceSession:
     """See the module.
 
     Args:
@@ -123,48 +106,40 @@ class DeviceSession(asyncio.Protocol):
         *,
         clock: Clock,
         ended: Callable[[str, End, str], None],
-        message: Callable[[str, Publish], None] | None = None,
+        message: Callable[[str, IncomingPublish], None] | None = None,
     ) -> None:
         self.device_id = device_id
         self._options = options
         self._clock = clock
         self._ended = ended
         self._message = message
-        self._properties = publish_properties(version=options.version, origin=options.origin)
-        self._transport: asyncio.Transport | None = None
-        self._parser = PacketParser(version=options.version)
-        self._answer: asyncio.Future[Connack] | None = None
-        self._gone: asyncio.Future[None] | None = None
-        self._is_open = False
+        self._properties = _publish_properties(options)
+        self._client: Client | None = None
+        self._is_opening = False
         self._end: tuple[End, str] | None = None
-        self._welcome = Connack(code=0)
         self._in_flight: dict[int, tuple[Row, Settle, int]] = {}
         self._waiting: deque[tuple[Row, Settle, bytes, int]] = deque()
         """Rows beyond what the peer takes without confirming; they leave with its PUBACKs."""
         self._waiting_bytes = 0
         self._question_bytes_max = 0
         """Largest packet of QoS 0 on this connection."""
-        self._listening: dict[str, asyncio.Future[int]] = {}
-        self._subscribing: dict[int, asyncio.Future[int]] = {}
-        self._mid = 0
-        self._heard_s = 0.0
+        self._listening: dict[str, asyncio.Future[bytes]] = {}
         self._progress_s = 0.0
         self._timer: TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
-        """Tell whether rows can be handed over."""
-        transport = self._transport
-        return self._is_open and transport is not None and not transport.is_closing()
+        """Whether rows can be handed over."""
+        return self._client is not None and self._client.is_open
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether it is closed, and neither being opened nor closed."""
-        return self._transport is None and (self._gone is None or self._gone.done())
+        """Whether it is closed, and neither being opened nor closed."""
+        return self._client is None and not self._is_opening
 
     @property
     def in_flight(self) -> int:
-        """Give the number of unconfirmed rows, those that have not left included."""
+        """Number of unconfirmed rows, those that have not left included."""
         return len(self._in_flight) + len(self._waiting)
 
     async def open(self) -> None:
@@ -173,65 +148,41 @@ class DeviceSession(asyncio.Protocol):
         Raises:
             SessionError: It cannot be opened.
         """
-        loop = asyncio.get_running_loop()
-        if self._gone is not None:
-            await asyncio.shield(self._gone)  # the end of the one before
-        options = self._options
-        self._parser = PacketParser(version=options.version)
-        self._answer, self._gone, self._end = loop.create_future(), loop.create_future(), None
+        if self._client is not None:
+            await self._client.wait_closed()
+        self._is_opening = True
+        self._end = None
         try:
-            async with asyncio.timeout(options.connect_timeout_s):
-                password = await self._password()
-                context = None
-                if options.tls is not None:
-                    context = await asyncio.to_thread(client_context, options.tls)
-                await loop.create_connection(
-                    lambda: self,
-                    sock=await connect_tcp(options.host, options.port),
-                    ssl=context,
-                    server_hostname=None if context is None else options.host,
-                )
-                self._write(self._connect_packet(password))
-                self._welcome = await self._answer
-                self._question_bytes_max = 0
-        except (OSError, ConfigError) as exc:
-            self._abort()
-            text = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
-            raise SessionError(text or type(exc).__name__) from exc
-        except BaseException:
-            self._abort()
-            raise
-        if self._welcome.code:
-            self._abort()
-            raise SessionError(f"refused with code {self._welcome.code}")
-        self._is_open = True
-        self._heard_s = self._progress_s = self._clock.monotonic()
-        self._watch()
+            self._client = await open_client(
+                self._link_options(),
+                clock=self._clock,
+                on_confirmed=self._take_confirmed,
+                on_refused=self._take_refused,
+                on_messages=self._take_messages,
+                on_closed=self._take_end,
+            )
+        except LinkError as error:
+            raise SessionError(error.reason) from error
+        finally:
+            self._is_opening = False
+        self._question_bytes_max = 0
+        self._client.begin()
 
     async def close(self) -> None:
-        """Say goodbye and close; rows in flight are settled as `away`."""
-        transport, gone = self._transport, self._gone
-        if transport is None:
-            return
-        self._end = self._end or (End.CLOSED, "closed by this hub")
-        transport.write(DISCONNECT)
-        transport.close()
-        assert gone is not None
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.shield(gone)
-        except TimeoutError:
-            self._abort()
+        """Send DISCONNECT and close; rows in flight are settled as `away`."""
+        client = self._client
+        if client is not None:
+            self._end = self._end or (End.CLOSED, "closed by this hub")
+            await client.close()
 
     def abort(self, reason: str) -> None:
         """End it at once: the link as a whole is gone."""
-        self._end = self._end or (End.CLOSED, reason)
-        self._abort()
+        self._abort(End.CLOSED, reason)
 
     def send(self, row: Row, topic: bytes, settle: Settle) -> None:
         """Publish a row; `settle` is called once, at once if the peer cannot take it."""
-        size = publish_bytes(len(topic), len(row.message.body) + len(self._properties))
-        limit = self._welcome.packet_bytes_max
+        size = publish_bytes(len(topic), len(row.message.body), len(self._properties))
+        limit = self._open_client().connack.packet_bytes_max
         if limit is not None and size > limit:
             text = f"packet of {size} bytes, the peer takes {limit}"
             settle(row, SendResult(FailureKind.TOO_LARGE, text))
@@ -240,12 +191,9 @@ class DeviceSession(asyncio.Protocol):
         self._waiting_bytes += size
         self._send_waiting()
 
-    def subscribe(self, topic_filter: str) -> asyncio.Future[int]:
-        """Subscribe to messages to the device; returns a future of the peer's reason code."""
-        mid = self._next_mid()
-        answer = self._subscribing[mid] = asyncio.get_running_loop().create_future()
-        self._write(build_subscribe(topic_filter, mid, version=self._options.version))
-        return answer
+    def subscribe(self, topic_filter: str) -> asyncio.Future[bytes]:
+        """Subscribe to messages to the device; returns a future of the peer's answer."""
+        return self._open_client().request_subscribe([(topic_filter, 1)])
 
     async def listen(self, topic_filter: str) -> None:
         """Have a subscription of QoS 0 that the peer has granted; one is enough for an opening.
@@ -257,12 +205,13 @@ class DeviceSession(asyncio.Protocol):
             raise SessionError("the session is not open")
         granted = self._listening.get(topic_filter)
         if granted is None:
-            granted = asyncio.get_running_loop().create_future()
-            mid = self._next_mid()
-            self._listening[topic_filter] = self._subscribing[mid] = granted
-            version = self._options.version
-            self._write(build_subscribe(topic_filter, mid, version=version, qos=0))
-        if await asyncio.shield(granted) >= _REFUSED:
+            granted = self._open_client().request_subscribe([(topic_filter, 0)])
+            self._listening[topic_filter] = granted
+        try:
+            codes = await asyncio.shield(granted)
+        except LinkError as error:
+            raise SessionError(f"the session ended: {error.reason}") from error
+        if not codes or codes[0] >= FIRST_FAILURE:
             raise SessionError(f"the peer refuses a subscription to {topic_filter}")
 
     def publish(self, topic: bytes, body: bytes) -> None:
@@ -271,67 +220,74 @@ class DeviceSession(asyncio.Protocol):
         Raises:
             SessionError: The peer has said that it does not take so large a packet.
         """
-        packet = build_message(topic, body, version=self._options.version)
-        limit = self._welcome.packet_bytes_max
+        client = self._open_client()
+        none = b"\0" if client.level >= LEVEL_5 else b""
+        packet = publish(topic, body, 0, qos=0, properties=none)
+        limit = client.connack.packet_bytes_max
         if limit is not None and len(packet) > limit:
             raise SessionError(f"packet of {len(packet)} bytes, the peer takes {limit}")
         self._question_bytes_max = max(self._question_bytes_max, len(packet))
-        self._write(packet)
+        client.write(packet)
 
-    def acknowledge(self, message: Publish) -> None:
-        """Confirm a message to the device."""
-        if message.qos:
-            self._write(build_puback(message.mid))
+    def acknowledge(self, message: IncomingPublish) -> None:
+        """Confirm a message to the device; nothing once its connection has ended."""
+        if self._client is not None:
+            self._client.acknowledge(message)
 
     def unsent_bytes(self) -> int:
-        """Give the bytes that have not left this machine."""
-        transport = self._transport
-        if transport is None:
+        """Return the bytes that have not left this machine."""
+        if self._client is None:
             return 0
-        sock: socket.socket = transport.get_extra_info("socket")
-        (in_kernel,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, b"\0\0\0\0"))
-        return self._waiting_bytes + transport.get_write_buffer_size() + int(in_kernel)
+        return self._waiting_bytes + self._client.unsent_bytes()
 
-    # The protocol's side.
+    def _open_client(self) -> Client:
+        assert self._client is not None
+        return self._client
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        # uvloop's is none by its type.
-        self._transport = cast("asyncio.Transport", transport)
+    def _take_messages(self, messages: list[IncomingPublish]) -> None:
+        for message in messages:
+            if self._message is not None:
+                self._message(self.device_id, message)
+            else:
+                self.acknowledge(message)
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        self._heard_s = self._clock.monotonic()
-        try:
-            packets = self._parser.feed(data)
-        except PacketError as exc:
-            self._end = self._end or (End.LOST, str(exc))
-            self._abort()
+    def _take_confirmed(self, packet_ids: list[int]) -> None:
+        for packet_id in packet_ids:
+            self._settle(packet_id, DELIVERED)
+
+    def _take_refused(self, refused: list[RefusedPublish]) -> None:
+        for each in refused:
+            self._settle(each.packet_id, refusal(each))
+
+    def _settle(self, packet_id: int, result: SendResult) -> None:
+        entry = self._in_flight.pop(packet_id, None)
+        if entry is None:
             return
-        for packet in packets:
-            match packet:
-                case Puback():
-                    self._take_puback(packet)
-                case Connack():
-                    if self._answer is not None and not self._answer.done():
-                        self._answer.set_result(packet)
-                case Disconnect():
-                    self._take_disconnect(packet)
-                case Publish():
-                    self._take_message(packet)
-                case Suback():
-                    self._take_suback(packet)
-                case _:
-                    pass  # a sign of life
+        self._progress_s = self._clock.monotonic()
+        row, settle, _ = entry
+        self._send_waiting()
+        settle(row, result)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        was_open, self._is_open, self._transport = self._is_open, False, None
+    def _send_waiting(self) -> None:
+        client = self._open_client()
+        while self._waiting and len(self._in_flight) < client.connack.receive_maximum:
+            row, settle, topic, size = self._waiting.popleft()
+            self._waiting_bytes -= size
+            packet_id = client.next_packet_id(self._in_flight)
+            if not self._in_flight:
+                self._progress_s = self._clock.monotonic()
+                self._watch()
+            self._in_flight[packet_id] = (row, settle, size)
+            client.write(publish(topic, row.message.body, packet_id, properties=self._properties))
+
+    def _take_end(self, reason: str) -> None:
+        client, self._client = self._open_client(), None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # MQTT 3.1.1 has no word for a take-over, and some brokers do not say it in MQTT 5 either.
-        end, reason = self._end or (End.DROPPED, str(exc) if exc else "closed by the peer")
+        end, reason = self._end or (_end_of(client), reason)
+        if client.close_code == ReasonCode.PACKET_TOO_LARGE:
+            self._settle_largest()
         rest = [(row, settle) for row, settle, _ in self._in_flight.values()]
         rest += [(row, settle) for row, settle, _, _ in self._waiting]
         self._in_flight.clear()
@@ -340,117 +296,90 @@ class DeviceSession(asyncio.Protocol):
         for row, settle in rest:
             settle(row, SendResult(FailureKind.AWAY, reason))
         self._listening.clear()
-        for granted in self._subscribing.values():
-            granted.set_exception(SessionError(f"the session ended: {reason}"))
-            granted.exception()  # nobody may wait for it any more
-        self._subscribing.clear()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError(reason))
-            self._answer.exception()  # nobody may wait for it any more
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
-        if was_open:
-            self._ended(self.device_id, end, reason)
+        self._ended(self.device_id, end, reason)
 
-    def _take_message(self, packet: Publish) -> None:
-        if self._message is not None:
-            self._message(self.device_id, packet)
-        else:
-            self.acknowledge(packet)
-
-    def _take_suback(self, packet: Suback) -> None:
-        granted = self._subscribing.pop(packet.mid, None)
-        if granted is not None:
-            granted.set_result(packet.code)
-
-    def _send_waiting(self) -> None:
-        while self._waiting and len(self._in_flight) < self._welcome.receive_maximum:
-            row, settle, topic, size = self._waiting.popleft()
-            self._waiting_bytes -= size
-            mid = self._next_mid()
-            if not self._in_flight:
-                self._progress_s = self._clock.monotonic()
-            self._in_flight[mid] = (row, settle, size)
-            self._write(build_publish(topic, mid, row.message.body, properties=self._properties))
-
-    def _take_disconnect(self, packet: Disconnect) -> None:
-        end = End.TAKEN_OVER if packet.code == SESSION_TAKEN_OVER else End.LOST
-        self._end = self._end or (end, f"closed by the peer, code {packet.code:#x}")
-        if packet.code == _TOO_LARGE and self._in_flight:
-            # If any of them is too large for the peer, the largest is; it would end each session.
-            mid = max(self._in_flight, key=lambda mid: self._in_flight[mid][2])
-            row, settle, size = self._in_flight[mid]
-            if size <= self._question_bytes_max:
-                return  # it may have been that
-            del self._in_flight[mid]
-            text = f"packet of {size} bytes, refused with code {packet.code:#x}"
-            settle(row, SendResult(FailureKind.TOO_LARGE, text))
-
-    def _take_puback(self, packet: Puback) -> None:
-        entry = self._in_flight.pop(packet.mid, None)
-        if entry is None:
+    def _settle_largest(self) -> None:
+        # If any of them is too large for the peer, the largest is; it would end each session.
+        if not self._in_flight:
             return
-        self._progress_s = self._clock.monotonic()
-        row, settle, _ = entry
-        self._send_waiting()
-        if packet.code < _REFUSED:
-            settle(row, DELIVERED)
-            return
-        kind = FailureKind.REJECTED
-        if packet.code == _TOO_LARGE:
-            kind = FailureKind.TOO_LARGE
-        elif packet.code == _NOT_AUTHORIZED:
-            kind = FailureKind.NOT_AUTHORIZED
-        elif packet.code == _QUOTA:
-            kind = FailureKind.TRANSIENT
-        settle(row, SendResult(kind, f"refused with code {packet.code:#x}"))
+        packet_id = max(self._in_flight, key=lambda each: self._in_flight[each][2])
+        row, settle, size = self._in_flight[packet_id]
+        if size <= self._question_bytes_max:
+            return  # it may have been that
+        del self._in_flight[packet_id]
+        text = f"packet of {size} bytes, refused: {code_name(ReasonCode.PACKET_TOO_LARGE)}"
+        settle(row, SendResult(FailureKind.TOO_LARGE, text))
 
     def _watch(self) -> None:
-        self._timer = self._clock.call_later(self._options.keep_alive_s / 2, self._look)
+        if self._timer is None:
+            self._timer = self._clock.call_later(
+                self._options.ack_timeout_s / _CHECKS_PER_TIMEOUT, self._check_progress
+            )
 
-    def _look(self) -> None:
-        now, options = self._clock.monotonic(), self._options
-        unconfirmed_s = now - self._progress_s if self._in_flight else 0.0
-        if now - self._heard_s > 2 * options.keep_alive_s or unconfirmed_s > options.ack_timeout_s:
-            self._end = self._end or (End.LOST, "the peer is silent")
-            self._abort()
+    def _check_progress(self) -> None:
+        self._timer = None
+        if not self._in_flight:
             return
-        self._write(PINGREQ)
-        self._watch()
+        unconfirmed_s = self._clock.monotonic() - self._progress_s
+        if unconfirmed_s >= self._options.ack_timeout_s:
+            self._abort(End.LOST, f"no acknowledgement for {unconfirmed_s:.0f} s")
+        else:
+            self._watch()
 
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+    def _abort(self, end: End, reason: str) -> None:
+        # The end follows a turn later; until then it counts as closed.
+        if self._client is not None:
+            self._end = self._end or (end, reason)
+            self._client.abort(reason)
 
-    def _abort(self) -> None:
-        # `connection_lost` follows a turn later and tells; until then it counts as closed.
-        if self._transport is not None:
-            self._transport.abort()
-        elif self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
-
-    def _next_mid(self) -> int:
-        while True:
-            self._mid = self._mid % MID_MAX + 1
-            if self._mid not in self._in_flight and self._mid not in self._subscribing:
-                return self._mid
-
-    def _connect_packet(self, password: str | None) -> bytes:
+    def _link_options(self) -> LinkOptions:
         options, device = self._options, self.device_id
-        username = (
-            None if options.username is None else options.username.replace("{device}", device)
-        )
-        return build_connect(
-            version=options.version,
+
+        def filled(template: str | None) -> str | None:
+            return None if template is None else template.replace("{device}", device)
+
+        password_file = filled(options.password_file)
+        return LinkOptions(
+            host=options.host,
+            port=options.port,
             client_id=device,
+            username=filled(options.username),
+            password_file=None if password_file is None else Path(password_file),
+            file_setting="device_password_file",
+            tls=options.tls,
             keep_alive_s=options.keep_alive_s,
-            username=username,
-            password=password,
+            connect_timeout_s=options.connect_timeout_s,
+            level=options.version,
+            session_expiry_s=SESSION_EXPIRY_S,
+            incoming_bytes_max=INCOMING_BYTES_MAX,
         )
 
-    async def _password(self) -> str | None:
-        template = self._options.password_file
-        if template is None:
-            return None
-        path = Path(template.replace("{device}", self.device_id))
-        return await asyncio.to_thread(read_secret, "device_password_file", path)
+
+def refusal(refused: RefusedPublish) -> SendResult:
+    """Return what a PUBACK that refuses means for its rows."""
+    kind = _KINDS.get(refused.code, FailureKind.REJECTED)
+    words = f": {refused.reason}" if refused.reason else ""
+    return SendResult(kind, f"refused: {code_name(refused.code)}{words}")
+
+
+_KINDS: Final[dict[int, FailureKind]] = {
+    ReasonCode.PACKET_TOO_LARGE: FailureKind.TOO_LARGE,
+    ReasonCode.NOT_AUTHORIZED: FailureKind.NOT_AUTHORIZED,
+    ReasonCode.QUOTA_EXCEEDED: FailureKind.TRANSIENT,
+}
+
+
+def _end_of(client: Client) -> End:
+    # MQTT 3.1.1 has no word for a take-over, and some brokers do not say it in MQTT 5 either.
+    if client.close_code is None and client.unsent_at_close is not None:
+        return End.DROPPED
+    taken_over = client.close_code == ReasonCode.SESSION_TAKEN_OVER
+    return End.TAKEN_OVER if taken_over else End.LOST
+
+
+def _publish_properties(options: SessionOptions) -> bytes:
+    if options.version < LEVEL_5:
+        return b""
+    origin = options.origin
+    said = [] if origin is None else [(Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin))]
+    return write_properties(said)

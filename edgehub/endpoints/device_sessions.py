@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.endpoints.device_bound import Deliver
-    from edgehub.endpoints.device_packets import Publish
     from edgehub.endpoints.device_session import SessionOptions
     from edgehub.endpoints.device_twins import TwinAnswer
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.mqtt import MqttEndpoint
     from edgehub.message import EndpointId, Row
+    from edgehub.mqtt.client_decoder import IncomingPublish
 
 SESSIONS_KEPT: Final = 20_000
 """Objects of closed sessions kept; beyond it they are made anew when needed."""
@@ -234,7 +234,7 @@ class DeviceSessions:
             return
         guard.asks(wanted)
 
-        def answered(answer: asyncio.Future[int]) -> None:
+        def answered(answer: asyncio.Future[bytes]) -> None:
             if not answer.cancelled() and answer.exception() is None:
                 guard.answered()
 
@@ -289,20 +289,25 @@ class DeviceSessions:
         if end is not End.CLOSED:
             self.ended(device_id, end, reason)
 
-    def _take(self, device_id: str, packet: Publish) -> None:
+    def _take(self, device_id: str, packet: IncomingPublish) -> None:
         session, deliver = self._sessions.get(device_id), self._device_bound
         if session is None:
+            return
+        if packet.topic is None:
+            self._drop(session, packet, "malformed")
             return
         match = _TOPIC.fullmatch(packet.topic)
         is_answer = self._twins.take(device_id, packet)
         if is_answer or deliver is None or match is None or match.group(1) != device_id:
             session.acknowledge(packet)
             return
+        if packet.body is None:
+            self._drop(session, packet, f"its packet of {packet.size} bytes is too large")
+            return
         try:
             properties, system = parse_bag(match.group(2))
         except BagError as error:
-            log.warning("device_bound.message_dropped", endpoint_id=self.id, reason=str(error))
-            session.acknowledge(packet)
+            self._drop(session, packet, str(error))
             return
 
         def settle(result: SendResult) -> None:
@@ -312,6 +317,10 @@ class DeviceSessions:
 
         message = Message(device_id, None, DEVICE_BOUND_SOURCE, properties, system, packet.body)
         deliver(device_id, message, settle)
+
+    def _drop(self, session: DeviceSession, packet: IncomingPublish, reason: str) -> None:
+        log.warning("device_bound.message_dropped", endpoint_id=self.id, reason=reason)
+        session.acknowledge(packet)
 
 
 class _Relayed:

@@ -21,8 +21,8 @@ from urllib.parse import quote
 from edgehub.endpoints.device_session import SessionError
 
 if TYPE_CHECKING:
-    from edgehub.endpoints.device_packets import Publish
     from edgehub.endpoints.device_session import DeviceSession
+    from edgehub.mqtt.client_decoder import IncomingPublish
 
 ANSWERS: Final = "$iothub/twin/res/#"
 _GET: Final = "$iothub/twin/GET/?$rid="
@@ -73,15 +73,18 @@ class DeviceTwins:
         """
         return await self._ask(session, _REPORT, patch)
 
-    def take(self, device_id: str, packet: Publish) -> bool:
+    def take(self, device_id: str, packet: IncomingPublish) -> bool:
         """Take an answer; False = the message is none."""
-        found = _ANSWER.fullmatch(packet.topic)
+        found = None if packet.topic is None else _ANSWER.fullmatch(packet.topic)
         if found is None:
             return False
         status, question = found.groups()
         asked = self._asked.get(question)
         if asked is not None and asked[0] == device_id and not asked[1].done():
-            asked[1].set_result(TwinAnswer(status=int(status), body=packet.body))
+            if packet.body is None:
+                asked[1].set_exception(SessionError(f"an answer of {packet.size} bytes"))
+            else:
+                asked[1].set_result(TwinAnswer(status=int(status), body=packet.body))
         return True
 
     def ended(self, device_id: str, reason: str) -> None:

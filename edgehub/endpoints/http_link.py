@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import fcntl
 import os
 import socket
 import ssl
-import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
@@ -24,10 +22,10 @@ from urllib.parse import urlsplit
 import httptools
 
 from edgehub.endpoints.congestion import send_requests_at_once
-from edgehub.endpoints.mqtt_channel import SIOCOUTQNSD
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.tcp import connect_tcp
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
+from edgehub.tcp import connect_tcp, unsent_in_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,9 +129,7 @@ class HttpLink(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return 0
         sock = transport.get_extra_info("socket")
-        answer = fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, b"\0\0\0\0")
-        (in_kernel,) = struct.unpack("i", answer)
-        return transport.get_write_buffer_size() + int(in_kernel)
+        return transport.get_write_buffer_size() + unsent_in_kernel(sock)
 
     async def request(self, body: bytes, *, encoding: str | None = None) -> Answer:
         """Send a request and wait for its answer.

@@ -12,14 +12,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from edgehub.endpoints.aiomqtt_bridge import connect
+from edgehub.endpoints.congestion import leave_thin_way_to_the_window
 from edgehub.endpoints.device_bound import DeviceBoundRelay
 from edgehub.endpoints.link_state import LinkState
-from edgehub.endpoints.mqtt_link import LinkError
+from edgehub.endpoints.mqtt_link import connect
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.packets import publish
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.mqtt_link import LinkOptions
     from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.message import EndpointId, Row
-    from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.mqtt.client import Client
+    from edgehub.mqtt.client_decoder import IncomingPublish
 
     Sent = tuple[Sequence[Row], Settle, int]
     """Rows of one PUBLISH, who hears of them, bytes of its packet."""
@@ -69,10 +70,10 @@ class MqttOptions:
 class Downlink(Protocol):
     """Takes what the peer sends."""
 
-    async def run(self, connection: Connection, guard: SubscriptionGuard) -> None:
+    async def run(self, connection: Client, guard: SubscriptionGuard) -> None:
         """Keep subscriptions as wanted while a connection lasts; raises `LinkError`."""
 
-    def take(self, incoming: Incoming) -> None:
+    def take(self, incoming: IncomingPublish) -> None:
         """Take a message of that connection."""
 
 
@@ -106,7 +107,7 @@ class MqttEndpoint:
         self._relay = None if device_bound is None else DeviceBoundRelay(endpoint_id, device_bound)
         self._downlink: Downlink | None = downlink or self._relay
         self._guard = SubscriptionGuard(endpoint_id, clock)
-        self._connection: Connection | None = None
+        self._connection: Client | None = None
         # By packet id, in the order of sending.
         self._in_flight: dict[int, Sent] = {}
         self._progress_at = 0.0
@@ -158,11 +159,9 @@ class MqttEndpoint:
         in_flight = self._in_flight
         was_idle = not in_flight
         for packed, topic, body in self._payloads.pack(rows, settle):
-            mid = connection.next_mid()
-            while mid in in_flight:
-                mid = connection.next_mid()
-            packet = publish(topic, body, mid)
-            in_flight[mid] = (packed, settle, len(packet))
+            packet_id = connection.next_packet_id(in_flight)
+            packet = publish(topic, body, packet_id)
+            in_flight[packet_id] = (packed, settle, len(packet))
             packets.append(packet)
         if packets:
             if was_idle:
@@ -207,7 +206,10 @@ class MqttEndpoint:
         self._guard.begins()
         try:
             async with connect(
-                self._options.link, on_pubacks=self._take_pubacks, on_messages=self._take_messages
+                self._options.link,
+                clock=self._clock,
+                on_confirmed=self._take_confirmed,
+                on_messages=self._take_messages,
             ) as connection:
                 self._connection = connection
                 reason = await self._use(connection, listener)
@@ -217,7 +219,7 @@ class MqttEndpoint:
         finally:
             self._end_connection("closed by this hub")
 
-    async def _use(self, connection: Connection, listener: EndpointListener) -> str:
+    async def _use(self, connection: Client, listener: EndpointListener) -> str:
         is_careful = self._guard.is_careful
         if not is_careful:
             self._link_up(connection, listener)
@@ -241,18 +243,18 @@ class MqttEndpoint:
                 task.cancel()
         return reason
 
-    async def _link_up_later(self, connection: Connection, listener: EndpointListener) -> None:
+    async def _link_up_later(self, connection: Client, listener: EndpointListener) -> None:
         # Rows that are in flight with a SUBSCRIBE would hide over what the peer closes.
         await self._guard.settled()
         self._link_up(connection, listener)
 
-    async def _keep_downlink(self, downlink: Downlink, connection: Connection) -> None:
+    async def _keep_downlink(self, downlink: Downlink, connection: Client) -> None:
         try:
             await downlink.run(connection, self._guard)
         except LinkError as error:
             connection.abort(error.reason)
 
-    def _link_up(self, connection: Connection, listener: EndpointListener) -> None:
+    def _link_up(self, connection: Client, listener: EndpointListener) -> None:
         if self._connection is not connection:
             return
         self._way_seen_at = self._clock.monotonic()
@@ -284,12 +286,12 @@ class MqttEndpoint:
             for row in rows:
                 settle(row, SendResult(kind, reason))
 
-    def _take_pubacks(self, mids: list[int]) -> None:
+    def _take_confirmed(self, packet_ids: list[int]) -> None:
         pop = self._in_flight.pop
         known = False
-        for mid in mids:
+        for packet_id in packet_ids:
             # Unknown ids are answers to rows that were given up, or made up; they prove nothing.
-            entry = pop(mid, None)
+            entry = pop(packet_id, None)
             if entry is not None:
                 known = True
                 rows, settle, _ = entry
@@ -302,9 +304,11 @@ class MqttEndpoint:
             self._link.worked()
             if now - self._way_seen_at >= WAY_LOOK_S and self._connection is not None:
                 self._way_seen_at = now
-                self._connection.look_at_way()
+                sock = self._connection.socket
+                if sock is not None:
+                    leave_thin_way_to_the_window(sock)
 
-    def _take_messages(self, messages: list[Incoming]) -> None:
+    def _take_messages(self, messages: list[IncomingPublish]) -> None:
         if self._downlink is not None:
             for incoming in messages:
                 self._downlink.take(incoming)
@@ -338,8 +342,8 @@ class MqttEndpoint:
         if silent_s < self._options.ack_timeout_s:
             self._watch_later()
             return
-        mid = next(iter(self._in_flight))
-        rows, settle, _ = self._in_flight.pop(mid)
+        packet_id = next(iter(self._in_flight))
+        rows, settle, _ = self._in_flight.pop(packet_id)
         reason = f"no acknowledgement for {silent_s:.0f} s"
         # The peer is silent as a whole; only the row it owes first counts as tried.
         settle(rows[0], SendResult(FailureKind.TIMEOUT, reason))
@@ -359,7 +363,7 @@ class MqttEndpoint:
         self._confirmed_some = False
 
 
-def _left_whole(in_flight: Mapping[int, Sent], connection: Connection | None) -> int:
+def _left_whole(in_flight: Mapping[int, Sent], connection: Client | None) -> int:
     """Count the PUBLISHes, oldest first, that had left whole at the peer's close; 0 = none did."""
     unsent = None if connection is None else connection.unsent_at_close
     if unsent is None:

@@ -1,44 +1,38 @@
-"""The way to an MQTT peer: whom to connect to, the socket that leads there, what the peer said.
+"""The link to an MQTT server: whom to connect to, and the connection that results.
 
-Owns no state. Invariant: a socket that `open_socket` gives is connected, non-blocking and, with
-TLS, through its handshake; on any other way out nothing is left open.
+Owns no state. Invariant: a connection that comes out of here is signed in; on any other way out
+nothing is left open.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, PACKET_ID_MAX
 from edgehub.mqtt.tcp import connect_tcp, ready
-from edgehub.storage.credentials import client_context
+from edgehub.storage.credentials import client_context, read_secret
+from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
+from edgehub.mqtt.packets5 import NEVER_S
+from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+    from typing import NotRequired, Unpack
 
+    from edgehub.clock import Clock
+    from edgehub.mqtt.client_decoder import IncomingPublish
+    from edgehub.mqtt.client_packets import RefusedPublish
     from edgehub.storage.credentials import TlsOptions
 
 UNSENT_IN_KERNEL_MAX: Final = 16_384
-"""Unsent bytes that the kernel takes; the rest waits in the channel, where it costs no wake-up."""
-
-
-class LinkError(EdgeHubError):
-    """The connection cannot be made.
-
-    Attributes:
-        reason: For status and logs.
-        parked: A person must change something before it can work.
-    """
-
-    def __init__(self, reason: str, *, parked: bool) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.parked = parked
+"""Unsent bytes that the kernel takes; the rest waits in the process, where it costs no wake-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +45,11 @@ class LinkOptions:
         client_id: MQTT client id.
         username: User name, None = none.
         password_file: File whose first line is the password; read at each connect.
+        file_setting: Setting that names the file, for errors.
         tls: None = plain TCP.
         clean_session: False keeps subscriptions and device-bound messages at the peer.
         keep_alive_s: A silent peer is noticed after twice this time.
-        connect_timeout_s: For name, TCP and TLS together, and again for CONNACK.
+        connect_timeout_s: For name and TCP together, and again for TLS and CONNACK.
         level: Protocol level, 4 = MQTT 3.1.1, 5 = MQTT 5.
         session_expiry_s: MQTT 5: how long the peer keeps a session that is not clean.
         receive_maximum: MQTT 5: messages without PUBACK that the peer may send.
@@ -66,64 +61,60 @@ class LinkOptions:
     client_id: str
     username: str | None = None
     password_file: Path | None = None
+    file_setting: str = "password_file"
     tls: TlsOptions | None = None
     clean_session: bool = False
     keep_alive_s: int = 60
     connect_timeout_s: float = 10.0
     level: int = 4
-    session_expiry_s: int = 0xFFFF_FFFF
-    receive_maximum: int = 65_535
+    session_expiry_s: int = NEVER_S
+    receive_maximum: int = PACKET_ID_MAX
     incoming_bytes_max: int = REMAINING_LENGTH_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """What the peer's CONNACK said.
+class Callbacks(TypedDict):
+    """What a connection calls; see `Client`."""
 
-    Attributes:
-        session_present: The peer has kept the session.
-        receive_maximum: Messages without PUBACK that it takes.
-        packet_bytes_max: Largest packet that it takes, None = it does not say.
-        retains: It keeps retained messages.
-        shares: It knows shared subscriptions.
-        identifies: It knows subscription identifiers.
-    """
-
-    session_present: bool = False
-    receive_maximum: int = 65_535
-    packet_bytes_max: int | None = None
-    retains: bool = True
-    shares: bool = True
-    identifies: bool = True
+    clock: Clock
+    on_confirmed: Callable[[list[int]], None]
+    on_messages: Callable[[list[IncomingPublish]], None]
+    on_refused: NotRequired[Callable[[list[RefusedPublish]], None]]
+    on_closed: NotRequired[Callable[[str], None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A subscription of MQTT 5, with QoS 1.
-
-    Attributes:
-        filter: Topic filter, with `$share/<group>/` where it is shared.
-        number: Subscription identifier, None = none.
-        no_local: The client's own messages do not come back; not for shared ones.
-    """
-
-    filter: str
-    number: int | None = None
-    no_local: bool = False
-
-
-async def open_socket(options: LinkOptions) -> socket.socket:
-    """Connect.
+@contextlib.asynccontextmanager
+async def connect(options: LinkOptions, **callbacks: Unpack[Callbacks]) -> AsyncIterator[Client]:
+    """Connect, and close again at the end of the block.
 
     Raises:
-        LinkError: If there is no way, or the peer's certificate is not trusted.
+        LinkError: If there is no connection.
+    """
+    client = await open_client(options, **callbacks)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def open_client(options: LinkOptions, **callbacks: Unpack[Callbacks]) -> Client:
+    """Connect and sign in.
+
+    Raises:
+        LinkError: If there is no connection, or the peer's certificate is not trusted.
     """
     try:
+        password = context = None
+        if options.password_file is not None or options.tls is not None:
+            password, context = await asyncio.to_thread(_read_files, options)
+        client = Client(_client_options(options, password), **callbacks)
         async with asyncio.timeout(options.connect_timeout_s):
-            if options.tls is None:
-                return await _tcp(options)
-            context = await asyncio.to_thread(client_context, options.tls)
-            return await _tls(await _tcp(options), context, options.host)
+            sock = await _tcp(options)
+        try:
+            async with asyncio.timeout(options.connect_timeout_s):
+                await client.open(sock, tls=context, host=options.host)
+        except TimeoutError as error:
+            text = f"CONNECT timed out: no answer within {options.connect_timeout_s:g} s"
+            raise LinkError(text) from error
     except ConfigError as error:
         raise LinkError(str(error), parked=True) from error
     except ssl.SSLCertVerificationError as error:
@@ -131,7 +122,30 @@ async def open_socket(options: LinkOptions) -> socket.socket:
     except OSError as error:
         # TimeoutError is one, as are all of TLS and of name resolution.
         text = "connect timed out" if isinstance(error, TimeoutError) else words(error)
-        raise LinkError(text, parked=False) from error
+        raise LinkError(text) from error
+    return client
+
+
+def _read_files(options: LinkOptions) -> tuple[str | None, ssl.SSLContext | None]:
+    file, tls = options.password_file, options.tls
+    return (
+        None if file is None else read_secret(options.file_setting, file),
+        None if tls is None else client_context(tls),
+    )
+
+
+def _client_options(options: LinkOptions, password: str | None) -> ClientOptions:
+    return ClientOptions(
+        client_id=options.client_id,
+        level=options.level,
+        username=options.username,
+        password=password,
+        clean_session=options.clean_session,
+        keep_alive_s=options.keep_alive_s,
+        session_expiry_s=options.session_expiry_s,
+        receive_maximum=options.receive_maximum,
+        incoming_bytes_max=options.incoming_bytes_max,
+    )
 
 
 async def _tcp(options: LinkOptions) -> socket.socket:
@@ -143,33 +157,3 @@ async def _tcp(options: LinkOptions) -> socket.socket:
     # would cap every link with a long round trip.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_MAX)
     return sock
-
-
-async def _tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    try:
-        wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-    except BaseException:
-        sock.close()
-        raise
-    try:
-        while True:
-            try:
-                wrapped.do_handshake()
-            except ssl.SSLWantReadError:
-                await ready(wrapped.fileno(), loop.add_reader, loop.remove_reader)
-            except ssl.SSLWantWriteError:
-                await ready(wrapped.fileno(), loop.add_writer, loop.remove_writer)
-            else:
-                return wrapped
-    except BaseException:
-        wrapped.close()
-        raise
-
-
-def words(error: Exception) -> str:
-    """Say what a failure of the way was."""
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError | socket.gaierror):
-        # asyncio puts the address into the text, and the address is in the settings already.
-        return os.strerror(error.errno) if error.errno else str(error)
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

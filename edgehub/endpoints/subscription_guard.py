@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from edgehub.clock import Clock
-    from edgehub.endpoints.aiomqtt_bridge import Connection
+    from edgehub.mqtt.client import Client
 
 CLOSES_MAX: Final = 3
 """Closes over a filter until it is left out; 1 once another one is: the peer is known by then."""
@@ -89,7 +89,7 @@ class SubscriptionGuard:
         return max(0.0, min(self._left_out.values()) - self._clock.monotonic())
 
     async def subscribe(
-        self, connection: Connection, wanted: Collection[str]
+        self, connection: Client, wanted: Collection[str]
     ) -> tuple[set[str], list[str]]:
         """Subscribe with QoS 1 to what may be asked for.
 

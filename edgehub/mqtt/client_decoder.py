@@ -1,136 +1,129 @@
-"""What a peer sends on the hot path: PUBACKs and PUBLISHes, taken out of the incoming stream.
+"""The incremental decoder of a client: bytes of one connection in, what the server said out.
 
-Pure functions and one parser on bytes; no I/O. Invariants: bytes of all other packets are passed on
-as they came; a PUBLISH that cannot be read is told of like one that can, so that whoever takes them
-may acknowledge it and go on; of one that is larger than `bytes_max` the body is never kept.
+PUBACKs and PUBLISHes, the hot path, come apart from the other packets, a whole read at a time.
+Owns framing and what is left of an incomplete packet. Invariants: how the bytes were cut into reads
+changes neither what comes out nor whether the stream is found malformed; of a PUBLISH that is
+larger than `bytes_max` the body is never kept; a PUBLISH whose topic or properties cannot be read
+comes out like one that can, so that its receiver may acknowledge it and go on.
 
 Source: MQTT 5 and 3.1.1, sections 2.1, 3.3 and 3.4.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
+from edgehub.errors import ProtocolError
+from edgehub.mqtt.client_packets import parse_puback, parse_server_packet
+from edgehub.mqtt.fields import HEAD, REMAINING_LENGTH_MAX
+from edgehub.mqtt.framing import BAD_PUBLISH, LENGTH_DIGITS_MAX, MORE_DIGITS, long_length
 from edgehub.mqtt.packets import LEVEL_5
+from edgehub.mqtt.reasons import FIRST_FAILURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from edgehub.mqtt.client_packets import RefusedPublish, ServerPacket
 
-PUBACK: Final = 4
-PUBLISH: Final = 3
+CONTROL_BYTES_MAX: Final = 2**20
+"""Longest packet other than PUBLISH: a SUBACK has a byte for each filter."""
 
+_PUBLISH: Final = 3
 _PLAIN_PUBACK: Final = 0x40
 _PUBACK_BYTES: Final = 4
-_LENGTH_BYTES_MAX: Final = 4
-_FAILURE: Final = 0x80
 _TOPIC_BYTES_MAX: Final = 65_535
-_INCOMPLETE: Final = 0
-_ENDLESS: Final = -1
 _QOS: Final = 0x06
-_QOS_1: Final = 1
+_QOS_2: Final = 2
 _RETAIN: Final = 0x01
-_AGAIN: Final = 0x08
+_DUP: Final = 0x08
 
 
-class Incoming:
-    """A message from the peer that waits for its acknowledgement.
+class IncomingPublish:
+    """A PUBLISH from the server; if it has a packet id it waits for its acknowledgement.
 
     Attributes:
         topic: Topic name, None = it is not UTF-8 or the packet is malformed.
         body: Payload, None = larger than is taken, or malformed.
-        mid: Packet id, 0 with QoS 0.
+        packet_id: 0 with QoS 0, or if the packet ends before it.
         qos: 0 to 2.
         retain: The retain flag.
-        again: The peer says that it may have sent it before.
+        dup: The server says that it may have sent it before.
         properties: Property block of MQTT 5 without its length.
         size: Bytes of the packet.
     """
 
-    __slots__ = ("again", "body", "mid", "properties", "qos", "retain", "size", "topic")
+    __slots__ = ("body", "dup", "packet_id", "properties", "qos", "retain", "size", "topic")
 
     def __init__(
         self,
         *,
         topic: str | None,
         body: bytes | None,
-        mid: int,
+        packet_id: int,
         qos: int,
         retain: bool = False,
-        again: bool = False,
+        dup: bool = False,
         properties: bytes = b"",
         size: int = 0,
     ) -> None:
         self.topic = topic
         self.body = body
-        self.mid = mid
+        self.packet_id = packet_id
         self.qos = qos
         self.retain = retain
-        self.again = again
+        self.dup = dup
         self.properties = properties
         self.size = size
 
 
-class InboundFilter:
-    """Takes PUBACKs, and PUBLISHes of QoS 0 and 1, out of an incoming stream.
-
-    Args:
-        pass_on: Gets the bytes of the other packets, in order, whole or in parts.
-        level: Protocol level, 4 = MQTT 3.1.1, 5 = MQTT 5.
-        bytes_max: Packets larger than this lose their body.
+class Received(NamedTuple):
+    """What some bytes completed; each list in the server's order.
 
     Attributes:
-        mids: Packet ids of PUBACKs since the last `take`.
-        refusals: Packet ids and reason codes of those that refuse; not among `mids`.
-        messages: What came since the last `take`.
+        confirmed: Packet ids of PUBACKs.
+        refused: PUBACKs that refuse; not among `confirmed`.
+        messages: PUBLISHes.
+        packets: All others.
     """
 
-    __slots__ = (
-        "_bytes_max",
-        "_level",
-        "_needed",
-        "_pass_on",
-        "_passing",
-        "_rest",
-        "_skipping",
-        "messages",
-        "mids",
-        "refusals",
-    )
+    confirmed: list[int]
+    refused: list[RefusedPublish]
+    messages: list[IncomingPublish]
+    packets: list[ServerPacket]
 
-    def __init__(
-        self,
-        pass_on: Callable[[bytes], None],
-        *,
-        level: int = 4,
-        bytes_max: int = REMAINING_LENGTH_MAX,
-    ) -> None:
-        self._pass_on = pass_on
+
+class ClientDecoder:
+    """Decodes what one server sends.
+
+    Args:
+        level: Protocol level, 4 = MQTT 3.1.1, 5 = MQTT 5.
+        bytes_max: PUBLISHes larger than this lose their body.
+    """
+
+    __slots__ = ("_bytes_max", "_failed", "_level", "_needed", "_received", "_rest", "_skipping")
+
+    def __init__(self, *, level: int, bytes_max: int = REMAINING_LENGTH_MAX) -> None:
         self._level = level
         self._bytes_max = bytes_max
-        self._passing = 0
         self._skipping = 0
         self._rest = bytearray()
         # Bytes of `_rest` before which it need not be looked at again.
         self._needed = 0
-        self.mids: list[int] = []
-        self.refusals: list[tuple[int, int]] = []
-        self.messages: list[Incoming] = []
+        self._received = Received([], [], [], [])
+        self._failed: ProtocolError | None = None
 
-    def take(self) -> tuple[list[int], list[tuple[int, int]], list[Incoming]]:
-        """Hand over what was found; see `mids`, `refusals` and `messages`."""
-        found = (self.mids, self.refusals, self.messages)
-        if self.mids:
-            self.mids = []
-        if self.refusals:
-            self.refusals = []
-        if self.messages:
-            self.messages = []
-        return found
+    def take(self) -> Received:
+        """Return what came since the last call."""
+        received, self._received = self._received, Received([], [], [], [])
+        return received
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Take the next bytes of the stream.
+
+        Raises:
+            ProtocolError: If the stream is malformed; `take` then returns what came before, and
+                every later call raises again.
+        """
+        if self._failed is not None:
+            raise self._failed
         if self._rest:
             # A large packet comes in thousands of parts, and is not to be copied with each.
             self._rest += data
@@ -138,86 +131,88 @@ class InboundFilter:
                 return
             data = bytes(self._rest)
         self._needed = 0
+        try:
+            position = self._split(data)
+        except ProtocolError as error:
+            self._failed = error
+            self._rest.clear()
+            raise
+        self._rest = bytearray(data[position:])
+
+    def _split(self, data: bytes) -> int:
+        """Take packets; returns where the first one begins that is not whole."""
         position = 0
         end = len(data)
+        confirmed = self._received.confirmed
         while position < end:
-            if self._passing or self._skipping:
-                position = self._go_on(data, position)
+            if self._skipping:
+                skipped = min(self._skipping, end - position)
+                self._skipping -= skipped
+                position += skipped
             elif data[position] == _PLAIN_PUBACK and data[position + 1 : position + 2] == b"\2":
                 if end - position < _PUBACK_BYTES:
                     break
-                self.mids.append(data[position + 2] << 8 | data[position + 3])
+                packet_id = data[position + 2] << 8 | data[position + 3]
+                if not packet_id:
+                    raise ProtocolError(HEAD, "packet id 0")
+                confirmed.append(packet_id)
                 position += _PUBACK_BYTES
             else:
                 after = self._packet(data, position)
                 if after == position:
                     break
                 position = after
-        self._rest = bytearray(data[position:])
-
-    def _go_on(self, data: bytes, position: int) -> int:
-        if self._passing:
-            taken = min(self._passing, len(data) - position)
-            self._pass_on(data[position : position + taken])
-            self._passing -= taken
-        else:
-            taken = min(self._skipping, len(data) - position)
-            self._skipping -= taken
-        return position + taken
+        return position
 
     def _packet(self, data: bytes, position: int) -> int:
-        """Take a packet; gives where the next one begins, `position` = more bytes are needed."""
-        length = _packet_bytes(data, position)
-        if length == _INCOMPLETE:
+        """Take a packet; returns where the next one begins, `position` = more bytes are needed."""
+        length, start = long_length(data, position, len(data))
+        if length < 0:
             return position
-        kind = data[position] >> 4
-        if length == _ENDLESS:
-            # The client behind the filter refuses it, and nothing that follows is a packet.
-            self._passing = sys.maxsize
-        elif kind == PUBLISH and (data[position] & _QOS) >> 1 <= _QOS_1:
-            return self._publish(data, position, length)
-        elif kind == PUBACK and self._level >= LEVEL_5:
-            return self._puback(data, position, length)
-        else:
-            self._passing = length
-        return self._go_on(data, position)
-
-    def _puback(self, data: bytes, position: int, length: int) -> int:
-        end = position + length
-        if end > len(data):
+        head = data[position]
+        stop = start + length
+        if head >> 4 == _PUBLISH:
+            return self._publish(data, position, start, stop)
+        if length > CONTROL_BYTES_MAX:
+            raise ProtocolError(HEAD, f"packet {head:#04x} of {length} bytes")
+        if stop > len(data):
+            self._needed = stop - position
             return position
-        at = position + _header_bytes(data, position)
-        if end - at < 2:  # noqa: PLR2004 - the packet id
-            self._passing = length
-            return self._go_on(data, position)
-        mid = data[at] << 8 | data[at + 1]
-        code = data[at + 2] if end - at > 2 else 0  # noqa: PLR2004 - the reason code behind it
-        if code >= _FAILURE:
-            self.refusals.append((mid, code))
+        body = data[start:stop]
+        if head == _PLAIN_PUBACK:
+            if self._level < LEVEL_5:
+                raise ProtocolError(HEAD, f"PUBACK of {length} bytes")
+            self._puback(parse_puback(body))
         else:
-            self.mids.append(mid)
-        return end
+            self._received.packets.append(parse_server_packet(head, body, self._level))
+        return stop
 
-    def _publish(self, data: bytes, position: int, length: int) -> int:
-        end = position + length
-        is_large = length > self._bytes_max
-        if end > len(data):
-            head_bytes = min(length, _TOPIC_BYTES_MAX + 16)
+    def _puback(self, puback: RefusedPublish) -> None:
+        if puback.code >= FIRST_FAILURE:
+            self._received.refused.append(puback)
+        else:
+            self._received.confirmed.append(puback.packet_id)
+
+    def _publish(self, data: bytes, position: int, start: int, stop: int) -> int:
+        size = stop - position
+        is_large = size > self._bytes_max
+        if stop > len(data):
+            head_bytes = min(size, _TOPIC_BYTES_MAX + 16)
             if not is_large or len(data) - position < head_bytes:
-                self._needed = head_bytes if is_large else length
+                self._needed = head_bytes if is_large else size
                 return position
-        flags = data[position]
-        at = position + _header_bytes(data, position)
-        message = read_publish(flags, data[at:end], level=self._level, size=length, cut=is_large)
-        self.messages.append(message)
-        if end > len(data):
-            self._skipping = end - len(data)
+        message = read_publish(
+            data[position], data[start:stop], level=self._level, size=size, cut=is_large
+        )
+        self._received.messages.append(message)
+        if stop > len(data):
+            self._skipping = stop - len(data)
             return len(data)
-        return end
+        return stop
 
 
-def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -> Incoming:
-    """Read a PUBLISH of QoS 0 or 1.
+def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -> IncomingPublish:
+    """Read a PUBLISH.
 
     Args:
         flags: Its first byte.
@@ -225,19 +220,25 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
         level: Protocol level.
         size: Bytes of the packet.
         cut: The body is not wanted.
+
+    Raises:
+        ProtocolError: If it has QoS 3 or packet id 0.
     """
     qos = (flags & _QOS) >> 1
     topic: str | None = None
     body: bytes | None = None
     properties = b""
-    mid = 0
+    packet_id = 0
     at = 2 + (rest[0] << 8 | rest[1]) if len(rest) > 1 else len(rest) + 1
     raw_topic = rest[2:at]
     is_whole = at <= len(rest)
-    if qos and is_whole:
-        mid = rest[at] << 8 | rest[at + 1] if at + 1 < len(rest) else 0
+    if qos:
         at += 2
-        is_whole = at <= len(rest)
+        has_id = at <= len(rest)
+        packet_id = rest[at - 2] << 8 | rest[at - 1] if has_id else 0
+        if qos > _QOS_2 or (has_id and not packet_id):
+            raise ProtocolError(HEAD, BAD_PUBLISH)
+        is_whole = is_whole and has_id
     if is_whole and level >= LEVEL_5 and not cut:
         block = _block(rest, at)
         if block is None:
@@ -251,48 +252,29 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
             topic = None
         if not cut:
             body = rest[at:]
-    return Incoming(
+    return IncomingPublish(
         topic=topic,
         body=body,
-        mid=mid,
+        packet_id=packet_id,
         qos=qos,
         retain=bool(flags & _RETAIN),
-        again=bool(flags & _AGAIN),
+        dup=bool(flags & _DUP),
         properties=properties,
         size=size,
     )
 
 
 def _block(rest: bytes, at: int) -> tuple[bytes, int] | None:
-    """Give the property block at a place, and where it ends; None = it is malformed."""
+    """Return the property block at a place, and where it ends; None = it is malformed."""
     length = shift = 0
-    for _ in range(_LENGTH_BYTES_MAX):
+    for _ in range(LENGTH_DIGITS_MAX):
         if at >= len(rest):
             return None
         byte = rest[at]
         at += 1
         length |= (byte & 0x7F) << shift
         shift += 7
-        if not byte & 0x80:
+        if byte < MORE_DIGITS:
             end = at + length
             return None if end > len(rest) else (rest[at:end], end)
     return None
-
-
-def _header_bytes(data: bytes, position: int) -> int:
-    at = position + 1
-    while data[at] & 0x80:
-        at += 1
-    return at + 1 - position
-
-
-def _packet_bytes(data: bytes, position: int) -> int:
-    remaining = 0
-    for index in range(_LENGTH_BYTES_MAX):
-        at = position + 1 + index
-        if at >= len(data):
-            return _INCOMPLETE
-        remaining |= (data[at] & 0x7F) << (7 * index)
-        if not data[at] & 0x80:
-            return index + 2 + remaining
-    return _ENDLESS

@@ -258,15 +258,17 @@ class Pingreq:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnect:
-    """DISCONNECT: the client leaves on purpose.
+    """DISCONNECT: the client, in MQTT 5 also the server, leaves on purpose.
 
     Attributes:
         code: Reason code of MQTT 5; anything but 0 leaves the will in force.
         session_expiry: New session expiry interval as on the wire, None = as it was.
+        reason: The words of a server, may be empty.
     """
 
     code: int = 0
     session_expiry: int | None = None
+    reason: str = ""
 
 
 Packet = Connect | Publish | Acknowledgement | Subscribe | Unsubscribe | Pingreq | Disconnect

@@ -12,7 +12,7 @@ from edgehub.mqtt.fields import HEAD
 
 
 class ReasonCode(IntEnum):
-    """What the listener tells its clients, and reads from them."""
+    """Reason codes that are sent, or that mean something here when they come."""
 
     SUCCESS = 0x00
     NO_SUBSCRIPTION_EXISTED = 0x11
@@ -24,7 +24,9 @@ class ReasonCode(IntEnum):
     CLIENT_IDENTIFIER_NOT_VALID = 0x85
     BAD_USER_NAME_OR_PASSWORD = 0x86
     NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
     SERVER_BUSY = 0x89
+    BANNED = 0x8A
     SERVER_SHUTTING_DOWN = 0x8B
     BAD_AUTHENTICATION_METHOD = 0x8C
     KEEP_ALIVE_TIMEOUT = 0x8D
@@ -75,6 +77,14 @@ class OversizedPublishError(ReasonedError):
     def __init__(self, packet_bytes: int, reason: str) -> None:
         super().__init__(ReasonCode.PACKET_TOO_LARGE, reason)
         self.packet_bytes = packet_bytes
+
+
+def code_name(code: int) -> str:
+    """Return a reason code in words, with its number where it has no name here."""
+    try:
+        return ReasonCode(code).name.replace("_", " ").capitalize()
+    except ValueError:
+        return f"reason code {code:#04x}"
 
 
 def reason_of(error: ProtocolError) -> ReasonCode:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohappyeyeballs import AddrInfoType, start_connection
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 ATTEMPT_DELAY_S: Final = 0.25
 """RFC 8305, section 5: an address that has not answered for so long gets company by the next."""
+
+_SIOCOUTQNSD: Final = 0x894B
+"""Linux: bytes in the send queue that were not sent even once (include/uapi/linux/sockios.h)."""
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
@@ -47,6 +52,14 @@ async def reachable_host(host: str, port: int) -> str:
     with await _first_to_answer(addresses) as sock:
         numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
         return socket.getnameinfo(sock.getpeername(), numeric)[0]
+
+
+def unsent_in_kernel(sock: socket.socket) -> int:
+    """Return the bytes that the kernel has taken and not sent even once; 0 = it is closed."""
+    if sock.fileno() < 0:
+        return 0
+    (unsent,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, b"\0\0\0\0"))
+    return int(unsent)
 
 
 async def ready(descriptor: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgehub.endpoints.aiomqtt_bridge import Connection, connect
-from edgehub.endpoints.mqtt_link import LinkOptions
+from edgehub.clock import SystemClock
+from edgehub.endpoints.mqtt_link import LinkOptions, connect
 from edgehub.mqtt.packets import publish
 from tests.support.daemon import Daemon
 from tests.support.mosquitto import Mosquitto
@@ -26,6 +26,8 @@ from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from edgehub.mqtt.client import Client
 
 DEVICES = 100
 WAIT_S = 120
@@ -48,7 +50,7 @@ def settings(site: Mosquitto, cloud: Mosquitto) -> str:
     )
 
 
-async def send(connection: Connection, daemon: Daemon, rate: int, total: int) -> dict[str, Any]:
+async def send(connection: Client, daemon: Daemon, rate: int, total: int) -> dict[str, Any]:
     """Send at a rate; gives when the last one was acknowledged here, and how far it was behind."""
     start = time.monotonic()
     sent, behind, look_at = 0, [], start + 1
@@ -58,7 +60,7 @@ async def send(connection: Connection, daemon: Daemon, rate: int, total: int) ->
             publish(
                 b"te/device/d%d///m/" % (number % DEVICES),
                 b'{"temperature":%d.5,"pressure":1013,"count":%d}' % (number % 90, number),
-                connection.next_mid(),
+                connection.next_packet_id(()),
             )
             for number in range(sent, due)
         ]
@@ -109,11 +111,16 @@ async def _measure(daemon: Daemon, site: Mosquitto, rate: int, total: int) -> di
     await until(daemon, lambda: bool(daemon.call("status")["broker"]["subscriptions"]))
     pid = int(daemon.call("status")["pid"])
     async with connect(
-        link, on_pubacks=lambda _mids: None, on_messages=lambda _messages: None
+        link,
+        clock=SystemClock(),
+        on_confirmed=lambda _ids: None,
+        on_messages=lambda _messages: None,
     ) as connection:
         for number in range(DEVICES):
             topic = b"te/device/d%d//" % number
-            connection.write(publish(topic, b'{"@type":"child-device"}', connection.next_mid()))
+            connection.write(
+                publish(topic, b'{"@type":"child-device"}', connection.next_packet_id(()))
+            )
         await until(daemon, lambda: acknowledged(daemon) >= 0)
         before = cpu_s(pid)
         figures = await send(connection, daemon, rate, total)

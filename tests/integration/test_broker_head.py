@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import aiomqtt
 import pytest
+from edgehub.endpoints.aiomqtt_bridge import Connection
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from structlog.testing import capture_logs
 
-from edgehub.endpoints.aiomqtt_bridge import Connection
 from edgehub.mqtt.batch import BATCH_TYPE
 from tests.support.broker_hub import (
     bodies_of,

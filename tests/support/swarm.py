@@ -5,61 +5,52 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from edgehub.endpoints.device_packets import (
-    Connack,
-    PacketParser,
-    Puback,
-    build_connect,
-    build_publish,
-    publish_properties,
-)
+from edgehub.clock import SystemClock
+from edgehub.endpoints.mqtt_link import LinkOptions, open_client
+from edgehub.mqtt.packets import publish
 
-VERSION = 5
+if TYPE_CHECKING:
+    from edgehub.mqtt.client_packets import RefusedPublish
+
+NO_PROPERTIES = b"\0"
 
 
-class Radio(asyncio.Protocol):
+class Radio:
     """What carries the frames of one device to one hub: an MQTT connection under its id."""
 
     def __init__(self, device_id: str) -> None:
         self.device_id = device_id
-        self._parser = PacketParser(version=VERSION)
-        self._transport: asyncio.Transport | None = None
         self.lost = asyncio.Event()
-        self._connected = asyncio.get_running_loop().create_future()
         self._waiting: dict[int, asyncio.Future[int]] = {}
 
     async def connect(self, port: int) -> Radio:
         """Connect to a hub."""
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: self, "127.0.0.1", port)
-        await self._connected
+        self._client = await open_client(
+            LinkOptions(
+                host="127.0.0.1", port=port, client_id=self.device_id, keep_alive_s=600, level=5
+            ),
+            clock=SystemClock(),
+            on_confirmed=self._confirmed,
+            on_refused=self._refused,
+            on_messages=self._client_acknowledge,
+            on_closed=self._closed,
+        )
         return self
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        self._transport = transport
-        transport.write(
-            build_connect(
-                version=VERSION,
-                client_id=self.device_id,
-                keep_alive_s=600,
-                username=None,
-                password=None,
-            )
-        )
+    def _client_acknowledge(self, messages) -> None:
+        self._client.acknowledge_all(messages)
 
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        for packet in self._parser.feed(data):
-            if isinstance(packet, Connack):
-                self._connected.set_result(packet.code)
-            elif isinstance(packet, Puback) and packet.mid in self._waiting:
-                self._waiting.pop(packet.mid).set_result(packet.code)
+    def _confirmed(self, packet_ids: list[int]) -> None:
+        for packet_id in packet_ids:
+            self._waiting.pop(packet_id).set_result(0)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        del exc
+    def _refused(self, refused: list[RefusedPublish]) -> None:
+        for each in refused:
+            self._waiting.pop(each.packet_id).set_result(each.code)
+
+    def _closed(self, _reason: str) -> None:
         self.lost.set()
         for waiting in self._waiting.values():
             waiting.set_exception(ConnectionError("closed"))
@@ -67,19 +58,16 @@ class Radio(asyncio.Protocol):
 
     async def frame(self, sequence: int, body: bytes = b"reading") -> int:
         """Send a frame; gives the code of its PUBACK."""
-        mid = sequence % 65_535 + 1
-        answer = self._waiting[mid] = asyncio.get_running_loop().create_future()
+        packet_id = sequence % 65_535 + 1
+        answer = self._waiting[packet_id] = asyncio.get_running_loop().create_future()
         topic = f"devices/{self.device_id}/messages/events/sequence={sequence}".encode()
-        self._transport.write(
-            build_publish(topic, mid, body, properties=publish_properties(version=VERSION))
-        )
+        self._client.write(publish(topic, body, packet_id, properties=NO_PROPERTIES))
         return await answer
 
     async def close(self) -> None:
         """Disconnect."""
-        if self._transport is not None:
-            self._transport.abort()
-            await self.lost.wait()
+        self._client.abort("out of reach")
+        await self.lost.wait()
 
 
 @dataclass

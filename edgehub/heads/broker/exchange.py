@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgehub.heads.broker.subscriptions import Subscriptions
     from edgehub.heads.head import Refused, Settle, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.mqtt.client_decoder import IncomingPublish
 
 SESSION: Final = "#broker"
 """Client id of the broker in the local topic space; no client can have it."""
@@ -153,7 +153,7 @@ class Exchange:
         self._places: dict[str, _Place] = {}
         self._blocks: dict[bytes, _Block] = {b"": _Block((), b"", None)}
 
-    def offer(self, incoming: Incoming, settle: Settle, token: int) -> BrokerDrop | None:
+    def offer(self, incoming: IncomingPublish, settle: Settle, token: int) -> BrokerDrop | None:
         """Hand a message on; `settle(token, ...)` follows, possibly before this returns.
 
         Returns:
@@ -194,7 +194,7 @@ class Exchange:
             self._submit(routed(message, message.expiry_ms), settle, token)
         return None
 
-    def may_fit(self, incoming: Incoming) -> bool:
+    def may_fit(self, incoming: IncomingPublish) -> bool:
         """Say whether a message that a limit refused is worth another try.
 
         One that goes to the local space reaches its clients at each try.
@@ -202,7 +202,7 @@ class Exchange:
         is_local = incoming.topic is not None and self._place(incoming.topic).is_local
         return not is_local or self._has_room()
 
-    def refused(self, incoming: Incoming, reason: BrokerDrop) -> None:
+    def refused(self, incoming: IncomingPublish, reason: BrokerDrop) -> None:
         """Record a dropped message in the journal, unless it is there or does not belong there."""
         if reason in _NOT_RECORDED:
             return

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.endpoints.aiomqtt_bridge import connect
 from edgehub.endpoints.backoff import Backoff, RetryWait
-from edgehub.endpoints.mqtt_link import LinkError, Wanted
+from edgehub.endpoints.mqtt_link import connect
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.heads.broker.exchange import SESSION, Exchange
 from edgehub.heads.broker.intake import Intake, Load
@@ -25,7 +24,9 @@ from edgehub.heads.broker.outlet import Outlet
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
+from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.packets import LEVEL_5
+from edgehub.mqtt.packets5 import NO_LOCAL, REPLAY_IF_NEW_BITS, RETAIN_AS_PUBLISHED
 from edgehub.storage.durable_files import replace_file
 from edgehub.telemetry.log_limit import LogLimit
 
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.clock import Clock
-    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.heads.broker.exchange import Services
     from edgehub.heads.broker.options import BrokerOptions
-    from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.mqtt.client import Client
+    from edgehub.mqtt.client_decoder import IncomingPublish
+    from edgehub.mqtt.client_packets import RefusedPublish
     from edgehub.telemetry.losses import Loss
 
 PARKED_RETRY_S: Final = 60.0
@@ -45,7 +47,8 @@ PARKED_RETRY_S: Final = 60.0
 STABLE_S: Final = 5.0
 """A broker that lets the hub in and closes at once must not be asked once a second for ever."""
 
-_FAILURE: Final = 0x80
+_OPTIONS: Final = 1 | RETAIN_AS_PUBLISHED | REPLAY_IF_NEW_BITS
+"""MQTT 5: QoS 1; retained messages come if the session does not have the subscription yet."""
 
 log = structlog.get_logger(__name__)
 
@@ -199,9 +202,10 @@ class BrokerHead:
         try:
             async with connect(
                 self._options.link,
-                on_pubacks=self._confirmed,
+                clock=self._clock,
+                on_confirmed=self._confirmed,
                 on_messages=self._take,
-                on_refusals=self._refused_publishes,
+                on_refused=self._refused_publishes,
             ) as connection:
                 up_at = self._clock.monotonic()
                 self._link_up(connection)
@@ -211,10 +215,10 @@ class BrokerHead:
         finally:
             self._end_connection()
 
-    def _link_up(self, connection: Connection) -> None:
+    def _link_up(self, connection: Client) -> None:
         options = self._options
         self._counters.connects_total += 1
-        self._session_kept = connection.welcome.session_present
+        self._session_kept = connection.connack.session_present
         if not self._session_kept:
             self._subscriptions.forget()
         elif options.link.level >= LEVEL_5:
@@ -246,7 +250,7 @@ class BrokerHead:
         if not self._guard.is_careful:
             self._outlet.attach()
 
-    async def _use(self, connection: Connection) -> str:
+    async def _use(self, connection: Client) -> str:
         async with asyncio.TaskGroup() as group:
             keeper = group.create_task(self._keep_subscriptions(connection), name="broker[filters]")
             reason = await connection.wait_closed()
@@ -280,18 +284,18 @@ class BrokerHead:
 
     # What comes.
 
-    def _take(self, messages: list[Incoming]) -> None:
+    def _take(self, messages: list[IncomingPublish]) -> None:
         if self._intake is not None:
             self._intake.take(messages)
 
-    def _confirmed(self, mids: list[int]) -> None:
+    def _confirmed(self, packet_ids: list[int]) -> None:
         self._backoff.reset()
         if self._outlet is not None:
-            self._outlet.confirmed(mids)
+            self._outlet.confirmed(packet_ids)
 
-    def _refused_publishes(self, refusals: list[tuple[int, int]]) -> None:
+    def _refused_publishes(self, refused: list[RefusedPublish]) -> None:
         if self._outlet is not None:
-            self._outlet.refused(refusals)
+            self._outlet.refused(refused)
 
     def _emptied(self) -> None:
         self._idle.set()
@@ -305,7 +309,7 @@ class BrokerHead:
 
     # Subscriptions.
 
-    async def _keep_subscriptions(self, connection: Connection) -> None:
+    async def _keep_subscriptions(self, connection: Client) -> None:
         outlet = self._outlet if self._guard.is_careful else None
         try:
             while True:
@@ -319,7 +323,7 @@ class BrokerHead:
         except LinkError as error:
             connection.abort(error.reason)
 
-    async def _reconcile(self, connection: Connection) -> None:
+    async def _reconcile(self, connection: Client) -> None:
         subscriptions = self._subscriptions
         wanted = wanted_wires(
             self._route_filters, self._options.local_topics, share_group=self._options.share_group
@@ -364,17 +368,18 @@ class BrokerHead:
                 "broker.subscribed", filters=len(wanted) - len(refused), unsubscribed=len(gone)
             )
 
-    async def _subscribe(self, connection: Connection, wire: str) -> bool:
+    async def _subscribe(self, connection: Client, wire: str) -> bool:
         if self._options.link.level < LEVEL_5:
             return not await connection.subscribe((wire,))
         subscription = self._subscriptions.add(wire)
-        if subscription.shared and not connection.welcome.shares:
+        if subscription.shared and not connection.connack.shares:
             return False
-        number = subscription.number if connection.welcome.identifies else None
-        code = await connection.subscribe_as(
-            Wanted(filter=wire, number=number, no_local=not subscription.shared)
+        number = subscription.number if connection.connack.identifies else None
+        # A shared subscription may not be "no local".
+        no_local = 0 if subscription.shared else NO_LOCAL
+        return not await connection.subscribe(
+            (wire,), options=_OPTIONS | no_local, identifier=number
         )
-        return code < _FAILURE
 
     async def _remember(self) -> None:
         file, text = self._options.memory_file, self._subscriptions.document()

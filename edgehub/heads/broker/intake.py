@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.broker.exchange import Exchange
     from edgehub.heads.broker.statistics import BrokerCounters
-    from edgehub.mqtt.client_decoder import Incoming
+    from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.telemetry.log_limit import LogLimit
 
 MESSAGE_BYTES: Final = 256
@@ -46,7 +46,7 @@ RETRY_S_MAX: Final = 30.0
 class Peer(Protocol):
     """The connection as its intake sees it."""
 
-    def acknowledge_all(self, messages: Iterable[Incoming]) -> None:
+    def acknowledge_all(self, messages: Iterable[IncomingPublish]) -> None:
         """Send PUBACKs."""
 
     def pause_reading(self) -> None:
@@ -91,7 +91,7 @@ class Load:
 class _Entry:
     __slots__ = ("incoming", "is_settled", "is_waiting")
 
-    def __init__(self, incoming: Incoming) -> None:
+    def __init__(self, incoming: IncomingPublish) -> None:
         self.incoming = incoming
         self.is_waiting = False
         self.is_settled = False
@@ -154,7 +154,7 @@ class Intake:
         # In order of arrival; `_first` is the token of the oldest.
         self._entries: deque[_Entry] = deque()
         self._first = 0
-        self._fresh: deque[Incoming] = deque()
+        self._fresh: deque[IncomingPublish] = deque()
         self._is_working = False
         self._is_slicing = False
         self._held = False
@@ -173,7 +173,7 @@ class Intake:
         """Whether a limit refused a message that waits here."""
         return self._held
 
-    def take(self, messages: list[Incoming]) -> None:
+    def take(self, messages: list[IncomingPublish]) -> None:
         """Take what came, with turns for others in between."""
         self._counters.received_total += len(messages)
         self._fresh.extend(messages)
@@ -187,7 +187,7 @@ class Intake:
         fresh = self._fresh
         for _ in range(min(SLICE, len(fresh))):
             incoming = fresh.popleft()
-            self._counters.redelivered_total += incoming.again
+            self._counters.redelivered_total += incoming.dup
             if incoming.qos:
                 self._take(incoming)
             else:
@@ -248,7 +248,7 @@ class Intake:
 
     # One message.
 
-    def _take(self, incoming: Incoming) -> None:
+    def _take(self, incoming: IncomingPublish) -> None:
         size = _size(incoming)
         if not self.takes or self.is_putting_off:
             self._counters.put_off_total += 1
@@ -267,7 +267,7 @@ class Intake:
         else:
             self._offer(entry, token)
 
-    def _take_qos0(self, incoming: Incoming) -> None:
+    def _take_qos0(self, incoming: IncomingPublish) -> None:
         reason = None
         if not self.takes:
             reason = BrokerDrop.CLOSING
@@ -307,13 +307,15 @@ class Intake:
                 self._exchange.soon(self._acknowledge)
         # Else the hub shuts down, or the connection is gone: it comes again.
 
-    def _settled_qos0(self, incoming: Incoming, _token: int, refusal: Refusal | None) -> None:
+    def _settled_qos0(
+        self, incoming: IncomingPublish, _token: int, refusal: Refusal | None
+    ) -> None:
         self._unload(incoming)
         if refusal is not None:
             reason = BrokerDrop.CLOSING if refusal is Refusal.CLOSED else BrokerDrop.LIMIT
             self._drop(incoming, _FINAL.get(refusal, reason))
 
-    def _unload(self, incoming: Incoming) -> None:
+    def _unload(self, incoming: IncomingPublish) -> None:
         self._load.remove(_size(incoming))
         self._eased()
 
@@ -334,7 +336,7 @@ class Intake:
     def _acknowledge(self) -> None:
         if self._has_left:
             return
-        done: list[Incoming] = []
+        done: list[IncomingPublish] = []
         entries = self._entries
         while entries and entries[0].is_settled:
             done.append(entries.popleft().incoming)
@@ -370,7 +372,7 @@ class Intake:
                 self._retry_s = FIRST_RETRY_S
         self._acknowledge()
 
-    def _drop(self, incoming: Incoming, reason: BrokerDrop) -> None:
+    def _drop(self, incoming: IncomingPublish, reason: BrokerDrop) -> None:
         self._counters.dropped[reason] += 1
         self._counters.newest_dropped[reason] = (incoming.topic or "")[:80]
         self._exchange.refused(incoming, reason)
@@ -382,7 +384,7 @@ class Intake:
         )
 
 
-def _size(incoming: Incoming) -> int:
+def _size(incoming: IncomingPublish) -> int:
     return incoming.size + MESSAGE_BYTES
 
 

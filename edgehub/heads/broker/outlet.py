@@ -18,11 +18,12 @@ from edgehub.mqtt.packets import LEVEL_5
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.heads.broker.statistics import BrokerCounters
     from edgehub.heads.mqtt.local.session import Entry, LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.local_message import LocalMessage
+    from edgehub.mqtt.client import Client
+    from edgehub.mqtt.client_packets import RefusedPublish
     from edgehub.telemetry.log_limit import LogLimit
 
 UNSENT_BYTES_MAX: Final = 256 * 1024
@@ -47,7 +48,7 @@ class Outlet:
         self,
         space: LocalSpace,
         session: LocalSession,
-        connection: Connection,
+        connection: Client,
         counters: BrokerCounters,
         *,
         log: LogLimit,
@@ -59,7 +60,7 @@ class Outlet:
         self._counters = counters
         self._log = log
         self._level = level
-        self._window = min(WINDOW, connection.welcome.receive_maximum)
+        self._window = min(WINDOW, connection.connack.receive_maximum)
         self._under_way: dict[int, Callable[[bool], None]] = {}
 
     def attach(self) -> None:
@@ -71,22 +72,22 @@ class Outlet:
         self._under_way.clear()
         self._session.detach(self)
 
-    def confirmed(self, mids: list[int]) -> None:
+    def confirmed(self, packet_ids: list[int]) -> None:
         """Take note of PUBACKs."""
-        for mid in mids:
-            confirm = self._under_way.pop(mid, None)
+        for packet_id in packet_ids:
+            confirm = self._under_way.pop(packet_id, None)
             if confirm is not None:
                 self._counters.published_total += 1
                 confirm(True)
         self._session.pump()
 
-    def refused(self, refusals: list[tuple[int, int]]) -> None:
+    def refused(self, refused: list[RefusedPublish]) -> None:
         """Take note of PUBACKs that refuse; the same message would be refused again."""
-        for mid, code in refusals:
-            confirm = self._under_way.pop(mid, None)
+        for each in refused:
+            confirm = self._under_way.pop(each.packet_id, None)
             if confirm is not None:
                 self._counters.refused_publishes_total += 1
-                self._log.warning("broker.publish_refused", reason_code=f"{code:#04x}")
+                self._log.warning("broker.publish_refused", reason_code=f"{each.code:#04x}")
                 confirm(True)
         self._session.pump()
 
@@ -113,23 +114,20 @@ class Outlet:
 
     def new_packet_id(self) -> int:
         """See `session.Link`."""
-        mid = self._connection.next_mid()
-        while mid in self._under_way:
-            mid = self._connection.next_mid()
-        return mid
+        return self._connection.next_packet_id(self._under_way)
 
     def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
         """See `session.Link`; QoS 1 at most, and every connection counts packet ids anew."""
-        mid = self.new_packet_id()
-        data = self._frame(entry.message, mid, retain=entry.retain, dup=entry.is_sent)
+        own_id = self.new_packet_id()
+        data = self._frame(entry.message, own_id, retain=entry.retain, dup=entry.is_sent)
         if self._is_too_large(data):
             return 0
-        self._under_way[mid] = progress
+        self._under_way[own_id] = progress
         self._connection.write(data)
-        return mid
+        return own_id
 
     def _is_too_large(self, data: bytes) -> bool:
-        limit = self._connection.welcome.packet_bytes_max
+        limit = self._connection.connack.packet_bytes_max
         return limit is not None and len(data) > limit
 
     def _frame(self, message: LocalMessage, packet_id: int, *, retain: bool, dup: bool) -> bytes:
@@ -137,7 +135,7 @@ class Outlet:
             message,
             qos=1 if packet_id else 0,
             packet_id=packet_id,
-            retain=retain and self._connection.welcome.retains,
+            retain=retain and self._connection.connack.retains,
             dup=dup,
             identifiers=b"",
             now_ms=self._space.now_ms(),

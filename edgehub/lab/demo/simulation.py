@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import aiomqtt
 
-from edgehub.endpoints.aiomqtt_bridge import CancellableClient
 from edgehub.lab.demo.scenario import COLLECTOR, COLLECTOR_INPUT, TRAFFIC, Kind
 
 if TYPE_CHECKING:
@@ -73,20 +72,23 @@ class Device:
         """Send until cancelled; a lost connection is made again."""
         while True:
             try:
-                async with CancellableClient(HOST, self._port, identifier=self.device_id) as client:
+                async with aiomqtt.Client(HOST, self._port, identifier=self.device_id) as client:
+                    _end_if_cancelled()
                     await self._send(client)
             except aiomqtt.MqttError:
+                _end_if_cancelled()
                 await self._clock.sleep(RECONNECT_S)
 
-    async def _send(self, client: CancellableClient) -> None:
+    async def _send(self, client: aiomqtt.Client) -> None:
         topic = f"devices/{self.device_id}/messages/events/kind={self._traffic.kind}"
         while True:
             # Between half and one and a half periods: devices do not march in step.
             await self._clock.sleep(self._traffic.period_s * self._rng.uniform(0.5, 1.5))
             if self._gates.is_open(self._traffic.kind):
                 await self._publish(client, topic)
+                _end_if_cancelled()
 
-    async def _publish(self, client: CancellableClient, topic: str) -> None:
+    async def _publish(self, client: aiomqtt.Client, topic: str) -> None:
         self._number += 1
         message_id = f"{self.device_id}-{self._number}"
         body = build_body(self._traffic.kind, message_id, self._traffic.body_bytes)
@@ -115,18 +117,31 @@ class Collector:
         topic = f"devices/{self._hub_id}/modules/{COLLECTOR}/inputs/{COLLECTOR_INPUT}/#"
         while True:
             try:
-                async with CancellableClient(HOST, self._port, identifier=name) as client:
+                async with aiomqtt.Client(HOST, self._port, identifier=name) as client:
                     await client.subscribe(topic, qos=1)
+                    _end_if_cancelled()
                     self.subscribed.set()
                     async for message in client.messages:
                         self._receive(message)
             except aiomqtt.MqttError:
+                _end_if_cancelled()
                 await self._clock.sleep(RECONNECT_S)
 
     def _receive(self, message: aiomqtt.Message) -> None:
         assert isinstance(message.payload, bytes)
         kind, message_id = parse_body(message.payload)
         self._ledger.deliver(kind, message_id, self._clock.monotonic())
+
+
+def _end_if_cancelled() -> None:
+    """Raise CancelledError if this task is to end.
+
+    aiomqtt waits by `asyncio.wait_for`, and that of Python 3.11 forgets a cancel where what it
+    waits for comes in the same turn of the loop.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def build_body(kind: Kind, message_id: str, size: int) -> bytes:

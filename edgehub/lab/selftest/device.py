@@ -11,19 +11,19 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from edgehub.endpoints.aiomqtt_bridge import connect
-from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
+from edgehub.endpoints.mqtt_link import LinkOptions, connect
 from edgehub.lab.selftest.ledger import is_kept
 from edgehub.lab.selftest.scratch import DELIVERED_KIND, KEPT_KIND
+from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.packets import publish
 
 if TYPE_CHECKING:
     from random import Random
 
     from edgehub.clock import Clock
-    from edgehub.endpoints.aiomqtt_bridge import Connection
     from edgehub.lab.selftest.hub_process import HubProcess
     from edgehub.lab.selftest.ledger import Ledger
+    from edgehub.mqtt.client import Client
 
 HOST: Final = "127.0.0.1"
 DEVICES: Final = 4
@@ -75,14 +75,17 @@ class Device:
             )
             try:
                 async with connect(
-                    options, on_pubacks=self._take_pubacks, on_messages=lambda _messages: None
+                    options,
+                    clock=self._clock,
+                    on_confirmed=self._take_confirmed,
+                    on_messages=lambda _messages: None,
                 ) as connection:
                     done = await self._use(connection)
             except LinkError:
                 # Killed between its start and our connection.
                 await self._clock.sleep(RECONNECT_S)
 
-    async def _use(self, connection: Connection) -> bool:
+    async def _use(self, connection: Client) -> bool:
         # True = everything has been sent and acknowledged, False = the connection was lost.
         self._in_flight.clear()
         self._again = deque(self._sent.resend())
@@ -95,15 +98,13 @@ class Device:
             end.cancel()
         return done
 
-    async def _send(self, connection: Connection) -> None:
+    async def _send(self, connection: Client) -> None:
         while (number := self._next()) is not None:
             kind = KEPT_KIND if is_kept(number) else DELIVERED_KIND
             topic = f"devices/{self._device_id}/messages/events/kind={kind}".encode()
-            mid = connection.next_mid()
-            while mid in self._in_flight:
-                mid = connection.next_mid()
-            self._in_flight[mid] = number
-            connection.write(publish(topic, build_body(number), mid))
+            packet_id = connection.next_packet_id(self._in_flight)
+            self._in_flight[packet_id] = number
+            connection.write(publish(topic, build_body(number), packet_id))
             await self._clock.sleep(PAUSE_S * self._rng.uniform(0.5, 1.5))
             await self._until_in_flight_below(IN_FLIGHT_MAX)
         await self._until_in_flight_below(1)
@@ -118,9 +119,9 @@ class Device:
             return self._again.popleft()
         return None if self._stopping else self._sent.send()
 
-    def _take_pubacks(self, mids: list[int]) -> None:
-        for mid in mids:
-            number = self._in_flight.pop(mid, None)
+    def _take_confirmed(self, packet_ids: list[int]) -> None:
+        for packet_id in packet_ids:
+            number = self._in_flight.pop(packet_id, None)
             if number is not None:
                 self._sent.acknowledge(number)
         self._acknowledged.set()

@@ -13,7 +13,7 @@ from edgehub.clock import ManualClock
 from edgehub.endpoints.device_bound import UNDELIVERED_MAX, DeviceBoundRelay
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, Message, SendResult
-from edgehub.mqtt.client_decoder import Incoming
+from edgehub.mqtt.client_decoder import IncomingPublish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -41,10 +41,10 @@ class ScriptedConnection:
     def begin(self) -> None:
         """See `Connection`."""
 
-    def acknowledge(self, message: Incoming) -> None:
+    def acknowledge(self, message: IncomingPublish) -> None:
         """See `Connection`."""
-        assert message.mid not in self.acknowledged
-        self.acknowledged.append(message.mid)
+        assert message.packet_id not in self.acknowledged
+        self.acknowledged.append(message.packet_id)
 
 
 class Parts:
@@ -75,10 +75,12 @@ async def parts() -> AsyncIterator[Parts]:
             task.cancel()
 
 
-def incoming(mid: int, device: str = "d1", bag: str = "kind=cmd&%24.ct=text%2Fplain") -> Incoming:
+def incoming(
+    mid: int, device: str = "d1", bag: str = "kind=cmd&%24.ct=text%2Fplain"
+) -> IncomingPublish:
     """Build a device-bound message of the peer."""
     topic = f"devices/{device}/messages/devicebound/{bag}"
-    return Incoming(topic=topic, body=b"go", mid=mid, qos=1)
+    return IncomingPublish(topic=topic, body=b"go", packet_id=mid, qos=1)
 
 
 async def test_subscriptions_follow_the_devices(parts: Parts) -> None:
@@ -151,7 +153,7 @@ async def test_devices_that_stay_away_do_not_block_the_others(parts: Parts) -> N
 )
 async def test_what_cannot_be_relayed_is_acknowledged_and_counted(parts: Parts, topic: str) -> None:
     """A foreign topic or a malformed bag would come again for ever otherwise."""
-    parts.relay.take(Incoming(topic=topic, body=b"", mid=5, qos=1))
+    parts.relay.take(IncomingPublish(topic=topic, body=b"", packet_id=5, qos=1))
     assert parts.offers == []
     assert parts.connection.acknowledged == [5]
     assert parts.relay.dropped_total == 1
@@ -161,7 +163,7 @@ async def test_a_message_whose_body_was_cut_is_dropped_with_its_size(parts: Part
     """No device is offered half a message; the reason names the size, not the topic."""
     parts.relay.subscribe("d1")
     topic = "devices/d1/messages/devicebound/kind=cmd"
-    cut = Incoming(topic=topic, body=None, mid=5, qos=1, size=300_000)
+    cut = IncomingPublish(topic=topic, body=None, packet_id=5, qos=1, size=300_000)
     with capture_logs() as lines:
         parts.relay.take(cut)
     assert parts.offers == []

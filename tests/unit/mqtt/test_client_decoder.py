@@ -1,4 +1,4 @@
-"""PUBACKs and PUBLISHes taken out of a stream."""
+"""What a client reads: PUBACKs, PUBLISHes and the other packets, however the stream was cut."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.mqtt.client_decoder import InboundFilter, Incoming
+from edgehub.errors import ProtocolError
+from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
+from edgehub.mqtt.client_packets import Connack, Pingresp, Pubrel, RefusedPublish, Suback
 from edgehub.mqtt.packets import publish
+from edgehub.mqtt.properties import Property, write_properties
 
 PINGRESP = b"\xd0\x00"
 SUBACK = b"\x90\x03\x00\x01\x01"
@@ -47,7 +50,7 @@ def a_publish(
     return bytes([0x30 | qos << 1 | flags]) + variable(len(rest)) + rest
 
 
-def feed(taken: InboundFilter, stream: bytes, sizes: Chunks) -> None:
+def feed(taken: ClientDecoder, stream: bytes, sizes: Chunks) -> None:
     """Hand a stream over in pieces."""
     at = 0
     while at < len(stream):
@@ -56,9 +59,9 @@ def feed(taken: InboundFilter, stream: bytes, sizes: Chunks) -> None:
         at += size
 
 
-def shown(message: Incoming) -> tuple[object, ...]:
+def shown(message: IncomingPublish) -> tuple[object, ...]:
     """Give what tests compare."""
-    return (message.topic, message.body, message.mid, message.qos, message.properties)
+    return (message.topic, message.body, message.packet_id, message.qos, message.properties)
 
 
 packets = st.one_of(
@@ -71,45 +74,79 @@ packets = st.one_of(
 
 @given(st.lists(packets, max_size=20), cuts)
 def test_each_packet_is_found_whatever_the_chunks(found: list[bytes], sizes: Chunks) -> None:
-    """Any division of the stream gives the same ids, the same messages and the same other bytes."""
-    passed = bytearray()
-    taken = InboundFilter(passed.extend)
-    feed(taken, b"".join(found), sizes)
-    mids, refusals, messages = taken.take()
+    """Any division of the stream gives the same ids, messages and other packets."""
+    decoder = ClientDecoder(level=4)
+    feed(decoder, b"".join(found), sizes)
+    received = decoder.take()
     acks = [packet for packet in found if packet[0] == 0x40]
     publishes = [packet for packet in found if packet[0] >> 4 == 3]
-    assert mids == [int.from_bytes(packet[2:], "big") for packet in acks]
-    assert refusals == []
-    assert [message.size for message in messages] == list(map(len, publishes))
-    assert [message.qos for message in messages] == [packet[0] >> 1 & 3 for packet in publishes]
-    for message, packet in zip(messages, publishes, strict=True):
+    assert received.confirmed == [int.from_bytes(packet[2:], "big") for packet in acks]
+    assert received.refused == []
+    assert [message.size for message in received.messages] == list(map(len, publishes))
+    assert [message.qos for message in received.messages] == [
+        packet[0] >> 1 & 3 for packet in publishes
+    ]
+    for message, packet in zip(received.messages, publishes, strict=True):
         assert message.body is not None
         assert packet.endswith(message.body)
         assert message.topic in {"devices/d", "x/y"}
-    assert bytes(passed) == b"".join(p for p in found if p in {PINGRESP, SUBACK})
-    assert taken.take() == ([], [], [])
+    others = {PINGRESP: Pingresp(), SUBACK: Suback(packet_id=1, codes=b"\1")}
+    assert received.packets == [others[packet] for packet in found if packet in others]
+    assert not any(decoder.take())
 
 
-def test_a_length_without_end_is_passed_on() -> None:
-    """The client behind the filter refuses five length bytes; no PUBACK is read out of the rest."""
-    passed = bytearray()
-    junk = b"\x30\xff\xff\xff\xff\xff"
-    puback = b"\x40\x02\x00\x07"
-    taken = InboundFilter(passed.extend)
-    taken.feed(junk)
-    taken.feed(puback)
-    assert taken.take() == ([], [], [])
-    assert passed == junk + puback
+@pytest.mark.parametrize(
+    ("level", "junk"),
+    [
+        (4, b"\x30\xff\xff\xff\xff\xff"),
+        (4, b"\x10\x00"),
+        (4, b"\xe0\x00"),
+        (4, b"\x40\x03\x00\x01\x00"),
+        (5, b"\x40\x02\x00\x00"),
+        (5, b"\xf0\x00"),
+        (5, b"\x50\x02\x00\x01"),
+        (5, b"\x36\x06\x00\x01t\x00\x07\x00"),
+        (5, b"\x32\x05\x00\x01t\x00\x00"),
+        (5, b"\x90\xff\xff\xff\x7f"),
+        (5, b"\x20\x06\x00\x00\x03\x21\x00\x00"),
+        (5, b"\x20\x05\x00\x00\x02\x7f\x00"),
+        (5, b"\x20\x06\x00\x00\x05\x12\x00\x05"),
+        (4, b"\x20\x02\x00\x06"),
+        (4, b"\x20\x02\x02\x00"),
+        (4, b"\x90\x02\x00\x01"),
+        (4, b"\xb0\x03\x00\x01\x00"),
+        (4, b"\xd0\x01\x00"),
+    ],
+)
+def test_what_a_server_never_sends_ends_the_stream(level: int, junk: bytes) -> None:
+    """What came before is there, nothing is read out of the rest, every later call raises too."""
+    decoder = ClientDecoder(level=level)
+    with pytest.raises(ProtocolError):
+        decoder.feed(b"\x40\x02\x00\x07" + junk)
+    with pytest.raises(ProtocolError):
+        decoder.feed(b"\x40\x02\x00\x08")
+    received = decoder.take()
+    assert (received.confirmed, received.messages, received.packets) == ([7], [], [])
 
 
-def test_a_publish_of_qos_2_is_left_to_the_client() -> None:
-    """Its four packets are none of the hot path."""
-    passed = bytearray()
-    taken = InboundFilter(passed.extend)
-    packet = a_publish(qos=2)
-    taken.feed(packet)
-    assert passed == packet
-    assert taken.take()[2] == []
+def test_a_publish_of_qos_2_and_its_release() -> None:
+    """It is a message like others; PUBREL is one of the other packets, with and without a code."""
+    decoder = ClientDecoder(level=5)
+    release = b"\x62\x02\x00\x01\x62\x03\x00\x02\x00"
+    decoder.feed(a_publish(b"a", b"x", qos=2, mid=3, properties=b"") + release)
+    received = decoder.take()
+    assert [shown(each) for each in received.messages] == [("a", b"x", 3, 2, b"")]
+    assert received.packets == [Pubrel(packet_id=1), Pubrel(packet_id=2)]
+
+
+def test_an_answer_to_connect_in_the_form_of_3_1_1() -> None:
+    """A server that does not know MQTT 5 says so in the form that it knows."""
+    for code, meaning in enumerate((0, 0x84, 0x85, 0x88, 0x86, 0x87)):
+        for level in (4, 5):
+            decoder = ClientDecoder(level=level)
+            decoder.feed(bytes((0x20, 2, code == 0, code)))
+            (connack,) = decoder.take().packets
+            assert connack == Connack(code=meaning, session_present=code == 0)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50), cuts)
@@ -117,25 +154,41 @@ def test_the_properties_of_mqtt_5_stand_apart(
     properties: bytes, body: bytes, sizes: Chunks
 ) -> None:
     """The block comes without its length, the body without the block."""
-    taken = InboundFilter(bytearray().extend, level=5)
+    taken = ClientDecoder(level=5)
     feed(taken, a_publish(b"a/b", body, mid=9, flags=0x09, properties=properties), sizes)
-    (message,) = taken.take()[2]
+    (message,) = taken.take().messages
     assert shown(message) == ("a/b", body, 9, 1, properties)
-    assert (message.retain, message.again) == (True, True)
+    assert (message.retain, message.dup) == (True, True)
 
 
 def test_pubacks_of_mqtt_5_with_and_without_reason() -> None:
     """Success, also without subscribers, confirms; from 0x80 on it is a refusal."""
-    taken = InboundFilter(bytearray().extend, level=5)
+    taken = ClientDecoder(level=5)
     taken.feed(b"\x40\x02\0\1\x40\x03\0\2\x10\x40\x04\0\3\x87\0\x40\x04\0\4\0\0")
-    assert taken.take() == ([1, 2, 4], [(3, 0x87)], [])
+    assert taken.take() == ([1, 2, 4], [RefusedPublish(3, 0x87)], [], [])
+
+
+def test_a_puback_of_mqtt_5_names_the_senders_that_are_refused() -> None:
+    """And gives its reason; other user properties mean nothing."""
+    block = write_properties(
+        [
+            (Property.REASON_STRING, "not yours"),
+            (Property.USER_PROPERTY, ("refused_sender", "d1")),
+            (Property.USER_PROPERTY, ("other", "d2")),
+            (Property.USER_PROPERTY, ("refused_sender", "d3/m")),
+        ]
+    )
+    taken = ClientDecoder(level=5)
+    body = b"\x00\x09\x87" + block
+    taken.feed(bytes((0x40, len(body))) + body)
+    assert taken.take().refused == [RefusedPublish(9, 0x87, "not yours", frozenset({"d1", "d3/m"}))]
 
 
 @pytest.mark.parametrize("size", [901, 70_000, 500_000])
 @given(sizes=cuts)
 def test_a_packet_that_is_too_large_loses_its_body_only(size: int, sizes: Chunks) -> None:
     """Topic and packet id are known, what follows is read as before, nothing piles up."""
-    taken = InboundFilter(bytearray().extend, level=5, bytes_max=900)
+    taken = ClientDecoder(level=5, bytes_max=900)
     stream = a_publish(b"big", bytes(size), mid=7, properties=b"") + a_publish(
         b"s", b"!", mid=8, properties=b""
     )
@@ -145,7 +198,7 @@ def test_a_packet_that_is_too_large_loses_its_body_only(size: int, sizes: Chunks
         taken.feed(stream[at : at + step])
         kept_most = max(kept_most, len(taken._rest))  # noqa: SLF001 - what it keeps shows nowhere else
         at += step
-    big, small = taken.take()[2]
+    big, small = taken.take().messages
     assert shown(big) == ("big", None, 7, 1, b"")
     assert shown(small) == ("s", b"!", 8, 1, b"")
     assert kept_most < 120_000
@@ -166,24 +219,24 @@ def test_a_packet_that_is_too_large_loses_its_body_only(size: int, sizes: Chunks
 )
 def test_a_publish_that_cannot_be_read_can_still_be_acknowledged(packet: bytes, mid: int) -> None:
     """Bad topic, bad length, no end: its packet id where it has one, and the next one is read."""
-    taken = InboundFilter(bytearray().extend, level=5)
+    taken = ClientDecoder(level=5)
     taken.feed(packet + a_publish(b"good", b"!", mid=9, properties=b""))
-    bad, good = taken.take()[2]
+    bad, good = taken.take().messages
     assert bad.topic is None
-    assert bad.mid == mid
+    assert bad.packet_id == mid
     assert shown(good) == ("good", b"!", 9, 1, b"")
 
 
 def test_a_large_message_is_copied_a_few_times_not_with_each_part() -> None:
     """16 MiB in parts of 4 KiB: with a copy for each it takes a minute, and nobody else a turn."""
     body = bytes(16 * 2**20)
-    inbound = InboundFilter(lambda _data: None)
+    inbound = ClientDecoder(level=4)
     data = publish(b"t", body, 7) + publish(b"t", b"next", 8)
     began = time.process_time()
     for position in range(0, len(data), 4096):
         inbound.feed(data[position : position + 4096])
     assert time.process_time() - began < 2
-    assert [(each.mid, len(each.body or b"")) for each in inbound.messages] == [
+    assert [(each.packet_id, len(each.body or b"")) for each in inbound.take().messages] == [
         (7, len(body)),
         (8, 4),
     ]

@@ -19,7 +19,7 @@ from edgehub.heads.broker.intake import (
 )
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerDrop
 from edgehub.message import Refusal
-from edgehub.mqtt.client_decoder import Incoming
+from edgehub.mqtt.client_decoder import IncomingPublish
 from edgehub.telemetry.log_limit import LogLimit
 
 Settle = Callable[[int, Refusal | None], None]
@@ -47,9 +47,9 @@ class Parts:
 
     # The connection.
 
-    def acknowledge_all(self, messages: Iterable[Incoming]) -> None:
+    def acknowledge_all(self, messages: Iterable[IncomingPublish]) -> None:
         """See `Peer`."""
-        self.acknowledged += [message.mid for message in messages]
+        self.acknowledged += [message.packet_id for message in messages]
 
     def pause_reading(self) -> None:
         """See `Peer`."""
@@ -71,21 +71,21 @@ class Parts:
 
     # The exchange.
 
-    def offer(self, incoming: Incoming, settle: Settle, token: int) -> BrokerDrop | None:
+    def offer(self, incoming: IncomingPublish, settle: Settle, token: int) -> BrokerDrop | None:
         """See `Exchange`."""
         if self.drop is not None:
             return self.drop
         if self.refusal is not None:
             settle(token, self.refusal)
             return None
-        self.offers.append((incoming.mid, settle, token))
+        self.offers.append((incoming.packet_id, settle, token))
         return None
 
-    def may_fit(self, _incoming: Incoming) -> bool:
+    def may_fit(self, _incoming: IncomingPublish) -> bool:
         """See `Exchange`."""
         return self.fits
 
-    def refused(self, _incoming: Incoming, reason: BrokerDrop) -> None:
+    def refused(self, _incoming: IncomingPublish, reason: BrokerDrop) -> None:
         """See `Exchange`."""
         self.told.append(reason)
 
@@ -119,7 +119,10 @@ class Parts:
     def take(self, *mids: int, size: int = 100) -> None:
         """Let messages come."""
         self.intake.take(
-            [Incoming(topic="t", body=b"", mid=mid, qos=1 if mid else 0, size=size) for mid in mids]
+            [
+                IncomingPublish(topic="t", body=b"", packet_id=mid, qos=1 if mid else 0, size=size)
+                for mid in mids
+            ]
         )
 
     def settle(self, mid: int, refusal: Refusal | None = None) -> None:
@@ -137,9 +140,9 @@ class Trickle(Parts):
         self.room = 0
         self.tries: list[int] = []
 
-    def offer(self, incoming: Incoming, settle: Settle, token: int) -> BrokerDrop | None:
+    def offer(self, incoming: IncomingPublish, settle: Settle, token: int) -> BrokerDrop | None:
         """See `Exchange`."""
-        self.tries.append(incoming.mid)
+        self.tries.append(incoming.packet_id)
         settle(token, None if self.room else Refusal.LIMIT)
         self.room = max(0, self.room - 1)
         return None

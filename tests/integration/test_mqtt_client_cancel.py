@@ -1,4 +1,4 @@
-"""The bridge to aiomqtt when its user is cancelled: a stop is never taken for a lost link.
+"""The MQTT client when its user is cancelled: a stop is never taken for a lost link.
 
 The peer is a socket of this thread, so that its bytes and its end are in the kernel at a known
 moment. Which turn of the loop sees them is then a matter of counting turns.
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.endpoints.aiomqtt_bridge import connect
-from edgehub.endpoints.mqtt_link import LinkError, LinkOptions
+from edgehub.clock import SystemClock
+from edgehub.endpoints.mqtt_link import LinkOptions, connect
+from edgehub.mqtt.client import LinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from edgehub.endpoints.aiomqtt_bridge import Connection
+    from edgehub.mqtt.client import Client
 
 pytestmark = pytest.mark.integration
 
@@ -85,12 +86,15 @@ class Use:
         """Connect and stay; a link that ends is the caller's to know, a cancel too."""
         options = LinkOptions(host="127.0.0.1", port=self._port, client_id="a", clean_session=True)
         async with connect(
-            options, on_pubacks=lambda _mids: None, on_messages=lambda _messages: None
+            options,
+            clock=SystemClock(),
+            on_confirmed=lambda _ids: None,
+            on_messages=lambda _messages: None,
         ) as connection:
             self.entered.set()
             await self._stay(connection)
 
-    async def _stay(self, connection: Connection) -> None:
+    async def _stay(self, connection: Client) -> None:
         if self._subscribes:
             await connection.subscribe(["a"])
         await asyncio.Event().wait()

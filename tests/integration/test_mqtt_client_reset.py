@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from edgehub.endpoints.aiomqtt_bridge import connect
-from edgehub.endpoints.mqtt_link import LinkOptions
+from edgehub.clock import SystemClock
+from edgehub.endpoints.mqtt_link import LinkOptions, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,13 +39,16 @@ def _serve(server: socket.socket, go: threading.Event, last: bytes) -> None:
 def test_a_reset_ends_the_connection_at_once(
     loop: Callable[[], asyncio.AbstractEventLoop], last: bytes
 ) -> None:
-    """With or without a last confirmation; uvloop drops who reads a socket in that state."""
+    """With or without a last confirmation."""
     go = threading.Event()
 
     async def live(port: int) -> str:
         options = LinkOptions(host="127.0.0.1", port=port, client_id="hub-1")
         async with connect(
-            options, on_pubacks=lambda _: None, on_messages=lambda _: None
+            options,
+            clock=SystemClock(),
+            on_confirmed=lambda _: None,
+            on_messages=lambda _: None,
         ) as connection:
             connection.begin()
             go.set()
@@ -72,7 +75,10 @@ def test_reading_goes_on_after_a_pause(loop: Callable[[], asyncio.AbstractEventL
     async def live(port: int) -> None:
         options = LinkOptions(host="127.0.0.1", port=port, client_id="hub-1")
         async with connect(
-            options, on_pubacks=confirmed.extend, on_messages=lambda _: None
+            options,
+            clock=SystemClock(),
+            on_confirmed=confirmed.extend,
+            on_messages=lambda _: None,
         ) as connection:
             connection.begin()
             connection.pause_reading()
