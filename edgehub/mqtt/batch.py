@@ -26,7 +26,7 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-BATCH_TYPE: Final = "application/vnd.edgehub.mqtt.batch+jsonl"
+BATCH_TYPE: Final = "application/vnd.edgehub.batch+jsonl"
 """Content type of a payload; the content encoding is `zstd` or absent."""
 
 BATCH_VERSION: Final = 1

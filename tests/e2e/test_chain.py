@@ -204,7 +204,7 @@ FORGED = build_batch([b'{"id": "f", "device": "line-7-victim", "body": "forged"}
 """What a hub believes when another hub sends it: a message of the device that it names."""
 
 EVENTS = "devices/line-7-a/messages/events/"
-AS_BATCH = EVENTS + "%24.ct=application%2Fvnd.edgehub.mqtt.batch%2Bjsonl"
+AS_BATCH = EVENTS + "%24.ct=application%2Fvnd.edgehub.batch%2Bjsonl"
 MANIFEST = {
     "schemaVersion": "1.1",
     "routes": {

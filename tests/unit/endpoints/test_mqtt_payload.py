@@ -56,7 +56,7 @@ def test_rows_of_many_devices_share_a_payload_of_the_hubs_own_topic() -> None:
     ((offsets, topic, body),) = packer.pack(a_row(6, body="ä".encode()), row)
     assert offsets == [6, 7]
     assert topic == (
-        b"devices/gw-7/messages/events/%24.ct=application%2Fvnd.edgehub.mqtt.batch%2Bjsonl"
+        b"devices/gw-7/messages/events/%24.ct=application%2Fvnd.edgehub.batch%2Bjsonl"
         b"&%24.ce=zstd&%24.cdid=gw-7"
     )
     assert list(read_batch(body, bytes_max=BIG)) == [
