@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgehub.endpoints.mqtt_link import LinkOptions, open_client
+from edgehub.endpoints.mqtt_link import LinkOptions, VersionChoice, open_client, refusal
 from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.packets import publish_bytes, LEVEL_5, publish
@@ -67,6 +67,7 @@ class SessionOptions:
         host: Name or address.
         port: TCP port.
         version: 4 = MQTT 3.1.1, 5 = MQTT 5.
+        falls_back: Whether 3.1.1 follows where the peer refuses 5; see `VersionChoice`.
         username: Template of the user name, `{device}` is the device's id; None = none.
         password_file: Template of a file's path; its first line is the password. None = none.
         tls: None = plain TCP.
@@ -79,6 +80,7 @@ class SessionOptions:
     host: str
     port: int
     version: int = 5
+    falls_back: bool = False
     username: str | None = None
     password_file: str | None = None
     tls: TlsOptions | None = None
@@ -97,6 +99,7 @@ class DeviceSession:
         clock: Timers.
         ended: Told how it ended, once for each time it was open.
         message: Gets messages to the device; its acknowledgement is `acknowledge`.
+        version: What is known of the peer's versions, shared by its sessions; None = nothing yet.
     """
 
     def __init__(
@@ -107,13 +110,15 @@ class DeviceSession:
         clock: Clock,
         ended: Callable[[str, End, str], None],
         message: Callable[[str, IncomingPublish], None] | None = None,
+        version: VersionChoice | None = None,
     ) -> None:
         self.device_id = device_id
         self._options = options
         self._clock = clock
         self._ended = ended
         self._message = message
-        self._properties = _publish_properties(options)
+        self._version = version or VersionChoice(options.version, falls_back=options.falls_back)
+        self._properties = b""
         self._client: Client | None = None
         self._is_opening = False
         self._end: tuple[End, str] | None = None
@@ -153,20 +158,30 @@ class DeviceSession:
         self._is_opening = True
         self._end = None
         try:
-            self._client = await open_client(
-                self._link_options(),
-                clock=self._clock,
-                on_confirmed=self._take_confirmed,
-                on_refused=self._take_refused,
-                on_messages=self._take_messages,
-                on_closed=self._take_end,
-            )
-        except LinkError as error:
-            raise SessionError(error.reason) from error
+            client = self._client = await self._connected()
         finally:
             self._is_opening = False
+        self._properties = _publish_properties(client.level, self._options.origin)
         self._question_bytes_max = 0
-        self._client.begin()
+        client.begin()
+
+    async def _connected(self) -> Client:
+        while True:
+            try:
+                client = await open_client(
+                    self._link_options(),
+                    clock=self._clock,
+                    on_confirmed=self._take_confirmed,
+                    on_refused=self._take_refused,
+                    on_messages=self._take_messages,
+                    on_closed=self._take_end,
+                )
+            except LinkError as error:
+                if not self._version.failed(error):
+                    raise SessionError(error.reason) from error
+            else:
+                self._version.connected()
+                return client
 
     async def close(self) -> None:
         """Send DISCONNECT and close; rows in flight are settled as `away`."""
@@ -349,24 +364,10 @@ class DeviceSession:
             tls=options.tls,
             keep_alive_s=options.keep_alive_s,
             connect_timeout_s=options.connect_timeout_s,
-            level=options.version,
+            level=self._version.level,
             session_expiry_s=SESSION_EXPIRY_S,
             incoming_bytes_max=INCOMING_BYTES_MAX,
         )
-
-
-def refusal(refused: RefusedPublish) -> SendResult:
-    """Return what a PUBACK that refuses means for its rows."""
-    kind = _KINDS.get(refused.code, FailureKind.REJECTED)
-    words = f": {refused.reason}" if refused.reason else ""
-    return SendResult(kind, f"refused: {code_name(refused.code)}{words}")
-
-
-_KINDS: Final[dict[int, FailureKind]] = {
-    ReasonCode.PACKET_TOO_LARGE: FailureKind.TOO_LARGE,
-    ReasonCode.NOT_AUTHORIZED: FailureKind.NOT_AUTHORIZED,
-    ReasonCode.QUOTA_EXCEEDED: FailureKind.TRANSIENT,
-}
 
 
 def _end_of(client: Client) -> End:
@@ -377,9 +378,8 @@ def _end_of(client: Client) -> End:
     return End.TAKEN_OVER if taken_over else End.LOST
 
 
-def _publish_properties(options: SessionOptions) -> bytes:
-    if options.version < LEVEL_5:
+def _publish_properties(level: int, origin: str | None) -> bytes:
+    if level < LEVEL_5:
         return b""
-    origin = options.origin
     said = [] if origin is None else [(Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin))]
     return write_properties(said)

@@ -16,6 +16,7 @@ import structlog
 
 from edgehub.endpoints.device_session import DeviceSession, End
 from edgehub.endpoints.device_twins import DeviceTwins
+from edgehub.endpoints.mqtt_link import VersionChoice
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import FailureKind, Message, SendResult
@@ -74,6 +75,7 @@ class DeviceSessions:
         self._clock = clock
         self._device_bound = device_bound
         self._topics = IotHubTopics()
+        self._version = VersionChoice(options.version, falls_back=options.falls_back)
         self._twins = DeviceTwins(timeout_s=options.connect_timeout_s)
         self._sessions: dict[str, DeviceSession] = {}
         self._busy: set[DeviceSession] = set()
@@ -128,6 +130,7 @@ class DeviceSessions:
                 clock=self._clock,
                 ended=self._session_ended,
                 message=self._take,
+                version=self._version,
             )
         return session
 
@@ -204,6 +207,7 @@ class DeviceSessions:
         """See `Endpoint`; subscriptions that were left out are tried with the next sessions."""
         for guard in self._guards.values():
             guard.retry_now()
+        self._version.forget()
         self._hub.retry_now()
 
     def retry_within(self, seconds: float) -> None:

@@ -9,32 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
 
 from edgehub.endpoints.congestion import leave_thin_way_to_the_window
 from edgehub.endpoints.device_bound import DeviceBoundRelay
 from edgehub.endpoints.link_state import LinkState
-from edgehub.endpoints.mqtt_link import connect
+from edgehub.endpoints.mqtt_link import VersionChoice, connect, refusal
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.packets import publish
+from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.mqtt_link import LinkOptions
-    from edgehub.endpoints.mqtt_payload import Payloads
+    from edgehub.endpoints.mqtt_payload import Payload, Payloads
     from edgehub.message import EndpointId, Row
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
+    from edgehub.mqtt.client_packets import RefusedPublish
 
     Sent = tuple[Sequence[Row], Settle, int]
     """Rows of one PUBLISH, who hears of them, bytes of its packet."""
@@ -47,6 +52,20 @@ WAY_LOOK_S: Final = 5.0
 
 _CHECKS_PER_TIMEOUT: Final = 4
 
+_OVER_NO_MESSAGE: Final = frozenset(
+    {
+        ReasonCode.SUCCESS,
+        ReasonCode.SERVER_BUSY,
+        ReasonCode.SERVER_SHUTTING_DOWN,
+        ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ReasonCode.SESSION_TAKEN_OVER,
+        ReasonCode.ADMINISTRATIVE_ACTION,
+    }
+)
+"""DISCONNECTs of MQTT 5 that speak against no message."""
+
+log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttOptions:
@@ -54,6 +73,7 @@ class MqttOptions:
 
     Attributes:
         link: Whom to connect to.
+        falls_back: Whether MQTT 3.1.1 follows where the peer refuses 5; see `VersionChoice`.
         payloads: What PUBLISHes carry, None = one row each, in the IoT Hub dialect.
         rows_max: Unconfirmed PUBLISHes that the peer allows, None = it sets no bound.
         row_bytes_max: Largest packet that the peer takes, None = not known.
@@ -61,6 +81,7 @@ class MqttOptions:
     """
 
     link: LinkOptions
+    falls_back: bool = False
     payloads: Payloads | None = None
     rows_max: int | None = None
     row_bytes_max: int | None = None
@@ -103,6 +124,7 @@ class MqttEndpoint:
         self._options = options
         self._payloads = options.payloads or SingleRows(IotHubTopics(), options.row_bytes_max)
         self._clock = clock
+        self._version = VersionChoice(options.link.level, falls_back=options.falls_back)
         self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._relay = None if device_bound is None else DeviceBoundRelay(endpoint_id, device_bound)
         self._downlink: Downlink | None = downlink or self._relay
@@ -110,6 +132,9 @@ class MqttEndpoint:
         self._connection: Client | None = None
         # By packet id, in the order of sending.
         self._in_flight: dict[int, Sent] = {}
+        self._receive_maximum = ROWS_IN_FLIGHT_MAX
+        self._waiting: deque[tuple[Payload, Settle]] = deque()
+        """PUBLISHes beyond what the peer takes without confirming; they leave with its PUBACKs."""
         self._progress_at = 0.0
         self._unsent_seen = 0
         self._confirmed_some = False
@@ -153,20 +178,33 @@ class MqttEndpoint:
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """See `Endpoint`."""
+        self._send(self._payloads.pack(rows, settle), settle)
+
+    def _send(self, payloads: Iterable[Payload], settle: Settle) -> None:
         connection = self._connection
         assert connection is not None
         packets: list[bytes] = []
         in_flight = self._in_flight
+        receive_maximum = self._receive_maximum
         was_idle = not in_flight
-        for packed, topic, body in self._payloads.pack(rows, settle):
+        for payload in payloads:
+            if len(in_flight) >= receive_maximum:
+                self._waiting.append((payload, settle))
+                continue
+            packed, topic, properties, body = payload
             packet_id = connection.next_packet_id(in_flight)
-            packet = publish(topic, body, packet_id)
+            packet = publish(topic, body, packet_id, properties=properties)
             in_flight[packet_id] = (packed, settle, len(packet))
             packets.append(packet)
         if packets:
             if was_idle:
                 self._watch_progress()
             connection.write(b"".join(packets))
+
+    def _send_waiting(self) -> None:
+        while self._waiting and len(self._in_flight) < self._receive_maximum:
+            payload, settle = self._waiting.popleft()
+            self._send((payload,), settle)
 
     async def run(self, listener: EndpointListener) -> None:
         """See `Endpoint`."""
@@ -179,6 +217,7 @@ class MqttEndpoint:
     def retry_now(self) -> None:
         """See `Endpoint`; subscriptions that were left out are tried too."""
         self._guard.retry_now()
+        self._version.forget()
         self._link.retry_now()
 
     def retry_within(self, seconds: float) -> None:
@@ -206,15 +245,23 @@ class MqttEndpoint:
         self._guard.begins()
         try:
             async with connect(
-                self._options.link,
+                replace(self._options.link, level=self._version.level),
                 clock=self._clock,
                 on_confirmed=self._take_confirmed,
+                on_refused=self._take_refused,
                 on_messages=self._take_messages,
             ) as connection:
+                self._version.connected()
                 self._connection = connection
+                connack = connection.connack
+                self._receive_maximum = min(connack.receive_maximum, ROWS_IN_FLIGHT_MAX)
+                self._payloads.use(connection.level, connack.packet_bytes_max)
                 reason = await self._use(connection, listener)
                 return self._link_down(reason, listener, parked=False)
         except LinkError as error:
+            if self._version.failed(error):
+                log.info("mqtt.fell_back", endpoint_id=self.id, reason=error.reason)
+                return 0.0
             return self._link_down(error.reason, listener, parked=error.parked)
         finally:
             self._end_connection("closed by this hub")
@@ -259,10 +306,11 @@ class MqttEndpoint:
             return
         self._way_seen_at = self._clock.monotonic()
         self._link.up()
-        rows_max = self._options.rows_max
-        listener.link_up(
-            rows_max=ROWS_IN_FLIGHT_MAX if rows_max is None else min(rows_max, ROWS_IN_FLIGHT_MAX)
-        )
+        rows_max = self._options.rows_max or ROWS_IN_FLIGHT_MAX
+        if self._payloads.rows_share_payloads:
+            listener.link_up(rows_max=min(rows_max, ROWS_IN_FLIGHT_MAX))
+        else:
+            listener.link_up(rows_max=min(rows_max, self._receive_maximum))
 
     def _link_down(self, reason: str, listener: EndpointListener, *, parked: bool) -> float:
         self._end_connection(reason)
@@ -278,6 +326,7 @@ class MqttEndpoint:
         if connection is not None:
             self._guard.ended(connection.unsent_at_close)
         in_flight, self._in_flight = self._in_flight, {}
+        waiting, self._waiting = self._waiting, deque()
         whole = 0 if self._guard.blamed else _left_whole(in_flight, connection)
         if whole:
             self._payloads.closed()
@@ -285,6 +334,9 @@ class MqttEndpoint:
             kind = FailureKind.CLOSED if count < whole else FailureKind.DISCONNECTED
             for row in rows:
                 settle(row, SendResult(kind, reason))
+        for (rows, *_), settle in waiting:
+            for row in rows:
+                settle(row, SendResult(FailureKind.DISCONNECTED, reason))
 
     def _take_confirmed(self, packet_ids: list[int]) -> None:
         pop = self._in_flight.pop
@@ -299,14 +351,40 @@ class MqttEndpoint:
                     settle(row, DELIVERED)
         if known:
             self._payloads.confirmed()
-            self._confirmed_some = True
-            self._progress_at = now = self._clock.monotonic()
+            now = self._note_progress()
             self._link.worked()
             if now - self._way_seen_at >= WAY_LOOK_S and self._connection is not None:
                 self._way_seen_at = now
                 sock = self._connection.socket
                 if sock is not None:
                     leave_thin_way_to_the_window(sock)
+            if self._waiting:
+                self._send_waiting()
+
+    def _take_refused(self, refused: list[RefusedPublish]) -> None:
+        for each in refused:
+            entry = self._in_flight.pop(each.packet_id, None)
+            if entry is None:
+                continue
+            self._note_progress()
+            rows, settle, _ = entry
+            result = refusal(each)
+            if result.kind is not FailureKind.NOT_AUTHORIZED or len(rows) == 1:
+                for row in rows:
+                    settle(row, result)
+            elif any(row.message.sender in each.senders for row in rows):
+                # Of a batch a parent hub takes what it may, and names the senders of the rest.
+                for row in rows:
+                    settle(row, result if row.message.sender in each.senders else DELIVERED)
+            else:
+                for row in rows:
+                    self._send(self._payloads.pack((row,), settle), settle)
+        self._send_waiting()
+
+    def _note_progress(self) -> float:
+        self._confirmed_some = True
+        self._progress_at = now = self._clock.monotonic()
+        return now
 
     def _take_messages(self, messages: list[IncomingPublish]) -> None:
         if self._downlink is not None:
@@ -366,7 +444,7 @@ class MqttEndpoint:
 def _left_whole(in_flight: Mapping[int, Sent], connection: Client | None) -> int:
     """Count the PUBLISHes, oldest first, that had left whole at the peer's close; 0 = none did."""
     unsent = None if connection is None else connection.unsent_at_close
-    if unsent is None:
+    if unsent is None or connection is None or connection.close_code in _OVER_NO_MESSAGE:
         return 0
     whole = len(in_flight)
     for _, _, size in reversed(list(in_flight.values())):

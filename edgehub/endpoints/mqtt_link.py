@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, PACKET_ID_MAX
 from edgehub.mqtt.tcp import connect_tcp, ready
+from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
+from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
+from edgehub.mqtt.packets5 import NEVER_S
+from edgehub.mqtt.reasons import ReasonCode, code_name
 from edgehub.storage.credentials import client_context, read_secret
 from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
 from edgehub.mqtt.packets5 import NEVER_S
@@ -70,6 +75,46 @@ class LinkOptions:
     session_expiry_s: int = NEVER_S
     receive_maximum: int = PACKET_ID_MAX
     incoming_bytes_max: int = REMAINING_LENGTH_MAX
+
+
+class VersionChoice:
+    """Which version of MQTT to connect with: a fixed one, or 5 unless the peer refuses it.
+
+    A CONNECT of MQTT 5 that the peer refuses, or closes over, is followed by one of 3.1.1 at once.
+    That it takes 3.1.1 is remembered until `forget`; that it takes neither is not.
+
+    Args:
+        level: Protocol level to begin with.
+        falls_back: Whether 3.1.1 may follow.
+
+    Attributes:
+        level: Protocol level of the next CONNECT.
+    """
+
+    __slots__ = ("_falls_back", "_first", "_is_known", "level")
+
+    def __init__(self, level: int, *, falls_back: bool) -> None:
+        self._first = self.level = level
+        self._falls_back = falls_back
+        self._is_known = False
+
+    def connected(self) -> None:
+        """Record that the peer takes this version."""
+        self._is_known = True
+
+    def failed(self, error: LinkError) -> bool:
+        """Record a failed try; returns whether the next one is to follow at once."""
+        if self._is_known or not self._falls_back:
+            return False
+        # Wrong credentials are no question of the version.
+        falls_back = self.level == LEVEL_5 and error.connect_refused and not error.parked
+        self.level = LEVEL_3_1_1 if falls_back else self._first
+        return falls_back
+
+    def forget(self) -> None:
+        """Begin with the first version again at the next connect."""
+        self.level = self._first
+        self._is_known = False
 
 
 class Callbacks(TypedDict):
@@ -146,6 +191,22 @@ def _client_options(options: LinkOptions, password: str | None) -> ClientOptions
         receive_maximum=options.receive_maximum,
         incoming_bytes_max=options.incoming_bytes_max,
     )
+
+
+_KINDS: Final[dict[int, FailureKind]] = {
+    ReasonCode.UNSPECIFIED_ERROR: FailureKind.TRANSIENT,
+    ReasonCode.NOT_AUTHORIZED: FailureKind.NOT_AUTHORIZED,
+    ReasonCode.PACKET_IDENTIFIER_IN_USE: FailureKind.TRANSIENT,
+    ReasonCode.PACKET_TOO_LARGE: FailureKind.TOO_LARGE,
+    ReasonCode.QUOTA_EXCEEDED: FailureKind.TRANSIENT,
+}
+
+
+def refusal(refused: RefusedPublish) -> SendResult:
+    """Return what a PUBACK that refuses means for a row; from codes not named here it is final."""
+    kind = _KINDS.get(refused.code, FailureKind.REJECTED)
+    said = f": {refused.reason}" if refused.reason else ""
+    return SendResult(kind, f"refused: {code_name(refused.code)}{said}")
 
 
 async def _tcp(options: LinkOptions) -> socket.socket:

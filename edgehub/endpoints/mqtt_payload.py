@@ -1,4 +1,4 @@
-"""What a PUBLISH carries: one row, or a batch of rows.
+"""What a PUBLISH carries: one row, or a batch of rows; in MQTT 5 with properties.
 
 Pure, apart from bounded memos and the clock that records are given. Invariants: each row that is
 packed is in exactly one payload or refused; no payload makes a larger packet than the peer takes;
@@ -7,24 +7,32 @@ payloads of one sender's rows stand in the order of these.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, TopicError, Topics
 from edgehub.endpoints.record import encode_batch_record
-from edgehub.message import FailureKind, SendResult
+from edgehub.message import NEVER_MS, FailureKind, SendResult
 from edgehub.mqtt.batch import RECORDS_MAX, ZSTD_ENCODING, build_batch
-from edgehub.mqtt.packets import publish_bytes
+from edgehub.mqtt.fields import STRING_BYTES_MAX
+from edgehub.mqtt.message_properties import expiry_s, write_message_properties
+from edgehub.mqtt.packets import LEVEL_5, publish_bytes
+from edgehub.mqtt.properties import Property
 from edgehub.mqtt.property_bag import build_batch_bag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from edgehub.message import Row
 
     Refuse = Callable[[Row, SendResult], None]
-    Payload = tuple[Sequence[Row], bytes, bytes]
-    """Rows, topic and body of one PUBLISH."""
+    Payload = tuple[Sequence[Row], bytes, bytes, bytes]
+    """Rows, topic, property block with its length in front, and body of one PUBLISH."""
 
+NO_PROPERTIES: Final = b"\0"
+"""An empty property block, which a PUBLISH of MQTT 5 has at least."""
+
+_EXPIRY: Final = struct.Struct(">BBI").pack
 _MEMO_MAX: Final = 8192
 _REMEMBERED_BYTES: Final = 65_536
 """Of records; how far they compress is told by the last ones of about so many bytes."""
@@ -34,6 +42,17 @@ _REMEMBERED_BYTES_FIRST: Final = 4096
 
 class Payloads(Protocol):
     """A way to make PUBLISHes of rows."""
+
+    rows_share_payloads: bool
+    """Whether a PUBLISH may hold several rows."""
+
+    def use(self, level: int, packet_bytes_max: int | None) -> None:
+        """Record what the connection takes that the next payloads are for.
+
+        Args:
+            level: Protocol level.
+            packet_bytes_max: Largest packet that the peer says to take, None = it does not say.
+        """
 
     def wire_bytes(self, row: Row) -> int:
         """Give the bytes that a row takes on the link, header and topic included."""
@@ -48,45 +67,120 @@ class Payloads(Protocol):
         """Note that the peer closed the connection on a payload that had left whole."""
 
 
+class RowProperties:
+    """The properties of MQTT 5 that a row is published with.
+
+    Args:
+        now_ms: Hub time.
+        named: Write the message's own properties; those that the topic does not hold.
+        expiry: Write what is left of the time to live.
+    """
+
+    __slots__ = ("_expiry", "_named", "_now_ms")
+
+    def __init__(self, now_ms: Callable[[], int], *, named: bool, expiry: bool) -> None:
+        self._now_ms = now_ms
+        self._named = named
+        self._expiry = expiry
+
+    def write(self, row: Row) -> bytes | SendResult:
+        """Return the property block, its length in front, or why there is none."""
+        left_ms = None
+        if self._expiry and row.expires_ms < NEVER_MS:
+            left_ms = row.expires_ms - self._now_ms()
+        if self._named:
+            message = row.message
+            # A character has four bytes at most.
+            if any(
+                len(text) * 4 > STRING_BYTES_MAX and len(text.encode()) > STRING_BYTES_MAX
+                for text in _texts(message.properties, message.system)
+            ):
+                text = f"a property of more than {STRING_BYTES_MAX} bytes"
+                return SendResult(FailureKind.TOO_LARGE, text)
+            return write_message_properties(message, left_ms)
+        if left_ms is None:
+            return NO_PROPERTIES
+        # Without the general writer: this runs once per message. Rounded up: 0 means expired.
+        return _EXPIRY(5, Property.MESSAGE_EXPIRY_INTERVAL, expiry_s(left_ms))
+
+
+def _texts(*properties: Mapping[str, str | None]) -> Iterator[str]:
+    for each in properties:
+        for name, value in each.items():
+            yield name
+            yield value or ""
+
+
 class SingleRows:
     """A PUBLISH for each row.
 
     Args:
         topics: How rows are named.
         packet_bytes_max: Largest packet that the peer takes, None = not known.
+        properties: Those of MQTT 5, None = none.
     """
 
-    __slots__ = ("_memo", "_packet_bytes_max", "_topics")
+    __slots__ = ("_limit", "_memo", "_packet_bytes_max", "_properties", "_topics", "_write")
+    rows_share_payloads = False
 
-    def __init__(self, topics: Topics, packet_bytes_max: int | None) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        packet_bytes_max: int | None,
+        properties: RowProperties | None = None,
+    ) -> None:
         self._topics = topics
-        self._packet_bytes_max = packet_bytes_max
-        self._memo: dict[int, bytes] = {}
+        self._packet_bytes_max = self._limit = packet_bytes_max
+        self._properties = properties
+        self._write: Callable[[Row], bytes | SendResult] = _nothing
+        self._memo: dict[int, tuple[bytes, bytes]] = {}
+
+    def use(self, level: int, packet_bytes_max: int | None) -> None:
+        """See `Payloads`."""
+        self._limit = least(self._packet_bytes_max, packet_bytes_max)
+        if level < LEVEL_5:
+            self._write = _nothing
+        elif self._properties is None:
+            self._write = _no_properties
+        else:
+            self._write = self._properties.write
+        self._memo.clear()
 
     def wire_bytes(self, row: Row) -> int:
         """See `Payloads`."""
-        topic = topic_of(row, self._topics)
-        if isinstance(topic, SendResult):
+        head = self._head(row)
+        if isinstance(head, SendResult):
             return row.size
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
         # Sending follows at once, and building the topic is the dearest part of it.
-        self._memo[row.offset] = topic
-        return publish_bytes(len(topic), len(row.message.body))
+        self._memo[row.offset] = head
+        topic, properties = head
+        return publish_bytes(len(topic), len(row.message.body), len(properties))
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
         """See `Payloads`."""
-        limit = self._packet_bytes_max
+        limit = self._limit
         for row in rows:
-            topic = self._memo.pop(row.offset, None) or topic_of(row, self._topics)
-            if isinstance(topic, SendResult):
-                refuse(row, topic)
+            head = self._memo.pop(row.offset, None) or self._head(row)
+            if isinstance(head, SendResult):
+                refuse(row, head)
                 continue
+            topic, properties = head
             body = row.message.body
-            if limit is not None and publish_bytes(len(topic), len(body)) > limit:
-                refuse(row, too_large("packet", publish_bytes(len(topic), len(body)), limit))
-                continue
-            yield (row,), topic, body
+            if limit is not None:
+                size = publish_bytes(len(topic), len(body), len(properties))
+                if size > limit:
+                    refuse(row, too_large("packet", size, limit))
+                    continue
+            yield (row,), topic, properties, body
+
+    def _head(self, row: Row) -> tuple[bytes, bytes] | SendResult:
+        topic = topic_of(row, self._topics)
+        if isinstance(topic, SendResult):
+            return topic
+        properties = self._write(row)
+        return properties if isinstance(properties, SendResult) else (topic, properties)
 
     def confirmed(self) -> None:
         """See `Payloads`; nothing is learnt from it."""
@@ -128,9 +222,11 @@ class BatchedRows:
     __slots__ = (
         "_bytes_max",
         "_compress",
+        "_limit",
         "_memo",
         "_packet_bytes",
         "_packet_bytes_max",
+        "_properties",
         "_record_bytes",
         "_remembered_bytes",
         "_rows_max",
@@ -138,6 +234,7 @@ class BatchedRows:
         "_topics",
         "_utc_ms",
     )
+    rows_share_payloads = True
 
     def __init__(
         self,
@@ -155,10 +252,16 @@ class BatchedRows:
         self._rows_max = self._rows_max_now = rows_max
         self._bytes_max = bytes_max
         self._compress = compress
-        self._packet_bytes_max = packet_bytes_max
+        self._packet_bytes_max = self._limit = packet_bytes_max
+        self._properties = b""
         self._memo: dict[int, bytes] = {}
         self._record_bytes = self._packet_bytes = 1.0
         self._remembered_bytes = _REMEMBERED_BYTES_FIRST
+
+    def use(self, level: int, packet_bytes_max: int | None) -> None:
+        """See `Payloads`."""
+        self._limit = least(self._packet_bytes_max, packet_bytes_max)
+        self._properties = NO_PROPERTIES if level >= LEVEL_5 else b""
 
     def wire_bytes(self, row: Row) -> int:
         """See `Payloads`; its share of a packet, as the last ones were."""
@@ -212,12 +315,12 @@ class BatchedRows:
         self, topic: bytes, rows: Sequence[Row], records: Sequence[bytes], refuse: Refuse
     ) -> Iterator[Payload]:
         body = build_batch(records, compress=self._compress)
-        size = publish_bytes(len(topic), len(body))
-        limit = self._packet_bytes_max
+        size = publish_bytes(len(topic), len(body), len(self._properties))
+        limit = self._limit
         if limit is None or size <= limit:
             plain = sum([len(record) + 1 for record in records])
             self._learn(plain, size)
-            yield rows, topic, body
+            yield rows, topic, self._properties, body
         elif len(rows) == 1:
             refuse(rows[0], too_large("packet", size, limit))
         else:
@@ -267,6 +370,21 @@ def topic_of(row: Row, topics: Topics) -> bytes | SendResult:
     if len(topic) > TOPIC_BYTES_MAX:
         return too_large("topic", len(topic), TOPIC_BYTES_MAX)
     return topic
+
+
+def least(own: int | None, said: int | None) -> int | None:
+    """Return the smaller of two bounds, None = there is none."""
+    if own is None or said is None:
+        return said if own is None else own
+    return min(own, said)
+
+
+def _nothing(_row: Row) -> bytes:
+    return b""
+
+
+def _no_properties(_row: Row) -> bytes:
+    return NO_PROPERTIES
 
 
 def too_large(what: str, size: int, limit: int) -> SendResult:

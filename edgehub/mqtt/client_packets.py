@@ -256,6 +256,9 @@ def _parse_connack(data: bytes, level: int) -> Connack:
         reader.finish()
         if code >= len(_CONNECT_CODES):
             raise ProtocolError(HEAD, f"CONNACK with return code {code}")
+        if level == LEVEL_5 and not code:
+            # It has not looked at the version, and would read the properties as topics and bodies.
+            raise ProtocolError(HEAD, "an answer of MQTT 3.1.1 to a CONNECT of MQTT 5")
         return Connack(code=_CONNECT_CODES[code], session_present=bool(flags))
     said = read_properties(reader, IN_CONNACK)
     reader.finish()

@@ -132,9 +132,7 @@ def write_message_properties(
     properties, system = message.properties, message.system
     values: list[tuple[Property, Any]] = []
     if expires_in_ms is not None:
-        # Rounded up: 0 would mean that it is over.
-        seconds = max(1, -(-expires_in_ms // _MS_PER_S))
-        values.append((Property.MESSAGE_EXPIRY_INTERVAL, min(seconds, 2**32 - 1)))
+        values.append((Property.MESSAGE_EXPIRY_INTERVAL, expiry_s(expires_in_ms)))
     content_type = system.get("contentType")
     if content_type and is_plain(content_type):
         values.append((Property.CONTENT_TYPE, content_type))
@@ -150,6 +148,11 @@ def write_message_properties(
     ]
     block = identifiers + write_block(values)
     return variable(len(block)) + block
+
+
+def expiry_s(left_ms: int) -> int:
+    """Return a message expiry interval; rounded up, since 0 would mean that it is over."""
+    return min(max(1, -(-left_ms // _MS_PER_S)), 2**32 - 1)
 
 
 def _passed_on(values: Mapping[int, Any]) -> Iterator[tuple[Property, Any]]:

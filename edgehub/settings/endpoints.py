@@ -54,6 +54,7 @@ EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 TemplateName = Annotated[str, Field(pattern=r"^[^/+#\x00-\x1f]{1,128}$")]
 Order = Literal["strict", "skip"]
 Batch = Literal["off", "plain", "zstd"]
+MqttVersion = Literal["auto", "5", "3.1.1"]
 
 # The same keys at each kind of endpoint with a session of MQTT, and each in its own place among
 # others.
@@ -118,6 +119,15 @@ class MqttEndpointSettings(EndpointSettings):
         description="Topic template such as `site/{device}/{output}`; absent = IoT Hub dialect.",
         examples=["site/{device}/{output}"],
     )
+    mqtt: MqttVersion = Field(
+        default="auto",
+        description="Version of MQTT; auto = 5, and 3.1.1 at Azure and where 5 is refused.",
+    )
+    expiry: bool | None = Field(
+        default=None,
+        description="Send the time to live that is left (MQTT 5); absent = in the dialect alone.",
+        examples=[True],
+    )
     tls: bool = Field(default=False, description="Encrypt the connection.", examples=[True])
     ca_file: CaFile = None
     certificate_file: CertificateFile = None
@@ -143,9 +153,8 @@ class MqttEndpointSettings(EndpointSettings):
         description="The peer takes messages of devices from the hub's session too; they go there "
         "while another hub speaks for the device.",
     )
-    device_mqtt: Literal["5", "3.1.1"] = Field(
-        default="5",
-        description="Version of MQTT in sessions of devices.",
+    device_mqtt: MqttVersion = Field(
+        default="auto", description="Version of MQTT in sessions of devices; auto as for mqtt."
     )
     device_username: OptionalText = Field(
         default=None,
@@ -194,6 +203,9 @@ class MqttEndpointSettings(EndpointSettings):
             raise ValueError(fault)
         if lonely:
             msg = f"{', '.join(lonely)} without batch"
+            raise ValueError(msg)
+        if self.expiry and self.mqtt == "3.1.1":
+            msg = "expiry = true with mqtt = 3.1.1, which has no place for it; write auto or 5"
             raise ValueError(msg)
         if self.identity == "device":
             unfit = [name for name in ("topic", "batches") if getattr(self, name)]

@@ -105,6 +105,7 @@ async def uplink(
         tls=tls,
         connect_timeout_s=connect_timeout_s,
         keep_alive_s=keep_alive_s,
+        level=options.pop("level", 4),
     )
     is_batched = isinstance(options.get("payloads"), BatchedRows)
     pump_options = PumpOptions(piece_share=BATCH_PIECE_SHARE) if is_batched else None

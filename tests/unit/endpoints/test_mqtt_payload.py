@@ -33,7 +33,7 @@ class Packer:
     def pack(self, *rows: Row) -> list[tuple[list[int], bytes, bytes]]:
         """Give offsets, topic and body of each payload."""
         packed = self.payloads.pack(rows, self._refuse)
-        return [([row.offset for row in group], topic, body) for group, topic, body in packed]
+        return [([row.offset for row in group], topic, body) for group, topic, _, body in packed]
 
     def offsets(self, *rows: Row) -> list[list[int]]:
         """Give the offsets of each payload."""
