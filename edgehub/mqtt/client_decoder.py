@@ -29,6 +29,9 @@ CONTROL_BYTES_MAX: Final = 2**20
 _PUBLISH: Final = 3
 _PLAIN_PUBACK: Final = 0x40
 _PUBACK_BYTES: Final = 4
+_SHORT: Final = 2
+_WITH_CODE: Final = 3
+_NEVER: Final = -1
 _TOPIC_BYTES_MAX: Final = 65_535
 _QOS: Final = 0x06
 _QOS_2: Final = 2
@@ -98,10 +101,21 @@ class ClientDecoder:
         bytes_max: PUBLISHes larger than this lose their body.
     """
 
-    __slots__ = ("_bytes_max", "_failed", "_level", "_needed", "_received", "_rest", "_skipping")
+    __slots__ = (
+        "_bytes_max",
+        "_codes",
+        "_failed",
+        "_level",
+        "_needed",
+        "_received",
+        "_rest",
+        "_skipping",
+    )
 
     def __init__(self, *, level: int, bytes_max: int = REMAINING_LENGTH_MAX) -> None:
         self._level = level
+        # Length of a PUBACK of MQTT 5 that has a reason code and no properties.
+        self._codes = _WITH_CODE if level >= LEVEL_5 else _NEVER
         self._bytes_max = bytes_max
         self._skipping = 0
         self._rest = bytearray()
@@ -144,24 +158,30 @@ class ClientDecoder:
         position = 0
         end = len(data)
         confirmed = self._received.confirmed
+        codes = self._codes
         while position < end:
             if self._skipping:
                 skipped = min(self._skipping, end - position)
                 self._skipping -= skipped
                 position += skipped
-            elif data[position] == _PLAIN_PUBACK and data[position + 1 : position + 2] == b"\2":
-                if end - position < _PUBACK_BYTES:
-                    break
+                continue
+            # Without a call: a PUBACK without properties is what comes most.
+            stop = position + _PUBACK_BYTES
+            if data[position] == _PLAIN_PUBACK and stop <= end:
+                length = data[position + 1]
                 packet_id = data[position + 2] << 8 | data[position + 3]
-                if not packet_id:
-                    raise ProtocolError(HEAD, "packet id 0")
-                confirmed.append(packet_id)
-                position += _PUBACK_BYTES
-            else:
-                after = self._packet(data, position)
-                if after == position:
-                    break
-                position = after
+                if length == _SHORT and packet_id:
+                    confirmed.append(packet_id)
+                    position = stop
+                    continue
+                if length == codes and stop < end and data[stop] < FIRST_FAILURE and packet_id:
+                    confirmed.append(packet_id)
+                    position = stop + 1
+                    continue
+            after = self._packet(data, position)
+            if after == position:
+                break
+            position = after
         return position
 
     def _packet(self, data: bytes, position: int) -> int:
@@ -180,7 +200,7 @@ class ClientDecoder:
             return position
         body = data[start:stop]
         if head == _PLAIN_PUBACK:
-            if self._level < LEVEL_5:
+            if self._level < LEVEL_5 and length != _SHORT:
                 raise ProtocolError(HEAD, f"PUBACK of {length} bytes")
             self._puback(parse_puback(body))
         else:

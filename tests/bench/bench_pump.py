@@ -1,7 +1,7 @@
 """Pump and MQTT endpoint against a real Mosquitto: rows from memory until all are confirmed.
 
-One JSON line: messages per second, CPU microseconds per message of this process. Run with
-`python tests/bench/bench_pump.py [rows]`.
+One JSON line: messages per second, CPU microseconds per message of this process, for MQTT 3.1.1
+and, with `mqtt5_` in front, for MQTT 5. Run with `python tests/bench/bench_pump.py [rows]`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from edgehub.clock import SystemClock
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
 from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Row, queue_id
+from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.pump.pump import Pump
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
@@ -76,14 +77,14 @@ class DequeQueue:
         self._rows.extendleft(reversed(rows))
 
 
-async def measure(port: int, count: int) -> dict[str, float]:
-    """Send `count` rows and give the figures."""
+async def measure(port: int, count: int, level: int) -> dict[str, float]:
+    """Send `count` rows over a protocol level; returns the figures."""
     clock = SystemClock()
     body = b"x" * BODY_BYTES
     queue = DequeQueue(
         [a_row(number, device=f"dev-{number % DEVICES}", body=body) for number in range(count)]
     )
-    link = LinkOptions(host="127.0.0.1", port=port, client_id="bench")
+    link = LinkOptions(host="127.0.0.1", port=port, client_id="bench", level=level)
     endpoint = MqttEndpoint(UPSTREAM, MqttOptions(link=link), clock=clock, rng=random.Random(1))
     rules = DeliveryRules()
     pump = Pump(
@@ -103,7 +104,6 @@ async def measure(port: int, count: int) -> dict[str, float]:
         statistics = pump.statistics()
         task.cancel()
     return {
-        "rows": count,
         "messages_s": round(count / seconds),
         "cpu_us_per_message": round(cpu_s / count * 1e6, 1),
         "window_bytes": statistics.window_bytes or 0,
@@ -118,8 +118,10 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         Mosquitto(Path(folder), "max_inflight_messages 0") as broker,
     ):
-        figures = uvloop.run(measure(broker.port, count))
-    sys.stdout.write(json.dumps({"bench": "pump_mqtt", **figures}) + "\n")
+        figures = uvloop.run(measure(broker.port, count, LEVEL_3_1_1))
+        of_5 = uvloop.run(measure(broker.port, count, LEVEL_5))
+    figures |= {f"mqtt5_{name}": value for name, value in of_5.items()}
+    sys.stdout.write(json.dumps({"bench": "pump_mqtt", "rows": count, **figures}) + "\n")
 
 
 if __name__ == "__main__":
