@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgehub.endpoints.mqtt_link import LinkOptions, VersionChoice, open_client, refusal
+from edgehub.endpoints.mqtt_payload import NO_PROPERTIES
 from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.packets import publish_bytes, LEVEL_5, publish
@@ -24,6 +25,7 @@ from edgehub.storage.credentials import client_context, read_secret
 from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.properties import Property, write_properties
 from edgehub.mqtt.property_bag import ORIGIN_PROPERTY
+from edgehub.mqtt.packets import LEVEL_5, publish, publish_bytes
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Settle
+    from edgehub.endpoints.mqtt_payload import RowProperties
     from edgehub.message import Row
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
@@ -74,7 +77,7 @@ class SessionOptions:
         keep_alive_s: A silent peer is noticed after twice this time.
         connect_timeout_s: For all of the opening.
         ack_timeout_s: A peer that confirms nothing for so long is given up.
-        origin: Hub that messages name as the one that publishes them, None = not; MQTT 5 only.
+        properties: Those of MQTT 5 that rows are published with, None = none.
     """
 
     host: str
@@ -87,7 +90,7 @@ class SessionOptions:
     keep_alive_s: int = 60
     connect_timeout_s: float = 10.0
     ack_timeout_s: float = 60.0
-    origin: str | None = None
+    properties: RowProperties | None = None
 
 
 class DeviceSession:
@@ -118,12 +121,11 @@ class DeviceSession:
         self._ended = ended
         self._message = message
         self._version = version or VersionChoice(options.version, falls_back=options.falls_back)
-        self._properties = b""
         self._client: Client | None = None
         self._is_opening = False
         self._end: tuple[End, str] | None = None
         self._in_flight: dict[int, tuple[Row, Settle, int]] = {}
-        self._waiting: deque[tuple[Row, Settle, bytes, int]] = deque()
+        self._waiting: deque[tuple[Row, Settle, bytes, bytes, int]] = deque()
         """Rows beyond what the peer takes without confirming; they leave with its PUBACKs."""
         self._waiting_bytes = 0
         self._question_bytes_max = 0
@@ -161,7 +163,6 @@ class DeviceSession:
             client = self._client = await self._connected()
         finally:
             self._is_opening = False
-        self._properties = _publish_properties(client.level, self._options.origin)
         self._question_bytes_max = 0
         client.begin()
 
@@ -196,13 +197,17 @@ class DeviceSession:
 
     def send(self, row: Row, topic: bytes, settle: Settle) -> None:
         """Publish a row; `settle` is called once, at once if the peer cannot take it."""
-        size = publish_bytes(len(topic), len(row.message.body), len(self._properties))
+        properties = self._properties(row)
+        if isinstance(properties, SendResult):
+            settle(row, properties)
+            return
+        size = publish_bytes(len(topic), len(row.message.body), len(properties))
         limit = self._open_client().connack.packet_bytes_max
         if limit is not None and size > limit:
             text = f"packet of {size} bytes, the peer takes {limit}"
             settle(row, SendResult(FailureKind.TOO_LARGE, text))
             return
-        self._waiting.append((row, settle, topic, size))
+        self._waiting.append((row, settle, topic, properties, size))
         self._waiting_bytes += size
         self._send_waiting()
 
@@ -236,7 +241,7 @@ class DeviceSession:
             SessionError: The peer has said that it does not take so large a packet.
         """
         client = self._open_client()
-        none = b"\0" if client.level >= LEVEL_5 else b""
+        none = NO_PROPERTIES if client.level >= LEVEL_5 else b""
         packet = publish(topic, body, 0, qos=0, properties=none)
         limit = client.connack.packet_bytes_max
         if limit is not None and len(packet) > limit:
@@ -254,6 +259,12 @@ class DeviceSession:
         if self._client is None:
             return 0
         return self._waiting_bytes + self._client.unsent_bytes()
+
+    def _properties(self, row: Row) -> bytes | SendResult:
+        if self._open_client().level < LEVEL_5:
+            return b""
+        properties = self._options.properties
+        return NO_PROPERTIES if properties is None else properties.write(row)
 
     def _open_client(self) -> Client:
         assert self._client is not None
@@ -286,14 +297,14 @@ class DeviceSession:
     def _send_waiting(self) -> None:
         client = self._open_client()
         while self._waiting and len(self._in_flight) < client.connack.receive_maximum:
-            row, settle, topic, size = self._waiting.popleft()
+            row, settle, topic, properties, size = self._waiting.popleft()
             self._waiting_bytes -= size
             packet_id = client.next_packet_id(self._in_flight)
             if not self._in_flight:
                 self._progress_s = self._clock.monotonic()
                 self._watch()
             self._in_flight[packet_id] = (row, settle, size)
-            client.write(publish(topic, row.message.body, packet_id, properties=self._properties))
+            client.write(publish(topic, row.message.body, packet_id, properties=properties))
 
     def _take_end(self, reason: str) -> None:
         client, self._client = self._open_client(), None
@@ -304,7 +315,7 @@ class DeviceSession:
         if client.close_code == ReasonCode.PACKET_TOO_LARGE:
             self._settle_largest()
         rest = [(row, settle) for row, settle, _ in self._in_flight.values()]
-        rest += [(row, settle) for row, settle, _, _ in self._waiting]
+        rest += [(row, settle) for row, settle, *_ in self._waiting]
         self._in_flight.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -376,10 +387,3 @@ def _end_of(client: Client) -> End:
         return End.DROPPED
     taken_over = client.close_code == ReasonCode.SESSION_TAKEN_OVER
     return End.TAKEN_OVER if taken_over else End.LOST
-
-
-def _publish_properties(level: int, origin: str | None) -> bytes:
-    if level < LEVEL_5:
-        return b""
-    said = [] if origin is None else [(Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin))]
-    return write_properties(said)

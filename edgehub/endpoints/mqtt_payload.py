@@ -14,11 +14,11 @@ from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, TopicError, Topics
 from edgehub.endpoints.record import encode_batch_record
 from edgehub.message import NEVER_MS, FailureKind, SendResult
 from edgehub.mqtt.batch import RECORDS_MAX, ZSTD_ENCODING, build_batch
-from edgehub.mqtt.fields import STRING_BYTES_MAX
+from edgehub.mqtt.fields import STRING_BYTES_MAX, variable
 from edgehub.mqtt.message_properties import expiry_s, write_message_properties
 from edgehub.mqtt.packets import LEVEL_5, publish_bytes
-from edgehub.mqtt.properties import Property
-from edgehub.mqtt.property_bag import build_batch_bag
+from edgehub.mqtt.properties import Property, write_block
+from edgehub.mqtt.property_bag import ORIGIN_PROPERTY, build_batch_bag, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NO_PROPERTIES: Final = b"\0"
 """An empty property block, which a PUBLISH of MQTT 5 has at least."""
 
-_EXPIRY: Final = struct.Struct(">BBI").pack
+_EXPIRY: Final = struct.Struct(">BI").pack
 _MEMO_MAX: Final = 8192
 _REMEMBERED_BYTES: Final = 65_536
 """Of records; how far they compress is told by the last ones of about so many bytes."""
@@ -74,14 +74,25 @@ class RowProperties:
         now_ms: Hub time.
         named: Write the message's own properties; those that the topic does not hold.
         expiry: Write what is left of the time to live.
+        origin: Hub that messages name as the one that publishes them, None = not.
     """
 
-    __slots__ = ("_expiry", "_named", "_now_ms")
+    __slots__ = ("_expiry", "_named", "_now_ms", "_origin", "_origin_block")
 
-    def __init__(self, now_ms: Callable[[], int], *, named: bool, expiry: bool) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        *,
+        named: bool,
+        expiry: bool,
+        origin: str | None = None,
+    ) -> None:
         self._now_ms = now_ms
         self._named = named
         self._expiry = expiry
+        self._origin = origin
+        said = [] if origin is None else [(Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin))]
+        self._origin_block = write_block(said)
 
     def write(self, row: Row) -> bytes | SendResult:
         """Return the property block, its length in front, or why there is none."""
@@ -89,7 +100,7 @@ class RowProperties:
         if self._expiry and row.expires_ms < NEVER_MS:
             left_ms = row.expires_ms - self._now_ms()
         if self._named:
-            message = row.message
+            message = outgoing(row.message)
             # A character has four bytes at most.
             if any(
                 len(text) * 4 > STRING_BYTES_MAX and len(text.encode()) > STRING_BYTES_MAX
@@ -97,11 +108,12 @@ class RowProperties:
             ):
                 text = f"a property of more than {STRING_BYTES_MAX} bytes"
                 return SendResult(FailureKind.TOO_LARGE, text)
-            return write_message_properties(message, left_ms)
-        if left_ms is None:
-            return NO_PROPERTIES
-        # Without the general writer: this runs once per message. Rounded up: 0 means expired.
-        return _EXPIRY(5, Property.MESSAGE_EXPIRY_INTERVAL, expiry_s(left_ms))
+            return write_message_properties(message, left_ms, origin=self._origin)
+        # Without the general writer: this runs once per message.
+        block = self._origin_block
+        if left_ms is not None:
+            block = _EXPIRY(Property.MESSAGE_EXPIRY_INTERVAL, expiry_s(left_ms)) + block
+        return variable(len(block)) + block
 
 
 def _texts(*properties: Mapping[str, str | None]) -> Iterator[str]:

@@ -274,7 +274,7 @@ class EndpointFactory:
                 tls=_tls_of(options),
                 keep_alive_s=options.keep_alive_s,
                 ack_timeout_s=options.ack_timeout_s,
-                origin=self._hub_id if self._is_joined(options) else None,
+                properties=self._properties(options),
             ),
             on_behalf=options.on_behalf,
             clock=self._clock,
@@ -326,6 +326,15 @@ class EndpointFactory:
         )
         return Destination(endpoint=endpoint, downlink=downlink)
 
+    def _properties(self, options: MqttEndpointSettings) -> RowProperties:
+        dialect = options.topic is None
+        return RowProperties(
+            self._store.hub_time.now_ms,
+            named=not dialect,
+            expiry=dialect if options.expiry is None else options.expiry,
+            origin=self._hub_id if self._is_joined(options) else None,
+        )
+
     def _payloads(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings, client_id: str
     ) -> Payloads:
@@ -340,13 +349,7 @@ class EndpointFactory:
         else:
             topics = IotHubTopics()
         if not options.batches:
-            dialect = options.topic is None
-            properties = RowProperties(
-                self._store.hub_time.now_ms,
-                named=not dialect,
-                expiry=dialect if options.expiry is None else options.expiry,
-            )
-            return SingleRows(topics, options.row_bytes_max, properties)
+            return SingleRows(topics, options.row_bytes_max, self._properties(options))
         return BatchedRows(
             topics,
             self._store.utc_ms,

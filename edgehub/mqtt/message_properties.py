@@ -17,7 +17,7 @@ from edgehub.mqtt.properties import (
     parse_properties,
     write_block,
 )
-from edgehub.mqtt.property_bag import add_item, bytes_of
+from edgehub.mqtt.property_bag import ORIGIN_PROPERTY, add_item, bytes_of
 from edgehub.mqtt.topic_filter import is_topic
 
 if TYPE_CHECKING:
@@ -118,7 +118,11 @@ def read_message_properties(block: bytes) -> MessageProperties:
 
 
 def write_message_properties(
-    message: Message, expires_in_ms: int | None, identifiers: bytes = b""
+    message: Message,
+    expires_in_ms: int | None,
+    identifiers: bytes = b"",
+    *,
+    origin: str | None = None,
 ) -> bytes:
     """Write the property block of a message on its way to a client, its length in front.
 
@@ -128,6 +132,7 @@ def write_message_properties(
             too.
         expires_in_ms: What is left of its time to live, None = not known or endless.
         identifiers: Subscription identifiers as they are written.
+        origin: Hub that publishes it, None = not said.
     """
     properties, system = message.properties, message.system
     values: list[tuple[Property, Any]] = []
@@ -139,6 +144,8 @@ def write_message_properties(
     correlation_id = system.get("cid")
     if correlation_id:
         values.append((Property.CORRELATION_DATA, correlation_id.encode()))
+    if origin is not None:
+        values.append((Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin)))
     # The topic's property bag holds these too, so each of them fits into a string, and what some
     # receiver might close over can stay out here.
     values += [

@@ -74,6 +74,23 @@ async def test_the_dialect_has_its_properties_in_the_topic(
         assert (packet.user_properties, packet.message_expiry_interval) == ([], seconds)
 
 
+@pytest.mark.parametrize("topic", [None, "site/{device}"])
+@pytest.mark.parametrize("hub_id", ["gw", "g" * 300])
+async def test_a_message_names_the_hub_that_publishes_it(topic: str | None, hub_id: str) -> None:
+    """Where the hub subscribes to the same broker, so that it knows its own when they come back."""
+    topics = (
+        IotHubTopics() if topic is None else TopicTemplate(topic, endpoint_id=UPSTREAM, key="topic")
+    )
+    properties = RowProperties(lambda: NOW_MS, named=topic is not None, expiry=True, origin=hub_id)
+    payloads = SingleRows(topics, None, properties)
+    async with mqtt5_peer() as peer, uplink(peer.port, level=5, payloads=payloads) as up:
+        up.queue().put(a_row(1, expires_ms=NOW_MS + 1))
+        await peer.until(lambda: peer.published)
+        (packet,) = peer.published
+        assert packet.user_properties == [("edgehub-origin", hub_id)]
+        assert packet.message_expiry_interval == 1
+
+
 async def test_a_property_that_fits_into_no_packet_is_a_dead_letter() -> None:
     """The next row goes on."""
     payloads = single_rows("site/{device}")
