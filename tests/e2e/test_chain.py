@@ -118,10 +118,13 @@ def test_a_client_id_that_the_parent_refuses_is_said(make_daemon: Callable[..., 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("mqtt", "words"),
-    [("3.1.1", "closed the connection over this message"), ("auto", "refused: Not authorized")],
+    [
+        ("3.1.1", ("closed the connection over this message", "other-1")),
+        ("auto", ("refused: Not authorized",)),
+    ],
 )
 def test_a_device_that_the_child_may_not_speak_for_ends_as_a_dead_letter(
-    make_daemon: Callable[..., Daemon], mqtt: str, words: str
+    make_daemon: Callable[..., Daemon], mqtt: str, words: tuple[str, ...]
 ) -> None:
     """The parent closes over its message, or says no; the others get through, before and after."""
     parent = _with_identities(make_daemon())
@@ -146,9 +149,7 @@ def test_a_device_that_the_child_may_not_speak_for_ends_as_a_dead_letter(
     assert _depth(parent) == 20
     assert child.call("status")["store"]["dead_letter_rows"] == 1
     reason = child.wait_event("pump.rows_dead_lettered")["reason"]
-    assert words in reason
-    assert "other-1" in reason
-    assert "on_behalf" in reason
+    assert all(each in reason for each in (*words, "on_behalf"))
     stranger.close()
     device.close()
     assert child.stop() == 0
