@@ -367,19 +367,22 @@ class MqttEndpoint:
             if entry is None:
                 continue
             self._note_progress()
-            rows, settle, _ = entry
-            result = refusal(each)
-            if result.kind is not FailureKind.NOT_AUTHORIZED or len(rows) == 1:
-                for row in rows:
-                    settle(row, result)
-            elif any(row.message.sender in each.senders for row in rows):
-                # Of a batch a parent hub takes what it may, and names the senders of the rest.
-                for row in rows:
-                    settle(row, result if row.message.sender in each.senders else DELIVERED)
-            else:
-                for row in rows:
-                    self._send(self._payloads.pack((row,), settle), settle)
+            self._settle_refused(each, *entry[:2])
         self._send_waiting()
+
+    def _settle_refused(self, refused: RefusedPublish, rows: Sequence[Row], settle: Settle) -> None:
+        result = refusal(refused)
+        if len(rows) == 1 or result.kind is FailureKind.TRANSIENT:
+            for row in rows:
+                settle(row, result)
+        elif any(row.message.sender in refused.senders for row in rows):
+            # Of a batch a parent hub takes what it may, and names the senders of the rest.
+            for row in rows:
+                settle(row, result if row.message.sender in refused.senders else DELIVERED)
+        else:
+            # Singly it shows which row it is.
+            for row in rows:
+                self._send(self._payloads.pack((row,), settle), settle)
 
     def _note_progress(self) -> float:
         self._confirmed_some = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.mqtt.client_packets import RefusedPublish
     from edgehub.storage.credentials import TlsOptions
+
+_AZURE: Final = re.compile(r"\.azure-devices\.(net|cn|us)\.?$", re.IGNORECASE)
+"""Azure IoT Hub, whose MQTT 5 is a preview with other topics."""
 
 UNSENT_IN_KERNEL_MAX: Final = 16_384
 """Unsent bytes that the kernel takes; the rest waits in the process, where it costs no wake-up."""
@@ -77,11 +81,18 @@ class LinkOptions:
     incoming_bytes_max: int = REMAINING_LENGTH_MAX
 
 
+def first_level(mqtt: str, host: str) -> int:
+    """Return the protocol level to begin with: of `auto`, `5` or `3.1.1` in the settings."""
+    if mqtt == "3.1.1" or (mqtt == "auto" and _AZURE.search(host)):
+        return LEVEL_3_1_1
+    return LEVEL_5
+
+
 class VersionChoice:
     """Which version of MQTT to connect with: a fixed one, or 5 unless the peer refuses it.
 
     A CONNECT of MQTT 5 that the peer refuses, or closes over, is followed by one of 3.1.1 at once.
-    That it takes 3.1.1 is remembered until `forget`; that it takes neither is not.
+    Which version it takes is remembered until `forget`; that it takes none is not.
 
     Args:
         level: Protocol level to begin with.

@@ -6,9 +6,8 @@ the start of the hub and at a reload.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import edgehub
 from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
@@ -19,13 +18,12 @@ from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
-from edgehub.endpoints.mqtt_link import LinkOptions
+from edgehub.endpoints.mqtt_link import LinkOptions, first_level
 from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic, RowProperties, SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
-from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.settings import (
     CumulocityEndpointSettings,
     EndpointSettings,
@@ -48,10 +46,6 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.listener import MqttListener
     from edgehub.settings import Settings
     from edgehub.store.store import Store
-
-
-_AZURE: Final = re.compile(r"\.azure-devices\.(net|cn|us)$", re.IGNORECASE)
-"""Azure IoT Hub, whose MQTT 5 is a preview with other topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +241,7 @@ class EndpointFactory:
                     password_file=options.password_file,
                     tls=_tls_of(options),
                     keep_alive_s=options.keep_alive_s,
-                    level=_level_of(options.mqtt, options.host),
+                    level=first_level(options.mqtt, options.host),
                 ),
                 falls_back=options.mqtt == "auto",
                 payloads=self._payloads(endpoint_id, options, client_id),
@@ -267,7 +261,7 @@ class EndpointFactory:
             SessionOptions(
                 host=options.host,
                 port=options.port,
-                version=_level_of(options.device_mqtt, options.host),
+                version=first_level(options.device_mqtt, options.host),
                 falls_back=options.device_mqtt == "auto",
                 username=options.device_username,
                 password_file=options.device_password_file,
@@ -358,13 +352,6 @@ class EndpointFactory:
             compress=compress,
             packet_bytes_max=options.row_bytes_max,
         )
-
-
-def _level_of(mqtt: str, host: str) -> int:
-    """Return the protocol level to begin with."""
-    if mqtt == "auto" and _AZURE.search(host):
-        return LEVEL_3_1_1
-    return LEVEL_3_1_1 if mqtt == "3.1.1" else LEVEL_5
 
 
 def _tls_of(options: MqttEndpointSettings | CumulocityEndpointSettings) -> TlsOptions | None:

@@ -250,24 +250,18 @@ class Client(asyncio.Protocol):
     async def close(self) -> None:
         """Send DISCONNECT and close; what was written before leaves first, within a second."""
         assert self._closed is not None
-        self.close_soon()
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            self._end_reason = self._end_reason or "closed by this hub"
+            self._is_open = False
+            transport.write(client_packets.DISCONNECT)
+            transport.close()
+            self._abort_timer = self._clock.call_later(CLOSE_TIMEOUT_S, transport.abort)
         try:
             await asyncio.shield(self._closed)
         except asyncio.CancelledError:
             self.abort("closed by this hub")
             raise
-
-    def close_soon(self) -> None:
-        """Do what `close` does without waiting for it."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        self._end_reason = self._end_reason or "closed by this hub"
-        transport.write(client_packets.DISCONNECT)
-        self._is_open = False
-        transport.close()
-        if self._abort_timer is None:
-            self._abort_timer = self._clock.call_later(CLOSE_TIMEOUT_S, transport.abort)
 
     def abort(self, reason: str) -> None:
         """End the connection at once, without a word; `wait_closed` returns the reason."""

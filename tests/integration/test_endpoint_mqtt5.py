@@ -184,6 +184,25 @@ async def test_a_batch_of_which_the_peer_names_the_refused_senders() -> None:
         assert (held.sender, held.reason) == ("a", "refused: Not authorized")
 
 
+@pytest.mark.parametrize("code", [0x83, 0x95, 0x99])
+async def test_of_a_batch_that_is_refused_for_good_one_row_is_to_blame(code: int) -> None:
+    """It alone becomes a dead letter."""
+    async with (
+        mqtt5_peer() as peer,
+        uplink(peer.port, level=5, payloads=batched_rows()) as up,
+    ):
+        queue = up.queue()
+        queue.put(a_row(1, device="a"), a_row(2, device="b"), a_row(3, device="c"))
+        await peer.until(lambda: peer.unanswered)
+        peer.answer(code)
+        await peer.until(lambda: len(peer.unanswered) == 3)
+        peer.answer()
+        peer.answer(code)
+        peer.answer()
+        await up.until(lambda: sorted(queue.confirmed) == [1, 3])
+        assert [offset for offset, _, _ in queue.dead] == [2]
+
+
 async def test_a_refused_batch_without_names_is_sent_singly() -> None:
     """So it shows which sender it is; nothing is taken for delivered before."""
     async with (
