@@ -210,7 +210,9 @@ class MqttEndpoint:
         """See `Endpoint`."""
         try:
             while True:
-                await self._link.wait(await self._keep_link(listener))
+                wait_s = await self._keep_link(listener)
+                if wait_s is not None:
+                    await self._link.wait(wait_s)
         finally:
             await self.close()
 
@@ -239,8 +241,8 @@ class MqttEndpoint:
         if self._relay is not None:
             self._relay.unsubscribe(device_id)
 
-    async def _keep_link(self, listener: EndpointListener) -> float:
-        # Gives the seconds to wait before the next try.
+    async def _keep_link(self, listener: EndpointListener) -> float | None:
+        # Returns the seconds to wait before the next try, None = it follows at once.
         self._link.trying()
         self._guard.begins()
         try:
@@ -261,7 +263,7 @@ class MqttEndpoint:
         except LinkError as error:
             if self._version.failed(error):
                 log.info("mqtt.fell_back", endpoint_id=self.id, reason=error.reason)
-                return 0.0
+                return None
             return self._link_down(error.reason, listener, parked=error.parked)
         finally:
             self._end_connection("closed by this hub")

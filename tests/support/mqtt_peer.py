@@ -1,4 +1,7 @@
-"""A scripted MQTT 3.1.1 broker: records, delays, refuses, goes silent or cuts, as a test says."""
+"""A scripted MQTT 3.1.1 broker: records, delays, refuses, goes silent or cuts, as a test says.
+
+As one that has never heard of MQTT 5 it closes over such a CONNECT, and records nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+CONNECT_5 = b"\0\4MQTT\5"
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 4, 8, 12, 14
 
 
@@ -104,6 +108,8 @@ class MqttPeer:
                     writer.transport.abort()
                     break
                 kind, flags, payload = await read_packet(reader)
+                if kind == CONNECT and payload.startswith(CONNECT_5):
+                    break
                 if kind == PUBLISH and self._fatal is not None and payload.endswith(self._fatal):
                     break
                 if not self._answer(kind, flags, payload, writer):
