@@ -16,6 +16,7 @@ Source: MQTT 3.1.1 and 5, sections 3 and 4.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import ssl
@@ -185,7 +186,7 @@ class Client(asyncio.Protocol):
         self._pauses = 0
         self._written = 0
         self._heard_at = self._sent_at = 0.0
-        self._pinged_at: float | None = None
+        self._pinged_at = -math.inf
         self._keep_alive: TimerHandle | None = None
         self._keep_alive_s = options.keep_alive_s
         self._abort_timer: TimerHandle | None = None
@@ -507,23 +508,23 @@ class Client(asyncio.Protocol):
 
     def _watch_keep_alive(self) -> None:
         if self._keep_alive_s:
-            quiet_s = self._clock.monotonic() - min(self._heard_at, self._sent_at)
-            self._keep_alive = self._clock.call_later(
-                max(0.0, self._keep_alive_s - quiet_s), self._check_keep_alive
-            )
+            # The server wants a packet in this time; what it owes is an answer to PINGREQ.
+            patience = 1 if self._pinged_at < self._heard_at else 2
+            due = min(self._sent_at, self._heard_at + (patience - 1) * self._keep_alive_s)
+            left_s = due + self._keep_alive_s - self._clock.monotonic()
+            self._keep_alive = self._clock.call_later(max(0.0, left_s), self._check_keep_alive)
 
     def _check_keep_alive(self) -> None:
-        now = self._clock.monotonic()
-        if self._pinged_at is not None and self._heard_at < self._pinged_at:
-            self.abort(f"no answer to PINGREQ within {self._keep_alive_s} s")
+        now, keep_alive_s = self._clock.monotonic(), self._keep_alive_s
+        silent_s = now - self._heard_at
+        is_asked = self._pinged_at >= self._heard_at
+        if is_asked and silent_s >= 2 * keep_alive_s:
+            self.abort(f"no answer to PINGREQ, silent for {silent_s:.0f} s")
             return
-        self._pinged_at = None
-        if now - min(self._heard_at, self._sent_at) >= self._keep_alive_s:
+        if now - self._sent_at >= keep_alive_s or (silent_s >= keep_alive_s and not is_asked):
             self.write(client_packets.PINGREQ)
             self._pinged_at = now
-            self._keep_alive = self._clock.call_later(self._keep_alive_s, self._check_keep_alive)
-        else:
-            self._watch_keep_alive()
+        self._watch_keep_alive()
 
 
 async def _answer(what: str, answer: asyncio.Future[bytes]) -> bytes:

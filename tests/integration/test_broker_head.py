@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import aiomqtt
 import pytest
-from edgehub.endpoints.aiomqtt_bridge import Connection
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from structlog.testing import capture_logs
 
 from edgehub.mqtt.batch import BATCH_TYPE
+from edgehub.mqtt.client import Client
 from tests.support.broker_hub import (
     bodies_of,
     broker_hub,
@@ -491,14 +491,14 @@ async def test_no_copy_waits_for_one_of_a_subscription_that_just_ended(
     tmp_path: Path, broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message right behind UNSUBACK comes by the other filter alone, and is taken."""
-    real = Connection.unsubscribe
+    real = Client.unsubscribe
     routes = {"x": route("x")}
     async with (
         sender(broker.port) as client,
         broker_hub(tmp_path / "hub", broker.port, routes=routes) as hub,
     ):
 
-        async def unsubscribe(self: Connection, filters: Iterable[str]) -> None:
+        async def unsubscribe(self: Client, filters: Iterable[str]) -> None:
             await real(self, filters)
             await client.publish("a/b", b"x", qos=1)
             await hub.until(lambda: hub.broker["acknowledged_total"] == 1)
@@ -507,7 +507,7 @@ async def test_no_copy_waits_for_one_of_a_subscription_that_just_ended(
         await hub.until_subscribed("x", "a/+")
         await hub.call("route add", body={"id": "two", **route("+/b")})
         await hub.until_subscribed("x", "a/+", "+/b")
-        monkeypatch.setattr(Connection, "unsubscribe", unsubscribe)
+        monkeypatch.setattr(Client, "unsubscribe", unsubscribe)
         await hub.call("route remove", id="one")
         await hub.until_subscribed("x", "+/b")
         assert hub.depth() == 1

@@ -8,7 +8,7 @@ from edgehub.heads.broker.exchange import Exchange, Services
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters
 from edgehub.heads.broker.subscriptions import Subscriptions
-from edgehub.mqtt.client_decoder import Incoming
+from edgehub.mqtt.client_decoder import IncomingPublish
 
 
 def test_a_local_message_is_tried_again_only_when_there_is_room() -> None:
@@ -31,7 +31,8 @@ def test_a_local_message_is_tried_again_only_when_there_is_room() -> None:
         message_bytes_max=1000,
     )
     local, routed = (
-        Incoming(topic=topic, body=b"", mid=1, qos=1, size=10) for topic in ("te/x", "other")
+        IncomingPublish(topic=topic, body=b"", packet_id=1, qos=1, size=10)
+        for topic in ("te/x", "other")
     )
     assert not exchange.may_fit(local)
     assert exchange.may_fit(routed)

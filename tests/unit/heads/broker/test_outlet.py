@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from edgehub.clock import ManualClock
 from edgehub.heads.broker.outlet import UNSENT_BYTES_MAX, Outlet
@@ -10,12 +11,15 @@ from edgehub.heads.broker.statistics import BrokerCounters
 from edgehub.local_message import LocalMessage
 from edgehub.telemetry.log_limit import LogLimit
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 
 class Link:
     """A connection to a broker, and the session that sends over it."""
 
     def __init__(self) -> None:
-        self.welcome = SimpleNamespace(receive_maximum=2, packet_bytes_max=None, retains=True)
+        self.connack = SimpleNamespace(receive_maximum=2, packet_bytes_max=None, retains=True)
         self.unsent = 0
         self.written: list[bytes] = []
         self.mid = 0
@@ -32,7 +36,7 @@ class Link:
         """Return what the test says has not left."""
         return self.unsent
 
-    def next_mid(self) -> int:
+    def next_packet_id(self, _in_use: Collection[int]) -> int:
         """Return another packet id."""
         self.mid += 1
         return self.mid
