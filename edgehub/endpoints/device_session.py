@@ -19,12 +19,7 @@ from edgehub.endpoints.mqtt_link import LinkOptions, VersionChoice, open_client,
 from edgehub.endpoints.mqtt_payload import NO_PROPERTIES
 from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
-from edgehub.mqtt.packets import publish_bytes, LEVEL_5, publish
-from edgehub.mqtt.tcp import connect_tcp
-from edgehub.storage.credentials import client_context, read_secret
 from edgehub.mqtt.client import LinkError
-from edgehub.mqtt.properties import Property, write_properties
-from edgehub.mqtt.property_bag import ORIGIN_PROPERTY
 from edgehub.mqtt.packets import LEVEL_5, publish, publish_bytes
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name
 

@@ -23,9 +23,8 @@ import httptools
 
 from edgehub.endpoints.congestion import send_requests_at_once
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.tcp import connect_tcp
+from edgehub.mqtt.tcp import connect_tcp, unsent_in_kernel
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
-from edgehub.tcp import connect_tcp, unsent_in_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

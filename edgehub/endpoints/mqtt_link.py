@@ -14,18 +14,15 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, PACKET_ID_MAX
-from edgehub.mqtt.tcp import connect_tcp, ready
+from edgehub.errors import ConfigError
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
+from edgehub.mqtt.fields import PACKET_ID_MAX, REMAINING_LENGTH_MAX
 from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.mqtt.packets5 import NEVER_S
 from edgehub.mqtt.reasons import ReasonCode, code_name
+from edgehub.mqtt.tcp import connect_tcp
 from edgehub.storage.credentials import client_context, read_secret
-from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
-from edgehub.mqtt.packets5 import NEVER_S
-from edgehub.tcp import connect_tcp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -29,9 +29,9 @@ from edgehub.mqtt import client_packets, packets5
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
 from edgehub.mqtt.client_packets import Connack, Pubrel, RefusedPublish, Suback
 from edgehub.mqtt.fields import HEAD, PACKET_ID_MAX, REMAINING_LENGTH_MAX
-from edgehub.mqtt.packets import LEVEL_5, Connect, ConnectProperties, Disconnect
+from edgehub.mqtt.packets import LEVEL_5, Connect, ConnectProperties, Disconnect, pubcomp
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name, reason_of
-from edgehub.tcp import unsent_in_kernel
+from edgehub.mqtt.tcp import unsent_in_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -474,7 +474,7 @@ class Client(asyncio.Protocol):
                     if answer is not None and not answer.done():
                         answer.set_result(packet.codes)
                 case Pubrel():
-                    self.write(client_packets.pubcomp(packet.packet_id))
+                    self.write(pubcomp(packet.packet_id))
                 case Connack():
                     self._end_for(ProtocolError(HEAD, "a second CONNACK"))
                 case Disconnect():

@@ -18,12 +18,12 @@ from edgehub.mqtt.packets import (
     PUBACK_HEAD,
     USER_NAME,
     Disconnect,
-    pack_puback,
+    pack_answer,
 )
 from edgehub.mqtt.packets5 import NEVER_S, REFUSED_SENDER
 from edgehub.mqtt.properties import (
+    IN_ACKNOWLEDGEMENT,
     IN_CONNACK,
-    IN_PUBACK,
     IN_SERVER_DISCONNECT,
     IN_SUBACK,
     Property,
@@ -42,7 +42,6 @@ DISCONNECT: Final = b"\xe0\x00"
 """Of both versions: reason code 0 may be left out."""
 
 _PUBREC_HEAD: Final = 0x5002
-_PUBCOMP_HEAD: Final = 0x7002
 _SHORT_CONNACK_BYTES: Final = 2
 _PACKET_ID_BYTES: Final = 2
 _CODE_BYTES: Final = 3
@@ -196,12 +195,7 @@ def _numbered(packet_id: int, said: Sequence[tuple[Property, Any]], level: int) 
 
 def acknowledgement(packet_id: int, qos: int) -> bytes:
     """Return the bytes that confirm a PUBLISH: a PUBACK, or with QoS 2 a PUBREC."""
-    return pack_puback(PUBACK_HEAD if qos == 1 else _PUBREC_HEAD, packet_id)
-
-
-def pubcomp(packet_id: int) -> bytes:
-    """Return the bytes of a PUBCOMP."""
-    return pack_puback(_PUBCOMP_HEAD, packet_id)
+    return pack_answer(PUBACK_HEAD if qos == 1 else _PUBREC_HEAD, packet_id)
 
 
 def parse_puback(data: bytes) -> RefusedPublish:
@@ -211,7 +205,7 @@ def parse_puback(data: bytes) -> RefusedPublish:
     code = ReasonCode.SUCCESS if reader.at_end else reader.byte()
     said: Mapping[int, Any] = {}
     if len(data) > _CODE_BYTES:
-        said = read_properties(reader, IN_PUBACK)
+        said = read_properties(reader, IN_ACKNOWLEDGEMENT)
     reader.finish()
     senders = [
         value for name, value in said.get(Property.USER_PROPERTY, ()) if name == REFUSED_SENDER
@@ -281,7 +275,7 @@ def _packet_id_of(data: bytes, level: int) -> int:
     if level == LEVEL_5 and not reader.at_end:
         reader.byte()
         if len(data) > _CODE_BYTES:
-            read_properties(reader, IN_PUBACK)
+            read_properties(reader, IN_ACKNOWLEDGEMENT)
     reader.finish()
     return packet_id
 

@@ -13,9 +13,9 @@ import pytest
 from edgehub.clock import SystemClock
 from edgehub.endpoints.device_session import DeviceSession, SessionError, SessionOptions
 from edgehub.endpoints.http_link import HttpLinkError, HttpLinkOptions, open_link
-from edgehub.endpoints.mqtt_link import LinkError, LinkOptions, connect
-from edgehub.mqtt.tcp import connect_tcp
+from edgehub.endpoints.mqtt_link import LinkOptions, connect
 from edgehub.mqtt.client import LinkError
+from edgehub.mqtt.tcp import connect_tcp
 from edgehub.redis_link.faults import RedisAwayError
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions

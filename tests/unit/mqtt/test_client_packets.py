@@ -211,4 +211,3 @@ def test_acknowledgements():
     """PUBACK, PUBREC and PUBCOMP, byte by byte."""
     assert client_packets.acknowledgement(258, 1) == b"\x40\x02\x01\x02"
     assert client_packets.acknowledgement(258, 2) == b"\x50\x02\x01\x02"
-    assert client_packets.pubcomp(258) == b"\x70\x02\x01\x02"
