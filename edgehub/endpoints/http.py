@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.http_answer import Verdict
     from edgehub.endpoints.http_link import HttpLinkOptions
-    from edgehub.message import EndpointId, Row
+    from edgehub.message import EndpointId, Message, Row
 
 _MEMO_MAX: Final = 8192
 _THREAD_BYTES: Final = 65_536
@@ -47,6 +47,7 @@ class HttpEndpointOptions:
         requests_max: Requests under way at once, each over a connection of its own.
         timeout_s: A peer that neither answers nor takes bytes for so long is given up.
         gzip: Compress requests.
+        path_of: Returns the hubs that a message has passed, None = the peer is no hub.
     """
 
     link: HttpLinkOptions
@@ -55,6 +56,7 @@ class HttpEndpointOptions:
     requests_max: int = 8
     timeout_s: float = 30.0
     gzip: bool = False
+    path_of: Callable[[Message], str] | None = None
 
 
 class _Lane:
@@ -150,9 +152,11 @@ class HttpEndpoint:
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """See `Endpoint`."""
+        path_of = self._options.path_of
         for row in rows:
             record = self._memo.pop(row.offset, None) or self._record(row)
-            self._outbox.put(Entry(row, record, settle))
+            path = None if path_of is None else path_of(row.message)
+            self._outbox.put(Entry(row, record, settle, path))
         self._arrived.set()
 
     async def run(self, listener: EndpointListener) -> None:
@@ -218,7 +222,8 @@ class HttpEndpoint:
         entries = lane.entries
         body = b"[" + b",".join([entry.record for entry in entries]) + b"]"
         encoding = "gzip" if self._options.gzip else None
-        answer = await lane.slot.request(await self._packed(body), encoding=encoding)
+        body = await self._packed(body)
+        answer = await lane.slot.request(body, encoding=encoding, path=entries[0].path)
         verdict = judge(answer, self._clock.wall_ms())
         if verdict.broken:
             raise HttpLinkError(verdict.broken)

@@ -24,6 +24,7 @@ import httptools
 from edgehub.endpoints.congestion import send_requests_at_once
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.tcp import connect_tcp, unsent_in_kernel
+from edgehub.mqtt.hub_path import PATH_HEADER
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
 
 if TYPE_CHECKING:
@@ -130,8 +131,10 @@ class HttpLink(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         return transport.get_write_buffer_size() + unsent_in_kernel(sock)
 
-    async def request(self, body: bytes, *, encoding: str | None = None) -> Answer:
-        """Send a request and wait for its answer.
+    async def request(
+        self, body: bytes, *, encoding: str | None = None, path: str | None = None
+    ) -> Answer:
+        """Send a request and wait for its answer; see `HttpSlot.request`.
 
         Raises:
             HttpLinkError: If the connection ends first.
@@ -143,6 +146,8 @@ class HttpLink(asyncio.Protocol):
         self._complete = False
         self._waiter = asyncio.get_running_loop().create_future()
         coded = "" if encoding is None else f"Content-Encoding: {encoding}\r\n"
+        if path is not None:
+            coded += f"{PATH_HEADER}: {path}\r\n"
         self._transport.writelines(
             (self._head, f"{coded}Content-Length: {len(body)}\r\n\r\n".encode("ascii"), body)
         )

@@ -24,15 +24,17 @@ class Entry:
     """A row with its record.
 
     Attributes:
+        path: Hubs that it has passed, for a peer that is one; rows of one request share it.
         size: Bytes in a request: record and comma.
     """
 
-    __slots__ = ("record", "row", "settle", "size")
+    __slots__ = ("path", "record", "row", "settle", "size")
 
-    def __init__(self, row: Row, record: bytes, settle: Settle) -> None:
+    def __init__(self, row: Row, record: bytes, settle: Settle, path: str | None = None) -> None:
         self.row = row
         self.record = record
         self.settle = settle
+        self.path = path
         self.size = len(record) + 1
 
 
@@ -70,7 +72,7 @@ class Outbox:
             if entry.row.message.sender in busy:
                 passed.append(pending.popleft())
                 continue
-            if entries and size + entry.size > bytes_max:
+            if entries and (size + entry.size > bytes_max or entry.path != entries[0].path):
                 break
             size += entry.size
             entries.append(pending.popleft())

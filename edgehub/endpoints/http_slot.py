@@ -72,8 +72,15 @@ class HttpSlot:
         unsent = 0 if self._link is None else self._link.unsent_bytes()
         return self._unwritten_bytes + unsent
 
-    async def request(self, body: bytes, *, encoding: str | None) -> Answer:
+    async def request(
+        self, body: bytes, *, encoding: str | None, path: str | None = None
+    ) -> Answer:
         """Send a request and wait for its answer; connects when there is no connection.
+
+        Args:
+            body: Of the request.
+            encoding: Its content encoding, None = none.
+            path: Hubs that what it holds has passed, None = not said.
 
         Raises:
             HttpLinkError: If there is no answer.
@@ -85,14 +92,14 @@ class HttpSlot:
         try:
             if self._link is not None and self._link.is_open:
                 try:
-                    return await self._write(self._link, body, encoding)
+                    return await self._write(self._link, body, encoding, path)
                 except HttpLinkError as error:
                     if not error.stale:
                         raise
                     self._unwritten_bytes = len(body)
             await self.open()
             assert self._link is not None
-            return await self._write(self._link, body, encoding)
+            return await self._write(self._link, body, encoding, path)
         finally:
             self._unwritten_bytes = 0
             self._stop_watch()
@@ -103,9 +110,11 @@ class HttpSlot:
         if link is not None:
             link.abort(reason)
 
-    async def _write(self, link: HttpLink, body: bytes, encoding: str | None) -> Answer:
+    async def _write(
+        self, link: HttpLink, body: bytes, encoding: str | None, path: str | None
+    ) -> Answer:
         self._unwritten_bytes = 0
-        return await link.request(body, encoding=encoding)
+        return await link.request(body, encoding=encoding, path=path)
 
     # A peer that is silent; a slow one takes bytes, even if a large request lasts minutes.
 

@@ -23,7 +23,7 @@ from edgehub.mqtt.property_bag import ORIGIN_PROPERTY, build_batch_bag, outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from edgehub.message import Row
+    from edgehub.message import Message, Row
 
     Refuse = Callable[[Row, SendResult], None]
     Payload = tuple[Sequence[Row], bytes, bytes, bytes]
@@ -229,11 +229,13 @@ class BatchedRows:
         bytes_max: Bytes of the records of one payload before compression; a larger row goes alone.
         compress: See `build_batch`.
         packet_bytes_max: Largest packet that the peer takes, None = not known.
+        leaving: Returns a message as it may leave for the peer.
     """
 
     __slots__ = (
         "_bytes_max",
         "_compress",
+        "_leaving",
         "_limit",
         "_memo",
         "_packet_bytes",
@@ -257,10 +259,12 @@ class BatchedRows:
         bytes_max: int,
         compress: bool,
         packet_bytes_max: int | None,
+        leaving: Callable[[Message], Message] = outgoing,
     ) -> None:
         assert 1 <= rows_max <= RECORDS_MAX, rows_max
         self._topics = topics
         self._utc_ms = utc_ms
+        self._leaving = leaving
         self._rows_max = self._rows_max_now = rows_max
         self._bytes_max = bytes_max
         self._compress = compress
@@ -277,7 +281,7 @@ class BatchedRows:
 
     def wire_bytes(self, row: Row) -> int:
         """See `Payloads`; its share of a packet, as the last ones were."""
-        record = encode_batch_record(row, self._utc_ms)
+        record = self._record(row)
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
         # Sending follows at once, and writing the record is the dearest part of it.
@@ -297,6 +301,9 @@ class BatchedRows:
         """See `Payloads`."""
         self._rows_max_now = max(1, self._rows_max_now // 2)
 
+    def _record(self, row: Row) -> bytes:
+        return encode_batch_record(row, self._utc_ms, self._leaving)
+
     def _groups(self, rows: Sequence[Row], refuse: Refuse) -> list[_Group]:
         groups: list[_Group] = []
         open_for: dict[bytes, int] = {}
@@ -307,7 +314,7 @@ class BatchedRows:
                 self._memo.pop(row.offset, None)
                 refuse(row, topic)
                 continue
-            record = self._memo.pop(row.offset, None) or encode_batch_record(row, self._utc_ms)
+            record = self._memo.pop(row.offset, None) or self._record(row)
             sender = row.message.sender
             index = open_for.get(topic)
             # A row may not stand before an earlier one of its sender, which has another topic.

@@ -17,7 +17,7 @@ from edgehub.mqtt.property_bag import build_bag, outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.message import EndpointId, Row
+    from edgehub.message import EndpointId, Message, Row
 
 TOPIC_BYTES_MAX: Final = 65_535
 
@@ -43,11 +43,16 @@ class Topics(Protocol):
 
 
 class IotHubTopics:
-    """`devices/<d>[/modules/<m>]/messages/events/<property bag>`."""
+    """`devices/<d>[/modules/<m>]/messages/events/<property bag>`.
 
-    __slots__ = ("_prefixes",)
+    Args:
+        leaving: Returns a message as it may leave for the peer.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_leaving", "_prefixes")
+
+    def __init__(self, leaving: Callable[[Message], Message] = outgoing) -> None:
+        self._leaving = leaving
         self._prefixes: dict[tuple[str, str | None], str] = {}
 
     def topic(self, row: Row) -> bytes:
@@ -56,7 +61,7 @@ class IotHubTopics:
         prefix = self._prefixes.get((message.device_id, message.module_id))
         if prefix is None:
             prefix = self._prefix(message.device_id, message.module_id)
-        return (prefix + build_bag(outgoing(message))).encode()
+        return (prefix + build_bag(self._leaving(message))).encode()
 
     def _prefix(self, device_id: str, module_id: str | None) -> str:
         for kind, name in (("device", device_id), ("module", module_id)):

@@ -17,7 +17,7 @@ from edgehub.mqtt.property_bag import WIRE_NAMES, outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.message import Row
+    from edgehub.message import Message, Row
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,14 +43,17 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
     return orjson.dumps(record, option=option)
 
 
-def encode_batch_record(row: Row, utc_ms: Callable[[int], int]) -> bytes:
+def encode_batch_record(
+    row: Row, utc_ms: Callable[[int], int], leaving: Callable[[Message], Message] = outgoing
+) -> bytes:
     """Write the record of a row for a batch: without what is absent, with its system properties.
 
     Args:
         row: The row.
         utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        leaving: Returns a message as it may leave for the peer.
     """
-    message = outgoing(row.message)
+    message = leaving(row.message)
     record: dict[str, Any] = {"id": message.message_id, "device": message.device_id}
     if message.module_id is not None:
         record["module"] = message.module_id

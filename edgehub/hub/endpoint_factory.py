@@ -24,6 +24,8 @@ from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
+from edgehub.mqtt.hub_path import HubPath
+from edgehub.mqtt.property_bag import outgoing
 from edgehub.settings import (
     CumulocityEndpointSettings,
     EndpointSettings,
@@ -92,6 +94,7 @@ class EndpointFactory:
         self._store = store
         self._listener = listener
         self._clock = clock
+        self._hub_path = HubPath(store.store_id)
         self.rng = rng
 
     def use(self, settings: Settings) -> bool:
@@ -184,6 +187,7 @@ class EndpointFactory:
                 requests_max=options.requests_max,
                 timeout_s=options.timeout_s,
                 gzip=options.gzip,
+                path_of=self._hub_path.of if options.is_hub else None,
             ),
             clock=self._clock,
             rng=self.rng,
@@ -334,6 +338,10 @@ class EndpointFactory:
     ) -> Payloads:
         compress = options.batch == "zstd"
         topics: Topics
+        # What carries messages of others in the dialect's form goes to a hub; Azure takes nothing
+        # else of a session than its own.
+        is_hub = options.topic is None and (options.identity == "hub" or options.on_behalf)
+        leaving = self._hub_path.leaving if is_hub else outgoing
         if options.topic is not None:
             topics = TopicTemplate(
                 options.topic, endpoint_id=endpoint_id, key=f"{endpoint_id}.topic"
@@ -341,7 +349,7 @@ class EndpointFactory:
         elif options.batches:
             topics = BatchTopic(client_id, compress=compress)
         else:
-            topics = IotHubTopics()
+            topics = IotHubTopics(leaving)
         if not options.batches:
             return SingleRows(topics, options.row_bytes_max, self._properties(options))
         return BatchedRows(
@@ -351,6 +359,7 @@ class EndpointFactory:
             bytes_max=options.batch_bytes_max,
             compress=compress,
             packet_bytes_max=options.row_bytes_max,
+            leaving=leaving,
         )
 
 

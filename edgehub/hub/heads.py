@@ -13,7 +13,8 @@ from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.hub.part import Part
 from edgehub.hub.status import bound_warnings
 from edgehub.hub.store import refusals
-from edgehub.operations.sessions import SessionOperations
+from edgehub.operations.sessions import SessionOperations, SessionCommands
+from edgehub.mqtt.hub_path import HubPath
 from edgehub.store.local_space import LocalTable
 from edgehub.store.sessions import SessionTable
 
@@ -137,6 +138,7 @@ class MqttPart(HeadPart):
             device_bound_interest=relays.set_interest,
             link_up=relays.upstream_is_up,
             refused=refusals(store),
+            hub_path=HubPath(store.store_id),
             tls=None if tls is None else tls.context,
         )
         router.follow(lambda table: listener.follow_routes(table.mqtt_filters))
@@ -235,6 +237,7 @@ class HttpPart(HeadPart):
             submit=submit,
             refused=refusals(store),
             identities=identities,
+            hub_path=HubPath(store.store_id),
         )
 
     async def check(self, configuration: Configuration) -> None:

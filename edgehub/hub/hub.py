@@ -324,7 +324,7 @@ class Hub:
             desk=entities.desk,
             operations=self.operations,
         )
-        losses = LossesPart((routes, mqtt, entities, broker, endpoints), clock)
+        losses = LossesPart((routes, mqtt, http, entities, broker, endpoints), clock)
         reload = ReloadPart(
             configuration,
             hub_id=hub_id,

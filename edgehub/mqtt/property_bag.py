@@ -52,7 +52,12 @@ DUPLICATE_PROPERTY: Final = "edgehub-duplicate"
 ORIGIN_PROPERTY: Final = "edgehub-origin"
 """User property of what a hub publishes at a broker that it subscribes to: the hub's id."""
 
-_HUB_MARKS: Final = frozenset({RETAIN_PROPERTY, WILL_PROPERTY[0].lower(), DUPLICATE_PROPERTY})
+PATH_PROPERTY: Final = "edgehub-path"
+"""Property of a message that has passed hubs: their ids; see `edgehub.mqtt.hub_path`."""
+
+_HUB_MARKS: Final = frozenset(
+    {RETAIN_PROPERTY, WILL_PROPERTY[0].lower(), DUPLICATE_PROPERTY, PATH_PROPERTY}
+)
 """What hubs write about a message; from a client it counts only if it may be a hub."""
 
 _SENDER_NAMES: Final = frozenset(
@@ -69,7 +74,9 @@ _SENDER_NAMES: Final = frozenset(
 )
 """Where hubs write who sent a message, and when; never read, the topic says who sends."""
 
-_CONTROL_NAMES: Final = _SENDER_NAMES | {name for name in SYSTEM_NAMES if name.startswith("$.")}
+_CONTROL_NAMES: Final = frozenset(
+    {*_SENDER_NAMES, PATH_PROPERTY, *(name for name in SYSTEM_NAMES if name.startswith("$."))}
+)
 """Names that a peer reads as more than an application property."""
 
 _RESERVED_NAMES: Final = _CONTROL_NAMES | _HUB_MARKS

@@ -38,6 +38,7 @@ RESERVED_HEADERS: Final = frozenset(
         "content-encoding",
         "content-length",
         "content-type",
+        "edgehub-path",
         "expect",
         "host",
         "te",
@@ -48,6 +49,7 @@ RESERVED_HEADERS: Final = frozenset(
     }
 )
 _HTTP: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
+_EVENTS: Final = re.compile(r"^/devices/[^/]+(/modules/[^/]+)?/messages/events/?$")
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~]*$")]
 EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -313,6 +315,11 @@ class HttpEndpointSettings(EndpointSettings):
         else:
             return self
         raise ValueError(msg)
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the peer is a hub, as far as path and sign-in show."""
+        return self.username is not None and _EVENTS.search(urlsplit(self.url).path) is not None
 
 
 class CumulocityEndpointSettings(EndpointSettings):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from edgehub.endpoints.mqtt_topic import published_filters
 from edgehub.mqtt.topic_filter import overlaps
-from edgehub.settings import MqttEndpointSettings
+from edgehub.settings import HttpEndpointSettings, MqttEndpointSettings
 from edgehub.settings.derived import broker_topics
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ def loop_warnings(
         route_filters: Topic filters of the routes.
     """
     filters = tuple(route_filters)
+    named = tuple(named)
     published = [(key, each) for key, each in named if isinstance(each, MqttEndpointSettings)]
     yield from _own_listener_warnings(settings, published, filters)
+    yield from _own_http_warnings(settings, named)
     broker = settings.broker
     if broker is None:
         return
@@ -74,6 +77,23 @@ def _own_listener_warnings(
                 f"{key}: {endpoint.host}:{endpoint.port} is the listener of this hub itself: what"
                 " it sends comes back, and a route that sends it there again makes an endless"
                 " loop; name the peer's address"
+            )
+
+
+def _own_http_warnings(
+    settings: Settings, named: Iterable[tuple[str, EndpointSettings]]
+) -> Iterator[str]:
+    for key, endpoint in named:
+        if not isinstance(endpoint, HttpEndpointSettings):
+            continue
+        url = urlsplit(endpoint.url)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        is_here = _machine(url.hostname or "") == _machine(settings.http.host)
+        if port == settings.http.port and is_here:
+            yield (
+                f"{key}: {endpoint.url} is the HTTP head of this hub itself: what it sends comes"
+                " back as a message that holds it, and a route that sends that there again makes"
+                " a loop; name the peer's address"
             )
 
 

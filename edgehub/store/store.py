@@ -70,6 +70,8 @@ class Store:
         self._clock = clock
         self._recovered = recovered
         self._is_closed = False
+        self.store_id = recovered.store_id
+        """Names the database file, and begins the ids of its messages."""
         self._shared = shared = Foundation(recovered, clock, options)
         self.hub_time: HubTime = shared.boot.hub_time
         self.utc_ms: Callable[[int], int] = shared.boot.utc_ms

@@ -37,6 +37,13 @@ ON_BEHALF_HINT: Final = (
 )
 """Of each head whose clients may be child hubs."""
 
+LOOP_LOSS: Final = "that had been in this hub before {was} dropped"
+LOOP_HINT: Final = (
+    "hubs send each other's messages round in a circle: point [upstream] or an endpoint of one of"
+    " them elsewhere, or narrow the route that sends them on"
+)
+"""Likewise."""
+
 log = structlog.get_logger(__name__)
 
 

@@ -20,8 +20,9 @@ from edgehub.heads.http.options import HttpOptions
 from edgehub.heads.http.submission import Submission
 from edgehub.message import Refusal
 from edgehub.mqtt.batch import PLAIN_BYTES
+from edgehub.mqtt.hub_path import HubPath
 from tests.support.certificates import Authority
-from tests.support.http_head import BATCH, EVENTS, basic, request, running
+from tests.support.http_head import BATCH, EVENTS, STORE_ID, basic, request, running
 from tests.support.ports import free_port
 from tests.support.scripted_router import ScriptedRouter
 
@@ -776,4 +777,5 @@ def make_head(options: HttpOptions) -> HttpHead:
         submit=ScriptedRouter().submit,
         refused=ScriptedRouter().refused,
         identities=Identities(),
+        hub_path=HubPath(STORE_ID),
     )

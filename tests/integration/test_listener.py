@@ -11,8 +11,10 @@ from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import StartupError
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.mqtt.hub_path import HubPath
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_listener import (
+    STORE_ID,
     Changes,
     MemorySessions,
     ScriptedRouter,
@@ -469,6 +471,7 @@ def a_listener(**options) -> MqttListener:
         device_bound_interest=Changes(),
         link_up=lambda: True,
         refused=ScriptedRouter().refused,
+        hub_path=HubPath(STORE_ID),
     )
 
 

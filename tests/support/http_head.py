@@ -12,6 +12,7 @@ from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.heads.http.head import HttpHead
 from edgehub.heads.http.options import HttpOptions
+from edgehub.mqtt.hub_path import HubPath
 from tests.support.scripted_router import ScriptedRouter
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVENTS = "/devices/press-1/messages/events?api-version=2020-03-13"
+STORE_ID = "posttothehub"
 BATCH = "application/vnd.microsoft.iothub.json"
 
 
@@ -133,6 +135,7 @@ async def running(
         submit=router.submit,
         refused=router.refused,
         identities=identities,
+        hub_path=HubPath(STORE_ID),
     )
     await head.open()
     bench = Bench(head, router, identities)

@@ -14,6 +14,7 @@ from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.mqtt.hub_path import HubPath
 from edgehub.store.local_space import LocalContents, QueuedMessage
 from edgehub.store.sessions import StoredSession
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from edgehub.message import Message, Refusal, SendResult
 
 HUB_ID = "hub"
+STORE_ID = "listenerhub2"
 
 
 class ScriptedRouter:
@@ -371,6 +373,7 @@ async def running(
         device_bound_interest=parts["interest"],
         link_up=lambda: parts["link"]["up"],
         refused=parts["router"].refused,
+        hub_path=HubPath(STORE_ID),
         tls=tls,
     )
     await listener.open()

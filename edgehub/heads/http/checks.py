@@ -9,9 +9,16 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.http.forms import batch_messages, check_form, parse_target, single_message
+from edgehub.heads.http.forms import (
+    batch_messages,
+    check_form,
+    parse_target,
+    read_path,
+    single_message,
+)
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, unavailable
 from edgehub.http1.rules import find_fault
+from edgehub.mqtt.property_bag import PATH_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,12 +60,32 @@ def check_piece(services: Services, request: Request, size: int) -> None:
     request.refuse_now = True
 
 
-def messages_of(services: Services, request: Request) -> Iterator[Message]:
+def messages_of(services: Services, request: Request, *, may_be_hub: bool) -> Iterator[Message]:
     """Build the messages of a whole request one by one.
 
+    Args:
+        services: The shared parts.
+        request: Read to its end.
+        may_be_hub: Whether it is believed which hubs the messages have passed.
+
     Raises:
+        LoopError: If they have been here before.
         RequestError: If anything in it is wrong.
     """
+    assert request.target is not None
+    path = read_path(request.headers) if may_be_hub else None
+    if path is not None:
+        return _marked(_messages(services, request), services.hub_path.extended(path))
+    return _messages(services, request)
+
+
+def _marked(messages: Iterator[Message], path: str) -> Iterator[Message]:
+    for message in messages:
+        message.properties[PATH_PROPERTY] = path
+        yield message
+
+
+def _messages(services: Services, request: Request) -> Iterator[Message]:
     assert request.target is not None
     body = bytes(request.body)
     now_ms = services.clock.wall_ms()

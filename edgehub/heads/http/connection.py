@@ -19,6 +19,7 @@ from edgehub.heads.http.services import CONTINUE, ENDS, GOES_ON, GOES_ON_OLD
 from edgehub.heads.http.sign_in import check_anonymous, may_be_right, sign_in
 from edgehub.heads.http.submission import Submission
 from edgehub.http1.unparsed import Unparsed
+from edgehub.mqtt.hub_path import LoopError
 
 if TYPE_CHECKING:
     from edgehub.heads.http.services import Services
@@ -373,9 +374,25 @@ class Connection(asyncio.Protocol):
         if held.is_full:
             raise unavailable("too much waits for the disk", BUSY_RETRY_S)
         self._begin(request)
-        messages = messages_of(services, request)
+        may_be_hub = client is not None and client.scope is not None
+        try:
+            messages = messages_of(services, request, may_be_hub=may_be_hub)
+        except LoopError:
+            self._drop_loop(request)
+            return
         self._submission = Submission(messages, services.backlog, held, self._settled)
         self._hand_in(request, self._submission)
+
+    def _drop_loop(self, request: Request) -> None:
+        """Answer as if the messages were stored: refused, they would come again."""
+        services, client = self._services, self._client
+        assert client is not None
+        assert request.target is not None
+        size = len(request.body)
+        services.counters.count_loop(client.identity.id, request.target.sender)
+        services.refused(client.identity.id, size, "loop")
+        services.release(request)
+        self._finish(request)
 
     def _hand_in(self, request: Request, submission: Submission) -> None:
         """Build and hand in messages of a request for one turn.
@@ -433,9 +450,12 @@ class Connection(asyncio.Protocol):
             problem = not_stored(*submission.refused, submission.stored)
             self._refuse(request, problem, told=True)
             return
+        self._services.counters.messages_total += submission.stored
+        self._finish(request)
+
+    def _finish(self, request: Request) -> None:
         self._current = None
         self._submission = None
-        self._services.counters.messages_total += submission.stored
         connection = self._connection_header(request)
         self._write(self._services.no_content(connection))
         if connection is ENDS:

@@ -24,6 +24,7 @@ from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.heads.http.problem import RequestError, shown
 from edgehub.message import PROPERTIES_MAX, Message, message_source
 from edgehub.mqtt.batch import PLAIN_BYTES, PLAIN_OBJECT
+from edgehub.mqtt.hub_path import PATH_HEADER
 from edgehub.mqtt.property_bag import is_reserved
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ SYSTEM_NAMES: Final = {
 }
 """Header, or name in a batch, to the name that conditions use."""
 
+_PATH_HEADER: Final = PATH_HEADER.encode("ascii")
 _EXPIRY: Final = "absolute-expiry-time"
 _BEGIN: Final = re.compile(rb"[ \t\r\n]*+\[")
 _ENTRY: Final = re.compile(rb"[ \t\r\n]*+(%b)[ \t\r\n]*+([,\]])" % PLAIN_OBJECT.pattern)
@@ -122,6 +124,11 @@ def media_type(headers: Headers) -> tuple[str, str]:
         if name.strip().lower() == "charset":
             charset = text.strip().strip('"').lower()
     return kind.strip().lower(), charset
+
+
+def read_path(headers: Headers) -> str | None:
+    """Return the hubs that the messages of a request have passed, None = it does not say."""
+    return _last(headers, _PATH_HEADER) or None
 
 
 def check_form(headers: Headers) -> bool:

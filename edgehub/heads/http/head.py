@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.options import HttpOptions
+    from edgehub.mqtt.hub_path import HubPath
     from edgehub.telemetry.losses import Loss
 
 SWEEP_S: Final = 1.0
@@ -49,6 +50,7 @@ class HttpHead:
         submit: The router.
         refused: Told of messages that are refused for what they are.
         identities: Who may sign in, loaded before `open`.
+        hub_path: Tells messages of other hubs that have been here before.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class HttpHead:
         submit: Submit,
         refused: Refused,
         identities: Identities,
+        hub_path: HubPath,
     ) -> None:
         self._options = options
         self._clock = clock
@@ -68,6 +71,7 @@ class HttpHead:
             submit=submit,
             refused=refused,
             identities=identities,
+            hub_path=hub_path,
             spawn=self._spawn,
         )
         self._sockets: list[socket.socket] = []
@@ -179,6 +183,7 @@ class HttpHead:
             connections=len(services.connections),
             accepted_total=counters.accepted_total,
             handshakes_refused_total=0 if self._tls is None else self._tls.refused_total,
+            loops_total=counters.loops_total,
             messages_total=counters.messages_total,
             timed_out_total=counters.timed_out_total,
             answers={str(status): count for status, count in sorted(counters.answers.items())},

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgehub.heads.http.options import HttpOptions
     from edgehub.heads.http.parser import Request
     from edgehub.heads.http.problem import RequestError
+    from edgehub.mqtt.hub_path import HubPath
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 GOES_ON: Final = b""
@@ -42,6 +43,7 @@ class Services:
         submit: The router.
         refused: Told of messages that are refused for what they are.
         identities: Who may sign in.
+        hub_path: Tells messages of other hubs that have been here before.
         spawn: Runs a coroutine in the head's task group.
 
     Attributes:
@@ -60,6 +62,7 @@ class Services:
         submit: Submit,
         refused: Refused,
         identities: Identities,
+        hub_path: HubPath,
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
         self.options = options
@@ -71,6 +74,7 @@ class Services:
         self.submit = submit
         self.refused = refused
         self.identities = identities
+        self.hub_path = hub_path
         self.spawn = spawn
         self.counters = Counters()
         self.log = LogLimit(clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgehub.telemetry.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
+from edgehub.telemetry.losses import LOOP_HINT, LOOP_LOSS, ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +20,10 @@ class Counters:
         "accepted_total",
         "answers",
         "foreign_total",
+        "loops_total",
         "messages_total",
         "newest_foreign",
+        "newest_loop",
         "timed_out_total",
     )
 
@@ -33,6 +35,14 @@ class Counters:
         self.foreign_total = 0
         self.newest_foreign = ""
         """Why the last request for a device outside of on_behalf was refused."""
+        self.loops_total = 0
+        self.newest_loop = ""
+        """Client and device of the last request whose messages had been here before."""
+
+    def count_loop(self, client_id: str, sender: str) -> None:
+        """Count a request whose messages had been here before."""
+        self.loops_total += 1
+        self.newest_loop = f"client {client_id}: sent back a message of {sender!a}"
 
     def losses(self) -> list[Loss]:
         """Return what was refused for good since the start; see `edgehub.telemetry.losses`."""
@@ -43,7 +53,16 @@ class Counters:
                 what=ON_BEHALF_LOSS,
                 example=self.newest_foreign,
                 hint=ON_BEHALF_HINT,
-            )
+            ),
+            Loss(
+                key=("http", "loop"),
+                total=self.loops_total,
+                what=LOOP_LOSS,
+                example=self.newest_loop,
+                hint=LOOP_HINT,
+                event="http.loop_found",
+                fields={"newest": self.newest_loop},
+            ),
         ]
 
 
@@ -55,7 +74,9 @@ class HttpStatistics:
         connections: Open connections.
         accepted_total: Connections accepted.
         handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
-        messages_total: Messages that were answered with 204.
+        loops_total: Requests of other hubs that were answered with 204 and dropped: their messages
+            had been here before.
+        messages_total: Messages that were stored and answered with 204.
         timed_out_total: Connections ended because a client was too slow.
         answers: Answers by status code.
         waiting_bytes: Bytes of requests that are being read or committed.
@@ -65,6 +86,7 @@ class HttpStatistics:
     connections: int
     accepted_total: int
     handshakes_refused_total: int
+    loops_total: int
     messages_total: int
     timed_out_total: int
     answers: Mapping[str, int]

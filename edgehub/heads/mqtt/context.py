@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.message import Message, Refusal
+    from edgehub.mqtt.hub_path import HubPath
     from edgehub.mqtt.message_properties import MessageProperties
 
 _TOPICS_MAX: Final = 4096
@@ -53,6 +54,7 @@ class ListenerContext:
         "clock",
         "counters",
         "draining",
+        "hub_path",
         "link_up",
         "log",
         "options",
@@ -71,12 +73,14 @@ class ListenerContext:
         space: LocalSpace,
         refused: Refused,
         known: KnownIds,
+        hub_path: HubPath,
     ) -> None:
         self.options = options
         self.clock = clock
         self.submit = submit
         self.refused = refused
         self.space = space
+        self.hub_path = hub_path
         self.link_up = link_up
         self.counters = Counters()
         self.log = LogLimit(clock)

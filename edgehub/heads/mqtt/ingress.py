@@ -27,6 +27,7 @@ from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.batch import BatchError, BatchLibraryError
+from edgehub.mqtt.hub_path import LoopError
 from edgehub.mqtt.packets import (
     PUBACK_HEAD,
     PUBREC_HEAD,
@@ -62,6 +63,9 @@ _NOT_RECORDED: Final = frozenset(
 )
 """Reasons that the journal has nothing of: the same message might have been taken at another time,
 limits left out, or is nothing to store."""
+
+_NOT_LOGGED: Final = frozenset({DropReason.BRIDGE_STATE, DropReason.LOOP})
+"""Reasons without a line for each connection: nothing is wrong, or there is one for all of them."""
 
 _FINAL: Final = {
     Refusal.INVALID: "the store can never take it",
@@ -501,6 +505,11 @@ class Ingress:
             detail = f"a record of {message.sender!a}"
             self._drop(DropReason.TOO_LARGE, packet, detail, size=record_bytes(record))
             return None
+        try:
+            message.properties = self._own(message.properties, message.system)
+        except LoopError:
+            self._drop_loop(packet, message.sender, size=record_bytes(record))
+            return None
         if self._model_id:
             message.system["modelId"] = self._model_id
         return message
@@ -525,17 +534,19 @@ class Ingress:
                 return taken
             self._drop(taken, packet, shown(packet.topic))
             return None
-        topic = self._topic(packet)
+        topic = self._allowed_topic(packet)
         if topic is None:
-            return None
-        if not self._may_speak_for(topic.sender):
-            self._refuse_foreign_topic(packet, topic)
             return None
         body = packet.body
         if body is None or len(body) + topic.properties_bytes > self._max:
             self._too_large(packet, topic)
             return None
-        properties, system = self._own(topic.properties), topic.system
+        system = topic.system
+        try:
+            properties = self._own(topic.properties, system)
+        except LoopError:
+            self._drop_loop(packet, topic.sender, size=len(body))
+            return None
         if packet.flags & RETAIN:
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:
@@ -550,13 +561,19 @@ class Ingress:
         """
         return is_batch(system) and topic.sender == self.client.id
 
-    def _own(self, properties: Properties) -> Properties:
-        """Return properties without what hubs write, unless the client may be one."""
-        return properties if self.client.scope is not None else without_marks(properties)
+    def _own(self, properties: Properties, system: Properties) -> Properties:
+        """Return properties without what hubs write, unless the client may be one.
 
-    def _refuse_foreign_topic(self, packet: Publish, topic: EventsTopic) -> None:
-        detail = f"sent on the topic of {topic.sender!a}, {_NO_PATTERN}"
-        self._refuse_foreign(packet, topic.sender, detail, size=_body_bytes(packet))
+        Raises:
+            LoopError: If it is one, and the message has been here before.
+        """
+        if self.client.scope is None:
+            return without_marks(properties)
+        return self._context.hub_path.entered(properties, system)
+
+    def _drop_loop(self, packet: Publish, sender: str, *, size: int) -> None:
+        # Refused, it would come again, or end among the dead letters of the other hub.
+        self._drop(DropReason.LOOP, packet, f"sent back a message of {sender!a}", size=size)
 
     def _refuse_foreign(
         self, packet: Publish, sender: str | None, detail: str, *, size: int
@@ -566,6 +583,15 @@ class Ingress:
         self._counters.newest_dropped[DropReason.FOREIGN_IDENTITY] = self._about(detail)
         self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
         self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
+
+    def _allowed_topic(self, packet: Publish) -> EventsTopic | None:
+        """Return the topic of a message, None = the client may not send there."""
+        topic = self._topic(packet)
+        if topic is None or self._may_speak_for(topic.sender):
+            return topic
+        detail = f"sent on the topic of {topic.sender!a}, {_NO_PATTERN}"
+        self._refuse_foreign(packet, topic.sender, detail, size=_body_bytes(packet))
+        return None
 
     def _topic(self, packet: Publish) -> EventsTopic | None:
         raw = packet.topic
@@ -609,7 +635,7 @@ class Ingress:
         count = self.dropped.get(reason, 0)
         self.dropped[reason] = count + 1
         self._counters.newest_dropped[reason] = self._about(detail)
-        if not count and reason is not DropReason.BRIDGE_STATE:
+        if not count and reason not in _NOT_LOGGED:
             self._context.log.warning(
                 "mqtt.message_dropped", client_id=self.client.id, reason=reason.value, detail=detail
             )

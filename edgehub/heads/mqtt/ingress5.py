@@ -16,8 +16,9 @@ from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
-from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5
-from edgehub.mqtt.packets5 import refusal as refusal_bytes
+from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5, puback
+from edgehub.mqtt.packets5 import refusal as refusal_bytes, puback as refusing_puback
+from edgehub.mqtt.hub_path import LoopError
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
@@ -41,6 +42,7 @@ RECEIVE_MAXIMUM: Final = 1024
 _CODES: Final = {
     DropReason.TOPIC_NOT_ALLOWED: (ReasonCode.TOPIC_NAME_INVALID, "not a topic to publish to"),
     DropReason.BRIDGE_STATE: (ReasonCode.SUCCESS, ""),
+    DropReason.LOOP: (ReasonCode.SUCCESS, ""),
     DropReason.NOT_AUTHORIZED: (ReasonCode.NOT_AUTHORIZED, "the identity may not publish there"),
     DropReason.RETAINED_FULL: (ReasonCode.QUOTA_EXCEEDED, "no room for another retained message"),
     DropReason.BAG_MALFORMED: (ReasonCode.PAYLOAD_FORMAT_INVALID, "property bag"),
@@ -206,11 +208,8 @@ class Ingress5(Ingress):
         self._foreign.clear()
         if not isinstance(packet, Publish5) or not packet.topic.startswith(DIALECT):
             return super()._careful(packet)
-        topic = self._topic(packet)
+        topic = self._allowed_topic(packet)
         if topic is None:
-            return None
-        if not self._may_speak_for(topic.sender):
-            self._refuse_foreign_topic(packet, topic)
             return None
         body = packet.body
         given = packet.properties
@@ -225,10 +224,14 @@ class Ingress5(Ingress):
         # What is said in the bag holds: it is what clients of both protocol versions can say.
         if given.properties:
             properties = {**given.properties, **properties}
-        properties = self._own(properties)
         if given.system:
             system = {**given.system, **system}
             source = message_source(topic.module_id, system.get("outputName"))
+        try:
+            properties = self._own(properties, system)
+        except LoopError:
+            self._drop_loop(packet, topic.sender, size=len(body))
+            return None
         if packet.flags & RETAIN:
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:

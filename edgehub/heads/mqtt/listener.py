@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sessions import SessionStore
     from edgehub.message import Message
+    from edgehub.mqtt.hub_path import HubPath
     from edgehub.telemetry.losses import Loss
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
@@ -66,6 +67,7 @@ class MqttListener:
         device_bound_interest: Told when a device begins or ceases to listen for messages to it.
         link_up: Whether the uplink is up; asked only with `store_qos0` off.
         refused: Told of messages that are dropped for what they are.
+        hub_path: Tells messages of other hubs that have been here before.
         tls: Certificate for MQTT over TLS, None = there is none, and no such port.
     """
 
@@ -83,13 +85,16 @@ class MqttListener:
         device_bound_interest: Callable[[str, bool], None],
         link_up: Callable[[], bool],
         refused: Refused,
+        hub_path: HubPath,
         tls: ServerContext | None = None,
     ) -> None:
         self._options = options
         self._hub_id = hub_id
         self._tls = tls
         self._handshakes_refused = 0
-        self._context = ListenerContext(options, clock, submit, link_up, space, refused, identities)
+        self._context = ListenerContext(
+            options, clock, submit, link_up, space, refused, identities, hub_path
+        )
         self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
         wills = PendingWills(clock, self._submit_will, identities)
         stored: Sessions[Connection] = Sessions(

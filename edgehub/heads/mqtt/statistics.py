@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.telemetry.losses import ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
+from edgehub.telemetry.losses import (
+    LOOP_HINT,
+    LOOP_LOSS,
+    ON_BEHALF_HINT,
+    ON_BEHALF_LOSS,
+    Loss,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +29,7 @@ class DropReason(StrEnum):
     BRIDGE_STATE = "bridge_state"  # of a Mosquitto bridge about itself; acknowledged
     NOT_AUTHORIZED = "not_authorized"  # a local topic that the identity may not publish to
     FOREIGN_IDENTITY = "foreign_identity"  # MQTT 5: as the close reason; that of a batch, a record
+    LOOP = "loop"  # of another hub, and has been here before; acknowledged
     RETAINED_FULL = "retained_full"  # no room for another retained message
     BAG_MALFORMED = "bag_malformed"
     BATCH_MALFORMED = "batch_malformed"  # or one record of it
@@ -54,12 +61,14 @@ _LOST_AS: Final = {
     DropReason.NOT_AUTHORIZED: "on topics that {their} sender may not use {was} dropped",
     DropReason.TOO_LARGE: "{was} dropped because of {their} size",
     DropReason.FOREIGN_IDENTITY: ON_BEHALF_LOSS,
+    DropReason.LOOP: LOOP_LOSS,
 }
 _HINTS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "devices send to devices/<id>/messages/events/, or to topics of"
     " mqtt.local_topics",
     DropReason.TOO_LARGE: "see mqtt.message_bytes_max",
     DropReason.FOREIGN_IDENTITY: ON_BEHALF_HINT,
+    DropReason.LOOP: LOOP_HINT,
 }
 
 
@@ -133,6 +142,8 @@ class Counters:
                 what=_LOST_AS.get(reason, f"{{was}} dropped ({reason.value})"),
                 example=self.newest_dropped.get(reason, ""),
                 hint=_HINTS.get(reason, ""),
+                event="mqtt.loop_found" if reason is DropReason.LOOP else "",
+                fields={"newest": self.newest_dropped.get(reason, "")},
             )
             for reason, total in self.dropped.items()
             if reason not in _NO_LOSS

@@ -33,8 +33,8 @@ class EventsTopic:
     Attributes:
         sender: `<device>` or `<device>/<module>` that the topic names.
         properties_bytes: What the properties count against the message limit.
-        is_plain: Whether a message on it is the sender's own as it stands: it holds no others, and
-            nothing that only hubs write.
+        is_plain: Whether a message on it is the sender's own as it stands, whoever sends it: it
+            holds no others, nothing that only hubs write, and no id.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class EventsTopic:
         self.properties = properties
         self.system = system
         self.properties_bytes = bytes_of(properties) + bytes_of(system)
-        self.is_plain = not (is_batch(system) or has_marks(properties))
+        self.is_plain = not ("messageId" in system or is_batch(system) or has_marks(properties))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ class SilentLink:
         """Return that all has left."""
         return 0
 
-    async def request(self, body: bytes, *, encoding: str | None) -> Answer:
+    async def request(self, body: bytes, *, encoding: str | None, path: str | None) -> Answer:
         """Wait for an answer that never comes."""
-        del body, encoding
+        del body, encoding, path
         return await self._answer
 
     def abort(self, reason: str) -> None:

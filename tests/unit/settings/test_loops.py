@@ -119,3 +119,23 @@ def test_the_listener_of_the_hub_itself(
     assert all(
         "upstream: " in each and "the listener of this hub itself" in each for each in warnings
     )
+
+
+@pytest.mark.parametrize(
+    ("http", "url", "warned"),
+    [
+        ({"port": 8080}, "http://localhost:8080/devices/a/messages/events", True),
+        ({"port": 443, "host": "::"}, "https://127.0.0.1/devices/a/messages/events", True),
+        ({"port": 8080}, "http://localhost:8081/devices/a/messages/events", False),
+        ({"port": 8080}, "http://parent:8080/devices/a/messages/events", False),
+        ({}, "http://localhost/in", False),
+    ],
+)
+def test_the_http_head_of_the_hub_itself(http: dict[str, Any], url: str, *, warned: bool) -> None:
+    """What is posted there is a message of this hub again."""
+    settings = Settings(
+        mqtt={"identities_file": "identities"}, http=http, upstream={"type": "http", "url": url}
+    )
+    warnings = list(loop_warnings(settings, named_endpoints(settings), ["#"]))
+    assert len(warnings) == warned
+    assert all("is the HTTP head of this hub itself" in each for each in warnings)

@@ -4,7 +4,8 @@ from edgehub.clock import ManualClock
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.message import Message, Refusal
-from tests.support.mqtt_listener import ScriptedRouter, a_space
+from edgehub.mqtt.hub_path import HubPath
+from tests.support.mqtt_listener import STORE_ID, ScriptedRouter, a_space
 
 
 def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = None):
@@ -12,7 +13,14 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
     router = router or ScriptedRouter()
     clock = clock or ManualClock()
     return ListenerContext(
-        ListenerOptions(), clock, router.submit, lambda: True, a_space(clock), router.refused, {}
+        ListenerOptions(),
+        clock,
+        router.submit,
+        lambda: True,
+        a_space(clock),
+        router.refused,
+        {},
+        HubPath(STORE_ID),
     )
 
 

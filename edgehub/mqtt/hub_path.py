@@ -1,0 +1,99 @@
+"""The hubs that a message has passed, so that one that comes back is not sent round for ever.
+
+Owns the form of the mark that names them. Pure. A hub is named by the id of its database, which no
+two hubs have in common; the ids of its messages begin with it, so a message that carries such an id
+needs no mark on its first way. Invariant: a mark is bounded, a full one counts as a circle; it
+leaves towards hubs only.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import copy
+from typing import TYPE_CHECKING, Final
+
+from edgehub.mqtt.property_bag import PATH_PROPERTY, outgoing
+
+if TYPE_CHECKING:
+    from edgehub.message import Message
+    from edgehub.mqtt.property_bag import Properties
+
+HUBS_MAX: Final = 8
+"""So many hubs in a row are no tree of hubs any more."""
+
+PATH_HEADER: Final = "edgehub-path"
+"""HTTP: the mark of a request, all of whose messages have come the same way."""
+
+_ID_CHARS: Final = 12
+_PATH: Final = re.compile(r"[a-z2-7]{12}(?:\.[a-z2-7]{12})*").fullmatch
+_FULL_CHARS: Final = HUBS_MAX * (_ID_CHARS + 1) - 1
+_OF_A_HUB: Final = re.compile(r"[a-z2-7]{12}-[0-9a-f]{1,16}").fullmatch
+
+
+class LoopError(ValueError):
+    """A message has come back to a hub that it has passed."""
+
+
+class HubPath:
+    """What one hub reads and writes of marks.
+
+    Args:
+        own: Id of its database.
+    """
+
+    __slots__ = ("_own",)
+
+    def __init__(self, own: str) -> None:
+        assert len(own) == _ID_CHARS, own
+        self._own = own
+
+    def entered(self, properties: Properties, system: Properties) -> Properties:
+        """Return the properties of a message of a client that may be a hub, marked where needed.
+
+        Raises:
+            LoopError: If it has been here before.
+        """
+        path = properties.get(PATH_PROPERTY)
+        message_id = system.get("messageId")
+        if path is None:
+            if not message_id or _OF_A_HUB(message_id):
+                return properties
+            # Its id does not tell later on that it came from elsewhere.
+            return {**properties, PATH_PROPERTY: self._own}
+        if message_id and message_id[:_ID_CHARS] == self._own and _OF_A_HUB(message_id):
+            raise LoopError
+        return {**properties, PATH_PROPERTY: self.extended(path)}
+
+    def extended(self, path: str) -> str:
+        """Return a mark with this hub behind it.
+
+        Raises:
+            LoopError: If it names this hub, or as many as it can hold.
+        """
+        if len(path) >= _FULL_CHARS or self._own in path.split("."):
+            raise LoopError
+        return f"{path}.{self._own}" if _PATH(path) else self._own
+
+    def leaving(self, message: Message) -> Message:
+        """Return a message as it may leave for another hub; see `outgoing`."""
+        leaving = outgoing(message)
+        # Of what may leave as it is, none has a mark.
+        path = None if leaving is message else message.properties.get(PATH_PROPERTY)
+        if path is None:
+            message_id = message.system.get("messageId")
+            if not message_id or not _OF_A_HUB(message_id):
+                return leaving
+            path = self._own
+        marked = copy(leaving)
+        marked.properties = {**leaving.properties, PATH_PROPERTY: path}
+        return marked
+
+    def of(self, message: Message) -> str:
+        """Return the whole way of a message, this hub at its end."""
+        path = message.properties.get(PATH_PROPERTY)
+        if path is not None:
+            return path
+        message_id = message.system.get("messageId")
+        if message_id and _OF_A_HUB(message_id):
+            return f"{message_id[:_ID_CHARS]}.{self._own}"
+        return self._own
