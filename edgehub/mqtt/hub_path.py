@@ -9,13 +9,12 @@ leaves towards hubs only.
 from __future__ import annotations
 
 import re
-from copy import copy
 from typing import TYPE_CHECKING, Final
 
+from edgehub.message import Message
 from edgehub.mqtt.property_bag import PATH_PROPERTY, outgoing
 
 if TYPE_CHECKING:
-    from edgehub.message import Message
     from edgehub.mqtt.property_bag import Properties
 
 HUBS_MAX: Final = 8
@@ -84,9 +83,16 @@ class HubPath:
             if not message_id or not _OF_A_HUB(message_id):
                 return leaving
             path = self._own
-        marked = copy(leaving)
-        marked.properties = {**leaving.properties, PATH_PROPERTY: path}
-        return marked
+        return Message(
+            leaving.device_id,
+            leaving.module_id,
+            leaving.source,
+            {**leaving.properties, PATH_PROPERTY: path},
+            leaving.system,
+            leaving.body,
+            leaving.expiry_ms,
+            leaving.message_id,
+        )
 
     def of(self, message: Message) -> str:
         """Return the whole way of a message, this hub at its end."""

@@ -99,7 +99,7 @@ def test_by_mqtt_a_message_is_taken_once_by_each_hub(
     first.wait_until(lambda: _is_idle(hubs), 20)
     _check_warned(first, "mqtt.loop_found", other=f"hub-{count - 1}", sender="press-1")
     assert all("been in" not in str(hub.call("status")["warnings"]) for hub in others)
-    assert [hub.call("status")["endpoints"][0]["delivered_total"] for hub in hubs] == [5] * count
+    assert [hub.call("status")["endpoints"][0]["sent_total"] for hub in hubs] == [5] * count
 
 
 def _received(hub: Daemon, own: int, returned: int, batch: str) -> int:

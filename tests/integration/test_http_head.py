@@ -12,6 +12,7 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities, read_identity_list
+from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError, StartupError
 from edgehub.heads.http import connection
@@ -639,7 +640,7 @@ async def test_passwords(tmp_path: Path) -> None:
         write({"id": "press-1", "disabled": True})
         bench.identities.apply(read_identity_list(file))
         assert await status("press-1", "press-1", "s3cret") == 401
-        (loss,) = bench.head.losses()
+        (loss,) = [each for each in bench.head.losses() if each.total]
         assert (loss.total, loss.example) == (
             1,
             "'hall-2' may not send for 'press-1'; its identity has no such on_behalf pattern",
@@ -767,6 +768,34 @@ async def test_curl_is_served(tmp_path: Path) -> None:
             assert set(out.split()) == {b"204"}
         sizes = [len(message.body) for message in bench.router.messages]
         assert sizes == [200_000, 1, 1, 200_000, 7]
+
+
+@pytest.mark.parametrize("on_behalf", [True, False])
+async def test_requests_that_have_been_here_before(tmp_path: Path, *, on_behalf: bool) -> None:
+    """Of a client that may be a hub they are dropped and answered with 204; of others stored."""
+    file = tmp_path / "identities"
+    with changing(file) as identities:
+        identities["hall-2"] = Identity(
+            id="hall-2",
+            password=PasswordHash.of(b"s3cret"),
+            on_behalf=("*",) if on_behalf else (),
+        )
+    headers = {"Authorization": basic("hall-2", "s3cret")}
+    path = "/devices/hall-2/messages/events"
+    async with running(identities_file=file) as bench:
+        client = await bench.connect()
+        for passed in ("childhubwith", f"childhubwith.{STORE_ID}", "no mark"):
+            client.send(request(b"one", path=path, edgehub_path=passed, **headers))
+            assert (await client.answer()).status == 204
+        marks = [message.properties.get("edgehub-path") for message in bench.router.messages]
+        (loss,) = [each for each in bench.head.losses() if each.event == "http.loop_found"]
+        if on_behalf:
+            assert marks == [f"childhubwith.{STORE_ID}", STORE_ID]
+            assert loss.example == "client hall-2: sent back a message of 'hall-2'"
+            assert bench.router.told == [("hall-2", 3, "loop")]
+        else:
+            assert marks == [None] * 3
+        assert bench.head.statistics().loops_total == loss.total == on_behalf
 
 
 def make_head(options: HttpOptions) -> HttpHead:

@@ -19,7 +19,7 @@ from edgehub.mqtt import batch
 from edgehub.mqtt.batch import BATCH_TYPE, build_batch
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import Client5
-from tests.support.mqtt_listener import running
+from tests.support.mqtt_listener import STORE_ID, running
 from tests.support.mqtt_wire import RawClient
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 TOPIC = f"devices/child/messages/events/%24.ct={quote(BATCH_TYPE, safe='')}&%24.ce=zstd"
+
+CHILD_STORE_ID = "childhubwith"
+"""With it the ids begin that the child gives to messages."""
 
 
 @pytest.fixture
@@ -50,7 +53,12 @@ def _payload(*records: dict[str, Any], compress: bool = True) -> bytes:
 
 
 def _record(number: int, device: str = "dev-1", **more: Any) -> dict[str, Any]:
-    return {"id": f"m{number}", "device": device, "body": f"body {number}", **more}
+    return {
+        "id": f"{CHILD_STORE_ID}-{number:x}",
+        "device": device,
+        "body": f"body {number}",
+        **more,
+    }
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -70,9 +78,9 @@ async def test_each_record_becomes_a_message(identities_file: Path, compress: bo
         await child.close()
     assert (first.sender, first.source, first.body) == ("dev-1", "/messages/", b"body 1")
     assert first.properties == {"kind": "alarm", "flag": None}
-    assert first.system == {"contentType": "x/y", "messageId": "m1"}
+    assert first.system == {"contentType": "x/y", "messageId": f"{CHILD_STORE_ID}-1"}
     assert (second.sender, second.source) == ("dev-2/cam", "/messages/modules/cam/outputs/out/")
-    assert second.system == {"outputName": "out", "messageId": "m2"}
+    assert second.system == {"outputName": "out", "messageId": f"{CHILD_STORE_ID}-2"}
     assert (third.sender, third.body) == ("child", b"\xff\x00")
 
 
@@ -399,7 +407,7 @@ async def test_properties_of_a_record_are_those_of_a_bag(identities_file: Path) 
         child.send(wire.publish(TOPIC, _payload(_record(1, properties=properties)), qos=1))
         (message,) = await bench.router.received(1)
         assert message.properties == {"k": "v", "iothub-MessageType": "Will"}
-        assert message.system == {"contentType": "a/b", "messageId": "m1"}
+        assert message.system == {"contentType": "a/b", "messageId": f"{CHILD_STORE_ID}-1"}
         await child.close()
 
 
@@ -473,3 +481,56 @@ async def test_a_child_that_goes_amid_a_batch_leaves_nothing_counted(
         assert bench.listener.statistics().unacknowledged_bytes == 0
         child.cut()
         await again.close()
+
+
+async def test_records_that_have_been_here_before(identities_file: Path) -> None:
+    """They are dropped and counted, the others taken, and the batch is acknowledged."""
+    payload = _payload(
+        _record(1, properties={"edgehub-path": f"{CHILD_STORE_ID}.{STORE_ID}"}),
+        _record(2, properties={"edgehub-path": CHILD_STORE_ID}),
+        _record(3, properties={"edgehub-path": CHILD_STORE_ID}, id=f"{STORE_ID}-7"),
+    )
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(TOPIC, payload, qos=1, packet_id=9))
+        assert await child.read_pubacks(1) == [9]
+        (message,) = bench.router.messages
+        assert message.properties == {"edgehub-path": f"{CHILD_STORE_ID}.{STORE_ID}"}
+        assert bench.dropped() == {"loop": 2}
+        assert bench.router.told == [("child", 6, "loop")] * 2
+        await child.close()
+
+
+async def test_a_message_that_has_been_here_before(identities_file: Path) -> None:
+    """It counts as taken in both protocol versions, so that it does not come again."""
+    topic = f"devices/dev-1/messages/events/%24.mid=17&edgehub-path={STORE_ID}"
+    async with running(identities_file=identities_file) as bench:
+        child = await _child(bench.port)
+        child.send(wire.publish(topic, b"x", qos=1, packet_id=9))
+        child.send(wire.publish(topic, b"x", qos=0))
+        child.send(wire.publish("devices/dev-1/messages/events/", b"x", qos=1, packet_id=10))
+        assert await child.read_pubacks(2) == [9, 10]
+        await child.close()
+        five = await Client5.signed_in(bench.port, "child", username="child", password=b"secret")
+        five.publish(topic)
+        assert (await five.read(mqtt5.PubAckPacket)).reason_code == 0
+        assert len(bench.router.messages) == 1
+        assert bench.dropped() == {"loop": 3}
+        (loss,) = [each for each in bench.listener.losses() if each.total]
+        assert (loss.example, loss.event) == (
+            "client child: sent back a message of 'dev-1'",
+            "mqtt.loop_found",
+        )
+        five.raw.cut()
+
+
+async def test_a_path_is_believed_of_hubs_only(identities_file: Path) -> None:
+    """A client without on_behalf has nothing dropped by it, and hands none on."""
+    topic = f"devices/lone/messages/events/%24.mid=17&edgehub-path={STORE_ID}"
+    async with running(identities_file=identities_file) as bench:
+        lone = await RawClient.signed_in(bench.port, "lone", user="lone", password=b"secret")
+        lone.send(wire.publish(topic, b"x", qos=1, packet_id=9))
+        assert await lone.read_pubacks(1) == [9]
+        assert bench.router.messages[0].properties == {}
+        assert bench.dropped() == {}
+        await lone.close()
