@@ -18,8 +18,8 @@ def _settle(row: Row, result: SendResult) -> None:
     raise AssertionError((row, result))
 
 
-def _entry(offset: int, device: str, size: int = 9) -> Entry:
-    return Entry(a_row(offset, device=device), b"x" * size, _settle)
+def _entry(offset: int, device: str, size: int = 9, path: str | None = None) -> Entry:
+    return Entry(a_row(offset, device=device), b"x" * size, _settle, path)
 
 
 def _offsets(entries: list[Entry]) -> list[int]:
@@ -41,6 +41,19 @@ def test_a_sender_waits_for_its_request_and_others_do_not() -> None:
     outbox.done(first)
     assert outbox.ready_bytes == 20
     assert _offsets(outbox.take(10, 1000)) == [2, 4]
+
+
+def test_rows_that_came_by_different_ways_do_not_share_a_request() -> None:
+    """A request says once which hubs all of it has passed; order per sender stays."""
+    outbox = Outbox()
+    for offset, path in enumerate(["one", "one", "two", "one"]):
+        outbox.put(_entry(offset, "abca"[offset], path=path))
+    first = outbox.take(10, 1000)
+    assert _offsets(first) == [0, 1]
+    second = outbox.take(10, 1000)
+    assert _offsets(second) == [2]
+    outbox.done(first)
+    assert _offsets(outbox.take(10, 1000)) == [3]
 
 
 def test_looking_for_idle_senders_is_bounded() -> None:
