@@ -23,8 +23,8 @@ import httptools
 
 from edgehub.endpoints.congestion import send_requests_at_once
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.tcp import connect_tcp, unsent_in_kernel
 from edgehub.mqtt.hub_path import PATH_HEADER
+from edgehub.mqtt.tcp import connect_tcp, unsent_in_kernel
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
 
 if TYPE_CHECKING:

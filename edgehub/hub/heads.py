@@ -13,8 +13,8 @@ from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.hub.part import Part
 from edgehub.hub.status import bound_warnings
 from edgehub.hub.store import refusals
-from edgehub.operations.sessions import SessionOperations, SessionCommands
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.operations.sessions import SessionOperations
 from edgehub.store.local_space import LocalTable
 from edgehub.store.sessions import SessionTable
 

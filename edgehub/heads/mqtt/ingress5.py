@@ -16,9 +16,9 @@ from edgehub.heads.mqtt.local.intake import is_utf8
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
-from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5, puback
-from edgehub.mqtt.packets5 import refusal as refusal_bytes, puback as refusing_puback
 from edgehub.mqtt.hub_path import LoopError
+from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5
+from edgehub.mqtt.packets5 import refusal as refusal_bytes
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
