@@ -29,16 +29,16 @@ class Clock(Protocol):
     """What the hub asks of time."""
 
     def monotonic(self) -> float:
-        """Give elapsed seconds since an arbitrary start; never steps."""
+        """Return elapsed seconds since an arbitrary start; never steps."""
 
     def boottime_ms(self) -> int:
-        """Give milliseconds since the machine's start, suspend included (CLOCK_BOOTTIME)."""
+        """Return milliseconds since the machine's start, suspend included (CLOCK_BOOTTIME)."""
 
     def wall_ms(self) -> int:
-        """Give UTC in milliseconds since 1970; may step."""
+        """Return UTC in milliseconds since 1970; may step."""
 
     def synchronized(self) -> bool:
-        """Tell whether the kernel says that something (NTP, GPS) keeps the wall clock right."""
+        """Return whether the kernel says that something (NTP, GPS) keeps the wall clock right."""
 
     def boot_id(self) -> str:
         """Name this boot of the machine, so that two boot times can be told apart."""
@@ -243,5 +243,5 @@ class HubTime:
         self._offset_ms = base_ms - boottime_ms
 
     def now_ms(self) -> int:
-        """Give the current hub time in milliseconds."""
+        """Return the current hub time in milliseconds."""
         return self._clock.boottime_ms() + self._offset_ms

@@ -180,7 +180,7 @@ class DaemonUnreachableError(EdgeHubError):
 
 
 def first_of(group: BaseExceptionGroup[EdgeHubError]) -> EdgeHubError:
-    """Give the first error in a group, however deep it lies."""
+    """Return the first error in a group, however deep it lies."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -47,12 +47,12 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
 
 
 def is_hub_id(text: str) -> bool:
-    """Say whether `text` can name a hub."""
+    """Return whether `text` can name a hub."""
     return _VALID.fullmatch(text) is not None
 
 
 def stored_hub_id(data_dir: Path) -> str | None:
-    """Give the id that an earlier start made; None = there was none, or it cannot be read."""
+    """Return the id that an earlier start made; None = there was none, or it cannot be read."""
     try:
         return _checked(data_dir / "hub_id")
     except (OSError, StartupError):

@@ -41,7 +41,7 @@ def module_input(module_id: str, input_name: str) -> EndpointId:
 
 
 def split_module_input(endpoint_id: EndpointId) -> tuple[str, str] | None:
-    """Give module and input of an endpoint id, None = it is not a module input."""
+    """Return module and input of an endpoint id, None = it is not a module input."""
     match endpoint_id.split("/"):
         case ["modules", module_id, "inputs", input_name]:
             return module_id, input_name
@@ -122,7 +122,7 @@ class Message:
 
 
 def message_source(module_id: str | None, output: str | None) -> str:
-    """Give the source string of a telemetry message (reference: edge-hub section 1.3)."""
+    """Return the source string of a telemetry message (reference: edge-hub section 1.3)."""
     if module_id is None:
         return "/messages/"
     if not output:

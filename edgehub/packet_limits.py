@@ -39,7 +39,7 @@ class PacketLimits:
         self._endpoints.pop(endpoint_id, None)
 
     def fault(self, message: Message, endpoint_id: EndpointId) -> str | None:
-        """Say why the peer of an endpoint could never take a message, None = it may."""
+        """Return why the peer of an endpoint could never take a message, None = it may."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is None or endpoint.row_bytes_max is None:
             return None

@@ -58,7 +58,7 @@ class Router:
 
     @property
     def table(self) -> RouteTable:
-        """Give the table in force."""
+        """Return the table in force."""
         return self._table
 
     def replace(self, table: RouteTable) -> None:
@@ -115,7 +115,7 @@ class Router:
             settle(token, None)
 
     def route(self, message: Message) -> Sequence[RouteResult]:
-        """Say where a message goes, for those who hand it to the store themselves."""
+        """Return where a message goes, for those who hand it to the store themselves."""
         results = self._evaluate(message)
         if not results:
             self._count_unrouted(message)

@@ -132,7 +132,7 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
 
 
 def known_hub_id(settings: Settings) -> str | None:
-    """Give the hub's name as far as files know it; None = it is made at the first start."""
+    """Return the hub's name as far as files know it; None = it is made at the first start."""
     return settings.hub_id or stored_hub_id(settings.data_dir)
 
 

@@ -71,7 +71,7 @@ class CredentialFile:
         )
 
     def path(self, file: Path | None, obj: dict[str, Any] | None) -> Path:
-        """Give the file that is meant.
+        """Return the file that is meant.
 
         Args:
             file: What the option says.

@@ -168,7 +168,7 @@ class MissingLettersError(click.ClickException):
 
 
 def _numbers(hub: RunningHub, queue_name: str | None) -> list[int]:
-    """Give the numbers of all letters that there are now, or of those of one queue."""
+    """Return the numbers of all letters that there are now, or of those of one queue."""
     numbers: list[int] = []
     after: int | None = 0
     while after is not None:

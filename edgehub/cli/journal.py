@@ -261,7 +261,7 @@ def _export(hub: RunningHub, name: str, *, close: bool) -> _Exported:
 
 
 def _tell_missing(exported: _Exported) -> int:
-    """Say what did not go and why; gives the exit code."""
+    """Return what did not go and why; gives the exit code."""
     plan = exported.plan
     for problem in exported.problems.values():
         print_line(f"edgehub: {problem}", err=True)

@@ -70,7 +70,7 @@ def show(obj: dict[str, Any], as_json: bool) -> int:
 @_json_option
 @click.pass_obj
 def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
-    """Say what FILE would change: routes, classes, stored rows, queues, space on disk.
+    """Return what FILE would change: routes, classes, stored rows, queues, space on disk.
 
     Nothing is changed. Exit code 78 if the hub would refuse the manifest.
     """

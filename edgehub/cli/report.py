@@ -28,7 +28,7 @@ class _Date(click.DateTime):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Give the moment at which the date begins, or one of it."""
+        """Return the moment at which the date begins, or one of it."""
         if value in _DAYS_AGO:
             return datetime.now(UTC) - timedelta(days=_DAYS_AGO[value])
         try:

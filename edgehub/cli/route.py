@@ -128,7 +128,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
 def explain(
     obj: dict[str, Any], file: Path | None, message_file: IO[bytes] | None, as_json: bool
 ) -> int:
-    """Say where a message goes, at which priority and for how long, and why not elsewhere.
+    """Return where a message goes, at which priority and for how long, and why not elsewhere.
 
     By the routes of the running hub, whoever made them; where no hub runs, by the manifest of the
     settings, or the built-in one.

@@ -69,7 +69,7 @@ def print_warnings(warnings: list[str]) -> None:
 
 
 def print_applied(applied: dict[str, Any] | None) -> int:
-    """Say how far a change has come; gives the exit code."""
+    """Return how far a change has come; gives the exit code."""
     if applied is None:
         return 0
     result = applied["result"]

@@ -16,7 +16,7 @@ BYTES_MAX: Final = 107
 
 @contextlib.contextmanager
 def address(path: Path) -> Iterator[str]:
-    """Give what to bind or connect to in place of `path`; good inside the context only.
+    """Return what to bind or connect to in place of `path`; good inside the context only.
 
     A long path is named by way of its opened folder, which has a short name in /proc.
 

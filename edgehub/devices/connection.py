@@ -32,7 +32,7 @@ class DeviceLink(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether it is open; a link that the peer ended is not."""
+        """Return whether it is open; a link that the peer ended is not."""
 
     async def open(self) -> None:
         """Open it; when cancelled or failed it is closed.
@@ -121,12 +121,12 @@ class DeviceConnection:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the link is open."""
+        """Return whether the link is open."""
         return self._link.is_open
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nobody uses it and nothing is about to change."""
+        """Return whether nobody uses it and nothing is about to change."""
         return self._activities == 0 and not self._transition.locked()
 
     def set_keep_alive(self, seconds: int) -> None:
@@ -199,7 +199,7 @@ class DeviceConnection:
         self.request_close()
 
     def statistics(self) -> ConnectionStatistics:
-        """Give the connection as it is now."""
+        """Return the connection as it is now."""
         return ConnectionStatistics(
             is_open=self._link.is_open,
             activities=self._activities,

@@ -112,7 +112,7 @@ class Device:
 
     @property
     def ownership(self) -> Ownership:
-        """Tell whether this hub speaks for it."""
+        """Return whether this hub speaks for it."""
         return self.shared.flags.of(self.device_id)
 
     @property
@@ -122,7 +122,7 @@ class Device:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing runs, waits or uses its connection."""
+        """Return whether nothing runs, waits or uses its connection."""
         return self.queue.is_idle and self.connection.is_idle
 
     @property
@@ -155,15 +155,15 @@ class Device:
         self._stored = None
 
     def silent_s(self) -> float:
-        """Give the seconds since it was heard last."""
+        """Return the seconds since it was heard last."""
         return self.shared.clock.monotonic() - self.seen_s
 
     def loaded_age_s(self) -> float:
-        """Give the seconds since it was read."""
+        """Return the seconds since it was read."""
         return self.shared.clock.monotonic() - self._loaded_s
 
     async def wait_as_loser(self) -> bool:
-        """Give the owner its lead; True = this hub lost the device and has waited."""
+        """Return the owner its lead; True = this hub lost the device and has waited."""
         rules = self.shared.rules
         if not rules.is_sticky or self.ownership is not Ownership.LOSER:
             return False

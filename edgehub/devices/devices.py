@@ -99,7 +99,7 @@ class Devices:
         return len(self._devices)
 
     def statistics(self) -> DevicesStatistics:
-        """Give what is in memory now."""
+        """Return what is in memory now."""
         queues = [device.queue.statistics() for device in self._devices.values()]
         return DevicesStatistics(
             devices=len(queues),
@@ -111,11 +111,11 @@ class Devices:
         )
 
     def known(self, device_id: str) -> Device | None:
-        """Give a device that is in memory, None = it is not."""
+        """Return a device that is in memory, None = it is not."""
         return self._devices.get(device_id)
 
     async def hold(self, device_id: str) -> Device:
-        """Give the one object of a device, made if need be; nothing is loaded.
+        """Return the one object of a device, made if need be; nothing is loaded.
 
         Raises:
             TooManyDevicesError: All that are in memory have something to do.
@@ -123,7 +123,7 @@ class Devices:
         return await self._device(device_id)
 
     def all(self) -> list[Device]:
-        """Give the devices in memory, the one that was silent longest first."""
+        """Return the devices in memory, the one that was silent longest first."""
         return list(self._devices.values())
 
     async def end(self) -> None:
@@ -216,7 +216,7 @@ class Devices:
             await device.start_over()
 
     async def close(self, device_id: str) -> None:
-        """Give a device away as another hub or an operator asks; nothing is loaded for it.
+        """Return a device away as another hub or an operator asks; nothing is loaded for it.
 
         Raises:
             DeviceQueueFullError: The close will happen, but there is no turn to wait for it.

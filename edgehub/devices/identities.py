@@ -56,11 +56,11 @@ class Identities:
         return len(self._by_id)
 
     def get(self, identity_id: str) -> Identity | None:
-        """Give the entry of an id, disabled ones too."""
+        """Return the entry of an id, disabled ones too."""
         return self._by_id.get(identity_id)
 
     def entries(self) -> Iterable[Identity]:
-        """Give all entries."""
+        """Return all entries."""
         return self._by_id.values()
 
     def apply(self, identities: IdentityList) -> None:

@@ -74,7 +74,7 @@ def read_identities(path: Path) -> dict[str, Identity]:
 
 
 def changing(path: Path) -> AbstractContextManager[dict[str, Identity]]:
-    """Give the entries to change in place; see `EntryFormat.changing`.
+    """Return the entries to change in place; see `EntryFormat.changing`.
 
     Raises:
         IdentityFileError: If the present file is unusable.

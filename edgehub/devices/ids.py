@@ -15,7 +15,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9\-.%_*?!(),:=@$']{1,128}")
 
 
 def is_device_id(text: str) -> bool:
-    """Say whether `text` can name a device or a module."""
+    """Return whether `text` can name a device or a module."""
     return _ID.fullmatch(text) is not None
 
 

@@ -162,7 +162,7 @@ class Intake:
 
 
 def sequence_of(message: Message) -> int | None:
-    """Give the number of a device's message, None = it has none, or is a module's."""
+    """Return the number of a device's message, None = it has none, or is a module's."""
     text = message.properties.get(SEQUENCE)
     if text is None or message.module_id is not None or len(text) > _DIGITS_MAX:
         return None

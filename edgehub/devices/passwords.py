@@ -58,7 +58,7 @@ class PasswordHash:
 
     @classmethod
     def decoy(cls) -> PasswordHash:
-        """Give a hash that no password matches, as costly to check as a new one."""
+        """Return a hash that no password matches, as costly to check as a new one."""
         salt, key = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_KEY_BYTES)
         return cls(log2_n=_LOG2_N, r=_R, p=_P, salt=salt, key=key)
 

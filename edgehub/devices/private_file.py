@@ -21,7 +21,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def loose_mode(path: Path) -> int | None:
-    """Give the file's permission bits where others may read or change it, else None."""
+    """Return the file's permission bits where others may read or change it, else None."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

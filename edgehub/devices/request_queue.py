@@ -104,7 +104,7 @@ class DeviceRequestQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing runs or waits."""
+        """Return whether nothing runs or waits."""
         return self._running is None
 
     async def run(self, kind: RequestKind, operation: Callable[[], Awaitable[T]]) -> T:
@@ -136,7 +136,7 @@ class DeviceRequestQueue:
             self._hand_over()
 
     def statistics(self) -> RequestQueueStatistics:
-        """Give the queue as it is now."""
+        """Return the queue as it is now."""
         running = self._running
         return RequestQueueStatistics(
             running=None if running is None else running.kind,

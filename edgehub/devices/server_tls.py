@@ -71,7 +71,7 @@ def renew_server_tls(
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Give the one common name of a verified certificate, None = there is not exactly one."""
+    """Return the one common name of a verified certificate, None = there is not exactly one."""
     if not certificate:
         return None
     names = [

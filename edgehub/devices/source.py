@@ -99,10 +99,10 @@ class DeviceSource(Protocol):
 
     @property
     def needs_connection(self) -> bool:
-        """Tell whether `load` and `save` go over the device's own connection."""
+        """Return whether `load` and `save` go over the device's own connection."""
 
     async def devices_at(self, address: str) -> Sequence[str]:
-        """Give the ids of all devices with a DevAddr (or of the one device with that id).
+        """Return the ids of all devices with a DevAddr (or of the one device with that id).
 
         Raises:
             DeviceSourceError: It cannot be read now.

@@ -51,7 +51,7 @@ class Tenancy:
         """Messages beyond the allowance, by tenant."""
 
     def of(self, message: Message) -> str:
-        """Give the tenant of a message; empty = the default one."""
+        """Return the tenant of a message; empty = the default one."""
         if self._version != self._identities.version:
             self._learn()
         sender = message.sender

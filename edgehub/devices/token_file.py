@@ -75,12 +75,12 @@ class Token:
         return cls(name=name, role=role, salt=salt, key=key, tenant=tenant), f"{name}.{secret}"
 
     def matches(self, secret: str) -> bool:
-        """Say whether `secret` is the one; compares in constant time."""
+        """Return whether `secret` is the one; compares in constant time."""
         return hmac.compare_digest(self.key, _key(self.salt, secret))
 
     @property
     def hash(self) -> str:
-        """Give the hash as the file has it."""
+        """Return the hash as the file has it."""
         return f"$sha256${_encode(self.salt)}${_encode(self.key)}"
 
 
@@ -118,7 +118,7 @@ def read_tokens(path: Path) -> dict[str, Token]:
 
 
 def changing_tokens(path: Path) -> AbstractContextManager[dict[str, Token]]:
-    """Give the entries to change in place; see `EntryFormat.changing`.
+    """Return the entries to change in place; see `EntryFormat.changing`.
 
     Raises:
         TokenFileError: If the present file is unusable.

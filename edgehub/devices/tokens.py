@@ -46,7 +46,7 @@ class Tokens:
 
     @property
     def are_required(self) -> bool:
-        """Say whether nobody is let in without a token: there is a file, be it empty."""
+        """Return whether nobody is let in without a token: there is a file, be it empty."""
         return self._list.path is not None
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Tokens:
         log.info("tokens.loaded", path=str(path), tokens=len(tokens.entries))
 
     def find(self, text: str) -> Token | None:
-        """Give the entry of a token, None = nobody has it."""
+        """Return the entry of a token, None = nobody has it."""
         if len(text) > TOKEN_CHARACTERS_MAX:
             return None
         name, _, secret = text.partition(".")

@@ -32,7 +32,7 @@ class TwinAccess(Protocol):
     """The way to the twin of a device, over its own open connection."""
 
     async def read(self, device_id: str) -> tuple[int, bytes]:
-        """Give status (as in HTTP) and twin, JSON with `desired` and `reported`.
+        """Return status (as in HTTP) and twin, JSON with `desired` and `reported`.
 
         Raises:
             DeviceSourceError: There is no answer.

@@ -184,7 +184,7 @@ class UpstreamLanes:
         return way
 
     def carrier(self, device_id: str) -> Carrier:
-        """Tell whose session takes a row of a device now."""
+        """Return whose session takes a row of a device now."""
         if self._way(device_id) is not Way.OPEN:
             return Carrier.NONE
         lane = self._lanes.get(device_id)
@@ -274,7 +274,7 @@ class UpstreamLanes:
             await asyncio.wait(tasks)
 
     def statistics(self) -> LanesStatistics:
-        """Give the lanes as they are now."""
+        """Return the lanes as they are now."""
         lanes = self._lanes.values()
         return LanesStatistics(
             open=sum(lane.is_ready for lane in lanes),

@@ -24,7 +24,7 @@ _EXPONENT_MAX: Final = 6
 
 
 def delay_s(attempt: int, rng: random.Random) -> float:
-    """Give the wait after failure number `attempt` (0 = the first one), in seconds.
+    """Return the wait after failure number `attempt` (0 = the first one), in seconds.
 
     Doubles from `FIRST_S` to `MAX_S`. The jitter keeps many hubs that lost the same peer at the
     same moment from coming back at the same moment.

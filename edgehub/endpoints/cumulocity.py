@@ -96,7 +96,7 @@ class CumulocityTopics:
 
 
 def is_upward(topic: str) -> bool:
-    """Say whether a device publishes to a topic of the platform."""
+    """Return whether a device publishes to a topic of the platform."""
     if not is_topic(topic) or topic in NEVER_UP:
         return False
     first, slash, rest = topic.partition("/")
@@ -148,7 +148,7 @@ class CumulocityDownlink:
         self.dropped_total = 0
 
     def document(self) -> dict[str, int]:
-        """Give the counts, for the status."""
+        """Return the counts, for the status."""
         return {
             "received": self.received_total,
             "errors": self.errors_total,

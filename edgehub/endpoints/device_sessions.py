@@ -117,7 +117,7 @@ class DeviceSessions:
         return self._device_bound is not None
 
     def session(self, device_id: str) -> DeviceSession:
-        """Give the session of a device, closed at first."""
+        """Return the session of a device, closed at first."""
         session = self._sessions.get(device_id)
         if session is None:
             if len(self._sessions) >= SESSIONS_KEPT:

@@ -46,10 +46,10 @@ class Endpoint(Protocol):
         """Largest packet that the peer takes, None = not known."""
 
     def wire_bytes(self, row: Row) -> int:
-        """Give the bytes that `row` takes on the link, for windows and limits."""
+        """Return the bytes that `row` takes on the link, for windows and limits."""
 
     def unsent_bytes(self) -> int:
-        """Give bytes handed over that have not left this machine: ours plus the kernel's."""
+        """Return bytes handed over that have not left this machine: ours plus the kernel's."""
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """Hand rows to the link without waiting; `settle` is called once per row, maybe at once.

@@ -55,7 +55,7 @@ class Verdict:
 
 
 def judge(answer: Answer, now_ms: int) -> Verdict:
-    """Say what an answer means.
+    """Return what an answer means.
 
     Args:
         answer: The answer.

@@ -115,16 +115,16 @@ class HttpLink(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether another request may be sent."""
+        """Return whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def received_bytes(self) -> int:
-        """Give the bytes of the present answer so far."""
+        """Return the bytes of the present answer so far."""
         return self._got_bytes
 
     def unsent_bytes(self) -> int:
-        """Give the bytes that have not left this machine: ours and the kernel's."""
+        """Return the bytes that have not left this machine: ours and the kernel's."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0

@@ -81,13 +81,13 @@ class Outbox:
         return entries
 
     def done(self, entries: Iterable[Entry]) -> None:
-        """Note that a request is over: its senders' next rows may leave."""
+        """Record that a request is over: its senders' next rows may leave."""
         for sender in {entry.row.message.sender for entry in entries} & self._busy:
             self._busy.remove(sender)
             self.ready_bytes += self._bytes_of.get(sender, 0)
 
     def all_done(self) -> None:
-        """Note that no request is under way."""
+        """Record that no request is under way."""
         self._busy.clear()
         self.ready_bytes = sum(self._bytes_of.values())
 

@@ -68,7 +68,7 @@ class HttpSlot:
         self._link = await open_link(self._options)
 
     def unsent_bytes(self) -> int:
-        """Give the bytes of the present request that have not left this machine."""
+        """Return the bytes of the present request that have not left this machine."""
         unsent = 0 if self._link is None else self._link.unsent_bytes()
         return self._unwritten_bytes + unsent
 

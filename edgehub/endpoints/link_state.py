@@ -68,11 +68,11 @@ class LinkState:
         return self._retry.remaining_s
 
     def trying(self) -> None:
-        """Note that a try begins."""
+        """Record that a try begins."""
         self.state = "connecting"
 
     def up(self) -> None:
-        """Note that the link is up; the caller tells its listener."""
+        """Record that the link is up; the caller tells its listener."""
         self.state = "up"
         self._was_up = True
         self._up_at = self._clock.monotonic()
@@ -81,11 +81,11 @@ class LinkState:
         log.info("endpoint.link_up", endpoint_id=self._endpoint_id)
 
     def worked(self) -> None:
-        """Note that the peer does what it is there for: the next failure is the first one."""
+        """Record that the peer does what it is there for: the next failure is the first one."""
         self._backoff.reset()
 
     def down(self, reason: str, listener: EndpointListener, *, parked: bool = False) -> float:
-        """Note that the link is gone, or could not be had, and tell the listener.
+        """Record that the link is gone, or could not be had, and tell the listener.
 
         Args:
             reason: For status and logs.
@@ -115,7 +115,7 @@ class LinkState:
         return wait_s
 
     def closed(self) -> None:
-        """Note that the hub itself has ended the link."""
+        """Record that the hub itself has ended the link."""
         self.state = "down"
 
     async def wait(self, seconds: float) -> None:

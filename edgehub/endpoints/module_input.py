@@ -29,7 +29,7 @@ class ModuleSessions(Protocol):
     """The listener's connected modules, as this endpoint sees them."""
 
     def is_connected(self, module_id: str, input_name: str) -> bool:
-        """Tell whether the module is connected and subscribed to that input."""
+        """Return whether the module is connected and subscribed to that input."""
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
         """Call back at each change of `is_connected`, on the loop's thread."""
@@ -49,7 +49,7 @@ class ModuleSessions(Protocol):
         """
 
     def unsent_bytes(self, module_id: str) -> int:
-        """Give the bytes for this module that have not left the machine."""
+        """Return the bytes for this module that have not left the machine."""
 
 
 class ModuleInputEndpoint:

@@ -55,16 +55,16 @@ class Payloads(Protocol):
         """
 
     def wire_bytes(self, row: Row) -> int:
-        """Give the bytes that a row takes on the link, header and topic included."""
+        """Return the bytes that a row takes on the link, header and topic included."""
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
-        """Give what is to be published, in order; `refuse` gets the rows that can never be."""
+        """Return what is to be published, in order; `refuse` gets the rows that can never be."""
 
     def confirmed(self) -> None:
-        """Note that the peer takes payloads."""
+        """Record that the peer takes payloads."""
 
     def closed(self) -> None:
-        """Note that the peer closed the connection on a payload that had left whole."""
+        """Record that the peer closed the connection on a payload that had left whole."""
 
 
 class RowProperties:
@@ -381,7 +381,7 @@ class BatchTopic:
 
 
 def topic_of(row: Row, topics: Topics) -> bytes | SendResult:
-    """Give the topic of a row, or why it has none."""
+    """Return the topic of a row, or why it has none."""
     try:
         topic = topics.topic(row)
     except TopicError as error:

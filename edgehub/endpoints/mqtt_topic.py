@@ -39,7 +39,7 @@ class Topics(Protocol):
     """A way to name the topic of a row."""
 
     def topic(self, row: Row) -> bytes:
-        """Give the topic in UTF-8; raises `TopicError`."""
+        """Return the topic in UTF-8; raises `TopicError`."""
 
 
 class IotHubTopics:

@@ -40,7 +40,7 @@ class ScheduleOptions:
 
 
 def last_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
-    """Give the latest start of a window that is not after `now_ms`, None = there was none."""
+    """Return the latest start of a window that is not after `now_ms`, None = there was none."""
     # The search backward begins before its argument, so it is given the next minute.
     begin = _utc(now_ms).replace(second=0, microsecond=0) + timedelta(minutes=1)
     starts = [next(CronSim(each, begin, reverse=True), None) for each in open_at]
@@ -48,13 +48,13 @@ def last_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
 
 
 def next_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
-    """Give the first start of a window after `now_ms`, None = none within 50 years."""
+    """Return the first start of a window after `now_ms`, None = none within 50 years."""
     starts = [next(CronSim(each, _utc(now_ms)), None) for each in open_at]
     return min((_ms(start) for start in starts if start is not None), default=None)
 
 
 def longest_closed_s(open_at: Sequence[str], open_for_s: int) -> float:
-    """Give the longest time from the end of a window to the next, as far as one year tells.
+    """Return the longest time from the end of a window to the next, as far as one year tells.
 
     The year is always the same, so that the answer does not depend on the day it is asked.
     """

@@ -35,7 +35,7 @@ def entity_document(entity: Entity) -> dict[str, Any]:
 
 
 def twin_document(entity: Entity) -> dict[str, Any]:
-    """Give the known twin values by key."""
+    """Return the known twin values by key."""
     return {key: orjson.loads(value) for key, value in sorted(entity.twin.items())}
 
 

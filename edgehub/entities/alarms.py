@@ -15,8 +15,8 @@ from edgehub.entities import smartrest
 from edgehub.entities.documents import optional_text, read_object, write_json
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
+from edgehub.entities.tables import Table
 from edgehub.entities.timestamps import write_time
-from edgehub.store.entity_tables import Table
 
 if TYPE_CHECKING:
     from edgehub.entities.effects import Instant
@@ -106,7 +106,7 @@ class Alarms:
         self._keep(SEEN_KEY, topic.text, b"%d %b" % (now.wall_ms, payload))
 
     def knows(self, topic: str, payload: bytes) -> bool:
-        """Say whether an alarm is live as it is, where no comparison will find that out."""
+        """Return whether an alarm is live as it is, where no comparison will find that out."""
         return self._until_ms is None and self._live.get(topic) == payload
 
     def handle_journal(self, topic: str, payload: bytes) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from edgehub.entities.documents import read_stored
 from edgehub.entities.effects import Change
-from edgehub.store.entity_tables import Table
+from edgehub.entities.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,7 +84,7 @@ class Announcements:
                     self._insert(found)
 
     def __len__(self) -> int:
-        """Give those that are under way or refused."""
+        """Return those that are under way or refused."""
         return len(self._by_offset)
 
     def resume(self, waiting: set[int], dead: set[int]) -> tuple[list[Change], list[Subject]]:
@@ -120,18 +120,18 @@ class Announcements:
         return sum(1 for known in self._by_offset.values() if known.refused)
 
     def offsets(self) -> set[int]:
-        """Give the rows of all of them."""
+        """Return the rows of all of them."""
         return set(self._by_offset)
 
     def is_under_way(self, subject: Subject, digest: int) -> bool:
-        """Say whether the same is waiting to be sent already."""
+        """Return whether the same is waiting to be sent already."""
         return any(
             known.digest == digest and not known.refused
             for known in self._by_subject.get(subject, {}).values()
         )
 
     def came(self, offset: int, subject: Subject, needs: int | None, digest: int) -> Change:
-        """Take note of one whose row has just been handed in."""
+        """Record one whose row has just been handed in."""
         announcement = Announcement(offset, subject, needs, digest)
         self._insert(announcement)
         if len(self._by_subject[subject]) > 1:
@@ -140,7 +140,7 @@ class Announcements:
         return _change(announcement)
 
     def predecessor(self, endpoint_id: EndpointId, external_id: str) -> int | None:
-        """Give the offset that a new row about an entity waits for, None = it need not wait.
+        """Return the offset that a new row about an entity waits for, None = it need not wait.
 
         Its id at the cloud says which one: a topic id may have stood for another entity before.
         """
@@ -148,7 +148,7 @@ class Announcements:
         return None if current is None else current.offset
 
     def is_open(self, offset: int, endpoint_id: EndpointId) -> bool:
-        """Say whether rows of an endpoint have to wait behind a predecessor."""
+        """Return whether rows of an endpoint have to wait behind a predecessor."""
         known = self._by_offset.get(offset)
         return known is not None and known.subject.endpoint_id == endpoint_id
 
@@ -226,7 +226,7 @@ class Announcements:
         ]
 
     def endpoints(self) -> set[EndpointId]:
-        """Give the endpoints of all of them."""
+        """Return the endpoints of all of them."""
         return {known.subject.endpoint_id for known in self._by_offset.values()}
 
     def watch(self, told: Callable[[EndpointId], None]) -> None:
@@ -260,7 +260,7 @@ class Announcements:
 
 
 def cleared(offset: int) -> Change:
-    """Give the change that forgets one."""
+    """Return the change that forgets one."""
     return Change(Table.STATE, (_key(offset),), None)
 
 

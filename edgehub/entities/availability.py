@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from edgehub.entities import smartrest
 from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
+from edgehub.entities.tables import Table
 from edgehub.entities.topics import default_name
-from edgehub.store.entity_tables import Table
 
 if TYPE_CHECKING:
     from edgehub.entities.effects import Instant
@@ -62,7 +62,7 @@ class Heartbeats:
         self.note_health(entity.topic_id, is_up=False)
 
     def note_health(self, topic_id: str, *, is_up: bool) -> None:
-        """Note the health of a service, registered or not."""
+        """Record the health of a service, registered or not."""
         if not self._options.enable or is_up == (topic_id in self._up):
             return
         if is_up and len(self._up) < SERVICES_MAX:
@@ -73,7 +73,7 @@ class Heartbeats:
             self._outlet.change(Table.STATE, (STATE_KEY + topic_id,), None)
 
     def next_due_ms(self) -> int | None:
-        """Give the hub time of the next heartbeat, None = there is none."""
+        """Return the hub time of the next heartbeat, None = there is none."""
         while self._due and self._beats.get(self._due[0][1]) != self._due[0][0]:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
@@ -99,7 +99,7 @@ class Heartbeats:
 
 
 def _endpoint(entity: Entity) -> str | None:
-    """Give the service that stands for a device, None = it is not watched."""
+    """Return the service that stands for a device, None = it is not watched."""
     if entity.type is EntityType.SERVICE:
         return None
     if entity.health is not None:

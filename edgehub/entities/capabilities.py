@@ -14,7 +14,7 @@ from edgehub.entities import smartrest
 from edgehub.entities.documents import read_object, read_stored
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
-from edgehub.store.entity_tables import Table
+from edgehub.entities.tables import Table
 
 if TYPE_CHECKING:
     from edgehub.entities.entity import Entity
@@ -97,7 +97,7 @@ class Capabilities:
         self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def has(self, entity: Entity) -> bool:
-        """Say whether an entity has declared anything."""
+        """Return whether an entity has declared anything."""
         return bool(self._declared.get(entity.external_id))
 
     def forget(self, entity: Entity) -> list[str]:
@@ -122,7 +122,7 @@ class Capabilities:
 
 
 def cloud_names(options: MapperOptions) -> dict[str, str]:
-    """Give the name at the cloud of every operation, by local name."""
+    """Return the name at the cloud of every operation, by local name."""
     return {**CLOUD_OPERATIONS, **options.custom_operations}
 
 

@@ -207,17 +207,17 @@ class _Request:
         self.fragment = fragment
 
     def inner(self, fragment: Any) -> _Request:
-        """Give the same operation with a part of it in place of the fragment."""
+        """Return the same operation with a part of it in place of the fragment."""
         return _Request(self.entity, self.command_id, self.operation, fragment)
 
     def members(self) -> dict[str, Any]:
-        """Give the fragment as an object."""
+        """Return the fragment as an object."""
         if not isinstance(self.fragment, dict):
             raise MappingError("the operation must be a JSON object")
         return self.fragment
 
     def text(self, key: str) -> str:
-        """Give a member that must be a text and not empty."""
+        """Return a member that must be a text and not empty."""
         value = optional_text(self.members(), key)
         if not value:
             raise MappingError(f"the operation lacks `{key}`")

@@ -17,7 +17,7 @@ from edgehub.entities.documents import optional_text, read_object, read_stored, 
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
 from edgehub.entities.software import software_list_lines
-from edgehub.store.entity_tables import Table
+from edgehub.entities.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -109,7 +109,7 @@ class Commands:
             self._next_sweep_ms = min(self._next_sweep_ms or command.until_ms, command.until_ms)
 
     def is_known(self, command_id: str, now: Instant) -> bool:
-        """Say whether a command is active or has just finished."""
+        """Return whether a command is active or has just finished."""
         command = self._commands.get(command_id)
         return command is not None and command.until_ms > now.hub_ms
 
@@ -196,7 +196,7 @@ class Commands:
         return topics
 
     def next_due_ms(self) -> int | None:
-        """Give the hub time of the next sweep, None = there is nothing to sweep."""
+        """Return the hub time of the next sweep, None = there is nothing to sweep."""
         return self._next_sweep_ms
 
     def sweep(self, now: Instant) -> None:
@@ -242,7 +242,7 @@ class Commands:
         self._follow(entity, operation, command, status, now)
 
     def _result(self, topic: EntityTopic, command: dict[str, Any], status: str) -> list[str]:
-        """Give the text of a successful operation of the user's own, if there is one."""
+        """Return the text of a successful operation of the user's own, if there is one."""
         result = command.get("result")
         is_own = topic.name in self._options.custom_operations
         if status != SUCCESSFUL or not is_own or not isinstance(result, str) or not result:
@@ -348,7 +348,7 @@ def _profile_parts(command: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _firmware(operation: str, status: str, command: dict[str, Any]) -> dict[str, Any] | None:
-    """Give the twin value that a finished command makes, None = it makes none."""
+    """Return the twin value that a finished command makes, None = it makes none."""
     if status != SUCCESSFUL:
         return None
     if operation == "device_profile":

@@ -18,7 +18,7 @@ _MS_PER_S: Final = 1000
 
 
 def mapper_options(settings: Settings, *, hub_id: str) -> MapperOptions:
-    """Give the mapper's options."""
+    """Return the mapper's options."""
     entities, mapper = settings.entities, settings.mapper
     return MapperOptions(
         device_id=mapper.external_id or hub_id,
@@ -55,6 +55,6 @@ def mapper_options(settings: Settings, *, hub_id: str) -> MapperOptions:
 
 
 def local_topics(settings: Settings) -> tuple[str, ...]:
-    """Give the filters of the local topics that the mapper reads and writes."""
+    """Return the filters of the local topics that the mapper reads and writes."""
     topics = mapper_topics(settings)
     return (*topics, f"{JOURNAL}#") if topics else ()

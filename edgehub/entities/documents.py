@@ -58,7 +58,7 @@ def read_object(payload: bytes) -> dict[str, Any]:
 
 
 def optional_text(document: dict[str, Any], key: str) -> str | None:
-    """Give a member that must be a text; None = absent or null.
+    """Return a member that must be a text; None = absent or null.
 
     Raises:
         MappingError: If it is something else.
@@ -70,7 +70,7 @@ def optional_text(document: dict[str, Any], key: str) -> str | None:
 
 
 def canonical(value: Any) -> bytes:
-    """Give the one form of a JSON value, by which two values are compared.
+    """Return the one form of a JSON value, by which two values are compared.
 
     Raises:
         MappingError: It is nested too deeply.

@@ -18,11 +18,11 @@ from edgehub.endpoints.cumulocity import MAPPER_MODULE, TOPIC_PROPERTY
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX
 from edgehub.entities.announcements import Subject
 from edgehub.entities.effects import Change, Output, Publish
+from edgehub.entities.tables import EntityWrites
 from edgehub.errors import StoreError
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal, message_source
-from edgehub.store.entity_tables import EntityWrites
 
 if TYPE_CHECKING:
     import asyncio
@@ -116,7 +116,7 @@ class EffectExecutor:
             self._write(changes, transaction, settle)
 
     def can_publish(self, topic: str) -> bool:
-        """Say whether a topic is one of the local space, as it is for clients."""
+        """Return whether a topic is one of the local space, as it is for clients."""
         try:
             raw = topic.encode()
         except UnicodeEncodeError:
@@ -172,7 +172,7 @@ class EffectExecutor:
             self._transaction = transaction
             self._writes = EntityWrites()
             self._waiters = []
-            self._written = self._store.transact(self._writes.apply, hurry=False)
+            self._written = self._store.transact(self._writes.apply, commit_now=False)
             self._written.add_done_callback(partial(_tell_all, self._waiters))
         for change in changes:
             self._writes.add(change.table, change.key, change.value)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from edgehub.store.entity_tables import Table
+    from edgehub.entities.tables import Table
 
 
 class Instant(NamedTuple):

@@ -125,13 +125,13 @@ class Entity:
         return self.external_id if default is None else default.service or self.external_id
 
     def cloud_type(self, service_type: str) -> str:
-        """Give its type at the cloud; `service_type` is that of services that name none."""
+        """Return its type at the cloud; `service_type` is that of services that name none."""
         if self.type is EntityType.SERVICE:
             return self.text("type") or service_type or "service"
         return self.text("type") or CHILD_TYPE
 
     def text(self, key: str) -> str | None:
-        """Give a twin value that is a text, None = there is none, or it is something else."""
+        """Return a twin value that is a text, None = there is none, or it is something else."""
         known = self.twin.get(key)
         if known is None:
             return None
@@ -175,7 +175,7 @@ def read_registration(topic_id: str, payload: bytes) -> Registration:
 
 
 def twin_values(twin: dict[str, Any]) -> dict[str, bytes]:
-    """Give the values in the form in which they are compared and kept."""
+    """Return the values in the form in which they are compared and kept."""
     return {key: canonical(value) for key, value in twin.items()}
 
 

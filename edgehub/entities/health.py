@@ -61,7 +61,7 @@ class ServiceHealth:
 
 
 def read_status(topic_id: str, payload: bytes) -> str:
-    """Give the status; a message that says none, or cannot be read, says `unknown`."""
+    """Return the status; a message that says none, or cannot be read, says `unknown`."""
     name = default_name(topic_id)
     if (
         name is not None
@@ -78,6 +78,6 @@ def read_status(topic_id: str, payload: bytes) -> str:
 
 
 def is_own_bridge(topic_id: str, cloud_prefix: str) -> bool:
-    """Say whether a service is Mosquitto's bridge to the cloud."""
+    """Return whether a service is Mosquitto's bridge to the cloud."""
     name = default_name(topic_id)
     return name is not None and name.service == f"mosquitto-{cloud_prefix}-bridge"

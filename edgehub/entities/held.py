@@ -81,7 +81,7 @@ class Share:
         return len(self.telemetry) + len(self.other)
 
     def oldest(self) -> Held:
-        """Give what goes first: the oldest telemetry, then the oldest of all else."""
+        """Return what goes first: the oldest telemetry, then the oldest of all else."""
         held = self.telemetry or self.other
         return next(iter(held.values()))
 
@@ -100,7 +100,7 @@ class Shares:
         return len(self._shares)
 
     def get(self, client: str) -> Share | None:
-        """Give what a client holds, None = nothing."""
+        """Return what a client holds, None = nothing."""
         return self._shares.get(client)
 
     def add(self, held: Held, *, is_telemetry: bool) -> None:
@@ -122,11 +122,11 @@ class Shares:
             del self._shares[held.client]
 
     def most_messages(self) -> Share:
-        """Give the share with most messages; there is one."""
+        """Return the share with most messages; there is one."""
         return self._by_messages.first()
 
     def most_bytes(self) -> Share:
-        """Give the share with most bytes; there is one."""
+        """Return the share with most bytes; there is one."""
         return self._by_bytes.first()
 
 

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
     from edgehub.entities.pending import Debt
+    from edgehub.entities.tables import EntityContents
     from edgehub.entities.topics import EntityTopic
-    from edgehub.store.entity_tables import EntityContents
 
     Converter = Callable[[EntityTopic, Entity, bytes, Instant], None]
 
@@ -200,7 +200,7 @@ class Mapper:
         return self._outlet.take()
 
     def next_due_ms(self) -> int | None:
-        """Give the hub time at which `tick` has something to do, None = nothing is due."""
+        """Return the hub time at which `tick` has something to do, None = nothing is due."""
         due = [
             self._alarms.gathers_until_ms,
             self._heartbeats.next_due_ms(),
@@ -210,7 +210,7 @@ class Mapper:
         return min((time for time in due if time is not None), default=None)
 
     def creation_refused(self, topic_id: str, reason: str = "") -> list[Effect]:
-        """Note that the create line of an entity became a dead letter: it is not announced.
+        """Record that the create line of an entity became a dead letter: it is not announced.
 
         Its next registration message announces it again; with a reason clients are told so.
         """
@@ -224,7 +224,7 @@ class Mapper:
         return self._outlet.take()
 
     def creation_confirmed(self, topic_id: str) -> list[Effect]:
-        """Note that the cloud has an entity, also one that it had refused before."""
+        """Record that the cloud has an entity, also one that it had refused before."""
         self._registrar.creation_confirmed(topic_id)
         return self._outlet.take()
 
@@ -258,25 +258,25 @@ class Mapper:
         return self._outlet.take()
 
     def concerns(self, topic: str) -> bool:
-        """Say whether messages on a topic can cause anything."""
+        """Return whether messages on a topic can cause anything."""
         is_scheme = self._scheme.parse(topic) is not None
         return is_scheme or topic == self._outlet.cloud.notifications or topic.startswith(JOURNAL)
 
     def is_telemetry(self, topic: str) -> bool:
-        """Say whether a topic is one of measurements, events or alarms."""
+        """Return whether a topic is one of measurements, events or alarms."""
         parsed = self._scheme.parse(topic)
         return parsed is not None and parsed.channel in TELEMETRY
 
     def topic(self, topic_id: str) -> str:
-        """Give the topic of an entity's registration."""
+        """Return the topic of an entity's registration."""
         return self._scheme.topic(topic_id)
 
     def waits_for(self, topic_id: str) -> str | None:
-        """Give the missing parent of an entity whose registration is held, None = none is."""
+        """Return the missing parent of an entity whose registration is held, None = none is."""
         return self._pending.waits_for(topic_id)
 
     def oldest_held_ms(self) -> int | None:
-        """Give the hub time at which the oldest held message came, None = none is held."""
+        """Return the hub time at which the oldest held message came, None = none is held."""
         return self._pending.oldest_ms()
 
     @property
@@ -300,7 +300,7 @@ class Mapper:
         return self._pending.debtors
 
     def statistics(self) -> MapperStatistics:
-        """Give a snapshot."""
+        """Return a snapshot."""
         outlet = self._outlet
         return MapperStatistics(
             handled_total=self._handled_total,

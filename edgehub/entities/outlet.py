@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgehub.entities.effects import Effect
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.store.entity_tables import Table
+    from edgehub.entities.tables import Table
 
 PACKET_OVERHEAD_BYTES: Final = 9
 """Fixed header with the longest length, length of the topic, packet id."""
@@ -50,7 +50,7 @@ class CloudTopics:
         self.notifications = f"{prefix}/devicecontrol/notifications"
 
     def lines_of(self, external_id: str) -> str:
-        """Give the topic of the SmartREST lines of an entity that is not the main device."""
+        """Return the topic of the SmartREST lines of an entity that is not the main device."""
         return f"{self.own_lines}/{external_id}"
 
 
@@ -84,7 +84,7 @@ class Outlet:
         return effects
 
     def fits(self, topic: str, payload: bytes) -> bool:
-        """Say whether the cloud's broker takes such a packet."""
+        """Return whether the cloud's broker takes such a packet."""
         return len(payload) <= self.room(topic)
 
     def room(self, topic: str) -> int:

@@ -18,8 +18,8 @@ from edgehub.devices.bounds import Bound
 from edgehub.entities.effects import Instant
 from edgehub.entities.held import HELD_BYTES, Held, Shares
 from edgehub.entities.options import CacheScope
+from edgehub.entities.tables import Table
 from edgehub.entities.topics import TELEMETRY, Channel
-from edgehub.store.entity_tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import KnownIds
     from edgehub.entities.options import MapperOptions
     from edgehub.entities.outlet import Outlet
+    from edgehub.entities.tables import PendingRow
     from edgehub.entities.topics import EntityTopic, TopicScheme
-    from edgehub.store.entity_tables import PendingRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Pending:
             self._add(self._new(topic, payload, client, now))
 
     def has(self, topic: EntityTopic, payload: bytes) -> bool:
-        """Say whether this state, or this registration, is held."""
+        """Return whether this state, or this registration, is held."""
         entry = self._entries.get(topic.topic_id)
         if entry is None:
             return False
@@ -161,12 +161,12 @@ class Pending:
             self._leave_place(topic_id, parent)
 
     def waits_for(self, topic_id: str) -> str | None:
-        """Give the missing parent of an entity whose registration is held, None = none is."""
+        """Return the missing parent of an entity whose registration is held, None = none is."""
         entry = self._entries.get(topic_id)
         return None if entry is None else entry.parent
 
     def loaded_registrations(self) -> list[Held]:
-        """Give the held registrations that came from the tables; their parents are not known."""
+        """Return the held registrations that came from the tables; their parents are not known."""
         loaded = [
             entry.registration
             for entry in self._entries.values()
@@ -186,7 +186,7 @@ class Pending:
             self._drop(entry.registration, keeps_place=keeps_place)
 
     def holds(self, topic: EntityTopic) -> bool:
-        """Say whether a telemetry message of that topic is held."""
+        """Return whether a telemetry message of that topic is held."""
         entry = self._entries.get(topic.topic_id)
         return entry is not None and any(
             held.topic.text == topic.text for held in entry.telemetry.values()
@@ -233,12 +233,12 @@ class Pending:
             self._drop(held)
 
     def next_due_ms(self) -> int | None:
-        """Give the hub time at which something has waited too long, None = nothing waits."""
+        """Return the hub time at which something has waited too long, None = nothing waits."""
         oldest_ms = self.oldest_ms()
         return None if oldest_ms is None else oldest_ms + self._options.pending_ttl_ms
 
     def oldest_ms(self) -> int | None:
-        """Give the hub time at which the oldest held message came, None = nothing is held."""
+        """Return the hub time at which the oldest held message came, None = nothing is held."""
         return next(iter(self._all.values())).at.hub_ms if self._all else None
 
     @property

@@ -174,7 +174,7 @@ class Registrar:
         return gone
 
     def creation_refused(self, topic_id: str) -> None:
-        """Note that the cloud refused the create line of an entity: it is not announced.
+        """Record that the cloud refused the create line of an entity: it is not announced.
 
         Its next registration message announces it again, whatever it says.
         """
@@ -184,7 +184,7 @@ class Registrar:
             self._registry.store(entity)
 
     def creation_confirmed(self, topic_id: str) -> None:
-        """Note that the cloud has an entity after all: its creation was sent again."""
+        """Record that the cloud has an entity after all: its creation was sent again."""
         entity = self._registry.get(topic_id)
         if entity is not None and not entity.announced:
             entity.announced = True
@@ -343,7 +343,7 @@ class Registrar:
     def _set_twin(
         self, entity: Entity, key: str, value: bytes, twin: dict[str, Any] | None
     ) -> None:
-        """Note a value of a registration, and tell the cloud unless `twin` is None."""
+        """Record a value of a registration, and tell the cloud unless `twin` is None."""
         try:
             if twin is None:
                 self._registry.set_twin(entity, key, value)

@@ -15,14 +15,14 @@ import orjson
 from edgehub.entities.documents import canonical, read_stored
 from edgehub.entities.entity import Entity, EntityType
 from edgehub.entities.faults import MappingError
-from edgehub.store.entity_tables import Table
+from edgehub.entities.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.entities.options import MapperOptions
     from edgehub.entities.outlet import Outlet
-    from edgehub.store.entity_tables import EntityContents
+    from edgehub.entities.tables import EntityContents
 
 ENTITY_BYTES: Final = 512
 """What an entity counts against the bound of memory beside its texts."""
@@ -76,11 +76,11 @@ class Registry:
         return self._by_external_id.get(external_id)
 
     def all(self) -> Iterable[Entity]:
-        """Give all entities, the main device first."""
+        """Return all entities, the main device first."""
         return self._entities.values()
 
     def parent(self, entity: Entity) -> Entity:
-        """Give the parent of an entity that is not the main device."""
+        """Return the parent of an entity that is not the main device."""
         assert entity.parent is not None, entity.topic_id
         return self._entities[entity.parent]
 
@@ -90,11 +90,11 @@ class Registry:
         return self._bytes
 
     def children(self, entity: Entity) -> list[str]:
-        """Give the topic ids of what is right below an entity."""
+        """Return the topic ids of what is right below an entity."""
         return list(self._children[entity.topic_id])
 
     def is_below(self, entity: Entity, above: Entity) -> bool:
-        """Say whether an entity is another one, or somewhere below it."""
+        """Return whether an entity is another one, or somewhere below it."""
         at: Entity | None = entity
         while at is not None and at is not above:
             at = None if at.parent is None else self._entities[at.parent]
@@ -168,13 +168,13 @@ class Registry:
             self._check_bytes(grown)
 
     def set_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
-        """Note values of its registration in canonical JSON; who asked has it stored."""
+        """Record values of its registration in canonical JSON; who asked has it stored."""
         self._bytes -= _entity_bytes(entity)
         entity.inline |= values
         self._bytes += _entity_bytes(entity)
 
     def set_twin(self, entity: Entity, key: str, value: bytes | None) -> None:
-        """Note a twin value in canonical JSON, None = it is cleared.
+        """Record a twin value in canonical JSON, None = it is cleared.
 
         Raises:
             MappingError: There is no room for it.
@@ -195,7 +195,7 @@ class Registry:
         self._outlet.change(Table.TWIN, (entity.topic_id, key), None if value is None else (value,))
 
     def set_status(self, entity: Entity, status: str) -> None:
-        """Note the health that the cloud is told of a service."""
+        """Record the health that the cloud is told of a service."""
         kept = status if len(status) <= STATUS_CHARACTERS_MAX else None
         if kept != entity.status:
             entity.status = kept

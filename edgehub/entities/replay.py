@@ -18,9 +18,9 @@ from edgehub.entities.alarms import JOURNAL
 from edgehub.entities.effects import Change, Instant, Publish
 from edgehub.entities.mapper import Mapper
 from edgehub.entities.replay_form import ReplayFormError, read_replay
+from edgehub.entities.tables import EntityContents, EntityWrites, load_entities
 from edgehub.mqtt.topic_filter import matches
 from edgehub.storage.sqlite_transaction import in_transaction
-from edgehub.store.entity_tables import EntityContents, EntityWrites, load_entities
 from edgehub.store.migrations import migrate
 
 if TYPE_CHECKING:

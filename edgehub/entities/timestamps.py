@@ -24,7 +24,7 @@ _MINUTES: Final = 60
 
 
 def write_time(value: Any, now_ms: int) -> str:
-    """Give the time of a message.
+    """Return the time of a message.
 
     Args:
         value: Its `time`: RFC 3339 text, unix seconds with or without fraction, None = it has none.

@@ -119,7 +119,7 @@ class TopicScheme:
         return "/".join((self.root, topic_id, *channel))
 
     def entity_below(self, topic: str) -> str:
-        """Give the topic id below which a topic is, whatever it is for; empty = below none."""
+        """Return the topic id below which a topic is, whatever it is for; empty = below none."""
         segments = topic.removeprefix(self._prefix).split("/")
         return "/".join(segments[:SEGMENTS]) if len(segments) > SEGMENTS else ""
 

@@ -21,7 +21,7 @@ _RENAMED: Final = {"firmware": "c8y_Firmware", "agent": "c8y_Agent"}
 
 
 def set_twin(outlet: Outlet, registry: Registry, entity: Entity, key: str, value: Any) -> None:
-    """Note a twin value, and tell the cloud if that is a change.
+    """Record a twin value, and tell the cloud if that is a change.
 
     Args:
         outlet: The way out.
@@ -44,7 +44,7 @@ def set_twin(outlet: Outlet, registry: Registry, entity: Entity, key: str, value
 
 
 def cloud_key(entity: Entity, key: str) -> str:
-    """Give the name of a fragment at the cloud."""
+    """Return the name of a fragment at the cloud."""
     if key == "type" and entity.type is EntityType.SERVICE:
         return "serviceType"
     return _RENAMED.get(key, key)

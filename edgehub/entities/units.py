@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.entities.documents import read_stored
 from edgehub.entities.faults import MappingError
 from edgehub.entities.measurements import read_units, units_of
-from edgehub.store.entity_tables import Table
+from edgehub.entities.tables import Table
 
 if TYPE_CHECKING:
     from edgehub.entities.measurements import Units
@@ -54,7 +54,7 @@ class UnitTable:
             self._weigh(key, len(payload))
 
     def get(self, topic_id: str, type_name: str) -> Units | None:
-        """Give the units of a measurement type of an entity, None = it has none."""
+        """Return the units of a measurement type of an entity, None = it has none."""
         types = self._units.get(topic_id)
         return None if types is None else types.get(type_name)
 

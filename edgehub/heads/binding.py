@@ -44,12 +44,12 @@ async def bind(host: str, port: int, *, backlog: int) -> list[socket.socket]:
 
 
 def is_loopback(sock: socket.socket) -> bool:
-    """Say whether only this machine can reach a bound socket."""
+    """Return whether only this machine can reach a bound socket."""
     return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def bind_hint(section: str, error: OSError, *, port: str = "port") -> str:
-    """Say why binding failed, and which setting of `section` to change; `port` is its name."""
+    """Return why binding failed, and which setting of `section` to change; `port` is its name."""
     hints = {
         errno.EADDRINUSE: f"another program listens there; stop it or set {section}.{port}",
         errno.EACCES: f"ports below 1024 need a privilege; set {section}.{port}",

@@ -28,7 +28,7 @@ class Refused(Protocol):
     """Who keeps account of messages that heads do not hand in, as they see it."""
 
     def __call__(self, device: str, size: int, reason: str) -> None:
-        """Note that a message was not handed in because of a limit or of its content.
+        """Record that a message was not handed in because of a limit or of its content.
 
         Args:
             device: Who sent it and has signed in; empty = nobody had.

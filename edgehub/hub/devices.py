@@ -26,6 +26,7 @@ from edgehub.devices.affinity.flags import (
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
+from edgehub.devices.affinity.table import AffinityTable, FlagRow
 from edgehub.devices.deadline import deadline
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
@@ -43,7 +44,6 @@ from edgehub.endpoints.device_session import End, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
 from edgehub.operations.devices import DeviceOperations
-from edgehub.store.affinity_table import AffinityTable, FlagRow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -206,7 +206,7 @@ class DevicesPart(Part):
             self._submit(message, settle, token)
 
     def lanes_of(self, sessions: DeviceSessions) -> UpstreamLanes:
-        """Give an endpoint at which devices have their own sessions its lanes."""
+        """Return an endpoint at which devices have their own sessions its lanes."""
         if self._lanes is not None:
             self._lanes.stop()
         self._sessions = sessions

@@ -217,7 +217,7 @@ class EndpointFactory:
         return f"{identity}-{endpoint_id}" if self._is_shared(endpoint_id, options) else identity
 
     def _is_shared(self, endpoint_id: EndpointId, options: MqttEndpointSettings) -> bool:
-        """Tell whether an endpoint before this one signs in as the same user at the same peer."""
+        """Return whether an endpoint before this one signs in as the same user at the same peer."""
         key = (options.host, options.port, options.username)
         others = (
             other

@@ -18,7 +18,7 @@ import structlog
 from edgehub.endpoints.scheduled import CLOSED, ScheduledEndpoint
 from edgehub.hub.part import Part
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, Order
-from edgehub.pump.dealing_queue import DealtQueues
+from edgehub.pump.fair_queue import FairQueues
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
 from edgehub.settings import EndpointSettings
@@ -101,7 +101,7 @@ class _Served:
         destination: Destination,
         pump: Pump,
         task: asyncio.Task[None],
-        dealt: DealtQueues | None,
+        dealt: FairQueues | None,
     ) -> None:
         self.destination = destination
         self.pump = pump
@@ -248,23 +248,23 @@ class EndpointsPart(Part):
         return {"endpoints": change}
 
     def served(self) -> set[EndpointId]:
-        """Give the endpoints that rows may wait for: those with a pump, and $upstream."""
+        """Return the endpoints that rows may wait for: those with a pump, and $upstream."""
         return {*self._served, UPSTREAM}
 
     def next_window_s(self, endpoint_id: EndpointId) -> float | None:
-        """Give the time to the next connection window of a closed endpoint; None = not closed."""
+        """Return the time to the next connection window of a closed endpoint; None = not closed."""
         served = self._served.get(endpoint_id)
         if served is None or served.pump.endpoint.state != CLOSED:
             return None
         return served.pump.endpoint.retry_in_s
 
     def stalled(self, seconds: float) -> dict[str, float]:
-        """Give the pumps that have stood still for at least `seconds`, and for how long."""
+        """Return the pumps that have stood still for at least `seconds`, and for how long."""
         found = {name: served.pump.stalled_s() for name, served in sorted(self._served.items())}
         return {name: stalled_s for name, stalled_s in found.items() if stalled_s >= seconds}
 
     def orphans(self) -> set[EndpointId]:
-        """Give the endpoints of stored queues that nobody serves; $upstream is never one."""
+        """Return the endpoints of stored queues that nobody serves; $upstream is never one."""
         return self._stored() - self.served()
 
     def endpoint_documents(self, drain_s: Mapping[EndpointId, float]) -> list[dict[str, Any]]:
@@ -282,7 +282,7 @@ class EndpointsPart(Part):
         ]
 
     def waiting_bytes(self) -> dict[EndpointId, int]:
-        """Give the bytes that wait for each endpoint whose link is up."""
+        """Return the bytes that wait for each endpoint whose link is up."""
         return {
             endpoint_id: sum(
                 queue.statistics().bytes for queue in self._store.queues_of(endpoint_id)
@@ -323,7 +323,7 @@ class EndpointsPart(Part):
             )
 
     def pump(self, endpoint_id: EndpointId) -> Pump | None:
-        """Give the pump of an endpoint, None = nobody serves it."""
+        """Return the pump of an endpoint, None = nobody serves it."""
         served = self._served.get(endpoint_id)
         return None if served is None else served.pump
 
@@ -345,7 +345,7 @@ class EndpointsPart(Part):
         dealt = None
         queues: Callable[[], Sequence[PumpQueue]] = partial(store.queues_of, endpoint_id)
         if destination.sessions is not None:
-            queues = dealt = DealtQueues(queues, self._devices.lanes_of(destination.sessions))
+            queues = dealt = FairQueues(queues, self._devices.lanes_of(destination.sessions))
         pump = Pump(
             endpoint,
             queues=queues,

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.entities.announcements import Announcement, Subject
     from edgehub.entities.effects import Change
+    from edgehub.entities.tables import EntityContents
     from edgehub.heads.mqtt.local.space import InnerSubscription, LocalSpace
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import EndpointId, Row
     from edgehub.operations.operation import Operation
     from edgehub.router import Router
     from edgehub.settings import Settings
-    from edgehub.store.entity_tables import EntityContents
     from edgehub.store.store import Store
 
 AT_ONCE: Final = 100
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class EntitiesPart(Part):
-    """Entities and mapper of one hub; the `Succession` of the pumps.
+    """Entities and mapper of one hub; the `DependencyTracker` of the pumps.
 
     Args:
         settings: Of entities and mapper.
@@ -112,7 +112,7 @@ class EntitiesPart(Part):
         self.desk = Desk(
             mapper, self._executor, store, now=self.now, changed=self._arm, hub_id=hub_id
         )
-        store.count_beside(lambda: mapper.kept_bytes)
+        store.count_other_tables(lambda: mapper.kept_bytes)
 
     async def open(self) -> None:
         """Take messages; the queues and the local space are open."""
@@ -145,27 +145,27 @@ class EntitiesPart(Part):
             self._timer = None
 
     def now(self) -> Instant:
-        """Give the moment in both times."""
+        """Return the moment in both times."""
         hub_ms = self._store.hub_time.now_ms()
         return Instant(hub_ms, self._store.utc_ms(hub_ms))
 
-    # What becomes of creations; see `edgehub.pump.succession`.
+    # What becomes of creations; see `edgehub.pump.dependency_tracker`.
 
     @property
     def is_busy(self) -> bool:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return len(self.announcements) > 0
 
     def must_wait(self, endpoint_id: EndpointId, predecessor: int) -> bool:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return self.announcements.is_open(predecessor, endpoint_id)
 
     def next_of(self, predecessor: int) -> Announcement | None:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return self.announcements.stand_in(predecessor)
 
     def confirmed(self, row: Row) -> list[int]:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         known = self.announcements.stand_in(row.offset)
         over = self.announcements.confirmed(row.offset)
         self._write(list(map(cleared, over)))
@@ -174,7 +174,7 @@ class EntitiesPart(Part):
         return over
 
     def dead(self, row: Row, reason: str) -> None:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         self._refused(row.offset, reason)
 
     def rows_changed(self, endpoint_id: EndpointId, *, gone: bool) -> None:
@@ -194,11 +194,11 @@ class EntitiesPart(Part):
                 self._refused(known.offset, "removed from its queue")
 
     def watch(self, told: Callable[[EndpointId], None]) -> None:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         self.announcements.watch(told)
 
     def unwatch(self, told: Callable[[EndpointId], None]) -> None:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         self.announcements.unwatch(told)
 
     # Messages.

@@ -9,14 +9,14 @@ from edgehub.entities.configured import local_topics
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
+from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.part import Part
 from edgehub.hub.status import bound_warnings
 from edgehub.hub.store import refusals
 from edgehub.mqtt.hub_path import HubPath
 from edgehub.operations.sessions import SessionOperations
-from edgehub.store.local_space import LocalTable
-from edgehub.store.sessions import SessionTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,12 +110,12 @@ class MqttPart(HeadPart):
                 queue_bytes_max=mqtt.local_queue_bytes_max,
                 queues_bytes_max=mqtt.local_queues_bytes_max,
             ),
-            LocalTable(store, clock, linger_ms=settings.store.commit_linger_ms),
+            LocalTable(store, clock, linger_ms=settings.store.commit_delay_ms),
             clock,
             hub_id=hub_id,
             known=identities,
         )
-        store.count_beside(lambda: space.kept_bytes)
+        store.count_other_tables(lambda: space.kept_bytes)
         listener = self.head = MqttListener(
             options=ListenerOptions(
                 host=mqtt.host,

@@ -21,6 +21,7 @@ import edgehub
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities
 from edgehub.endpoints.relays import Relays
+from edgehub.entities.tables import load_entities
 from edgehub.errors import EdgeHubError, first_of
 from edgehub.hub.broker import BrokerPart
 from edgehub.hub.control import ControlPart
@@ -48,7 +49,6 @@ from edgehub.settings.configuration import Configuration, read_configuration
 from edgehub.settings.effective import DATABASE_NAME
 from edgehub.settings.origin import LoadedSettings
 from edgehub.storage.state_file import STATE_NAME, StateFile
-from edgehub.store.entity_tables import load_entities
 from edgehub.store.store import Store
 
 if TYPE_CHECKING:

@@ -251,7 +251,7 @@ class RoutesPart(Part):
         return {"warnings": lost_warnings(had_catch_all, self.table.live.table.has_catch_all())}
 
     def manifest(self) -> Manifest:
-        """Give the routes in force that come from a manifest."""
+        """Return the routes in force that come from a manifest."""
         return self.table.manifest_in_force()
 
     def status(self) -> dict[str, Any]:

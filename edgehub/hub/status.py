@@ -34,7 +34,7 @@ IO_FILE: Final = Path("/proc/self/io")
 
 
 def written_document(queues: Iterable[Queue]) -> dict[str, Any]:
-    """Say what the hub has written to disk since its start, for each byte of rows that came in.
+    """Return what the hub has written to disk since its start, for each byte of rows that came in.
 
     Source: Linux, proc(5), `write_bytes` of /proc/self/io: all files of the process, as the disk
     gets them; the journal's and logs of the database are among them.
@@ -260,7 +260,7 @@ def bound_warnings(protocol: str, bounds: Iterable[BoundStatistics]) -> list[str
 
 
 def limit_text(reached: LimitStatistics) -> str:
-    """Say which cap is reached, since when, and what that has cost."""
+    """Return which cap is reached, since when, and what that has cost."""
     whose = "" if reached.queue is None else f" of {reached.queue}"
     return (
         f"the limit of {reached.cap}{whose} is reached for {reached.for_s:.0f} s now"
@@ -274,7 +274,7 @@ def _offsets_text(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def damage_text(damage: Damage) -> str:
-    """Say what damage of the database file has cost."""
+    """Return what damage of the database file has cost."""
     rows = sum(rows for _, _, rows, _ in damage.lost)
     lost = [
         f"{rows} of {queue_id(EndpointId(endpoint), Priority(priority))}"

@@ -97,7 +97,7 @@ def store_options(settings: Settings) -> StoreOptions:
     store = settings.store
     return StoreOptions(
         durable=store.durable,
-        commit_linger_ms=store.commit_linger_ms,
+        commit_delay_ms=store.commit_delay_ms,
         check_entire_queue_on_cleanup=store.check_entire_queue_on_cleanup,
         cache_bytes_max=store.cache_bytes,
         clock_trust=ClockTrust(settings.clock.trust),

@@ -87,12 +87,12 @@ class WebPart(Part):
 
     @property
     def is_on(self) -> bool:
-        """Say whether the settings ask for it."""
+        """Return whether the settings ask for it."""
         return self._settings.port is not None
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Give host and port of each listening socket."""
+        """Return host and port of each listening socket."""
         return [sock.getsockname()[:2] for sock in self._sockets]
 
     async def open(self) -> None:

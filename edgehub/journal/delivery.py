@@ -39,7 +39,7 @@ class Target(Protocol):
     """Where segments go."""
 
     def read(self, path: str) -> bytes | None:
-        """Give a file's content, None = there is none."""
+        """Return a file's content, None = there is none."""
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file whole."""
@@ -63,7 +63,7 @@ class Delivered:
 
 
 def open_target(target: str) -> Target:
-    """Give the target of this name, a folder's path or a URL.
+    """Return the target of this name, a folder's path or a URL.
 
     Raises:
         ExportError: The URL needs something that is not installed, or is not known.
@@ -90,7 +90,7 @@ def open_target(target: str) -> Target:
 
 
 def is_inside(target: Target, folder: Path) -> bool:
-    """Tell whether a target is a folder, or lies in it."""
+    """Return whether a target is a folder, or lies in it."""
     return isinstance(target, FolderTarget) and target.root.resolve().is_relative_to(
         folder.resolve()
     )
@@ -169,7 +169,7 @@ def _carried(folder: Path, path: str, target: Target) -> Delivered | None:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Tell whether somebody's segment would be lost with it."""
+    """Return whether somebody's segment would be lost with it."""
     try:
         return sum(1 for _ in _lines(content)) > 0
     except (OSError, EOFError, zlib.error):

@@ -53,7 +53,7 @@ class Stretches:
         self._aheads = [ahead_ms for _, ahead_ms in relations]
 
     def utc_ms(self, hub_ms: int) -> int:
-        """Give UTC of a hub time."""
+        """Return UTC of a hub time."""
         return hub_ms + self._aheads[max(0, bisect_right(self._firsts, hub_ms) - 1)]
 
 
@@ -73,7 +73,7 @@ class CommitEvents:
     counts: list[Counts]
 
     def stretches(self) -> Stretches | None:
-        """Give what is known of earlier times since this commit, None = nothing new."""
+        """Return what is known of earlier times since this commit, None = nothing new."""
         relations = [note[1] for note in self.notes if note[0] == "trusted"]
         return Stretches(relations[-1]) if relations else None
 

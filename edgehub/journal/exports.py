@@ -34,7 +34,7 @@ class ExportBook:
         self._targets: dict[str, dict[str, Any]] | None = None
 
     def plan(self, target: str, closed: Iterable[str]) -> list[str]:
-        """Give the segments that are to go to `target` next, oldest first.
+        """Return the segments that are to go to `target` next, oldest first.
 
         Args:
             target: Folder or URL.
@@ -63,7 +63,7 @@ class ExportBook:
     def done(
         self, target: str, closed: Iterable[str], segments: Iterable[str] | None = None
     ) -> None:
-        """Note what of the plan of `target` has been carried out; the rest comes again.
+        """Record what of the plan of `target` has been carried out; the rest comes again.
 
         Args:
             target: Folder or URL.
@@ -88,7 +88,7 @@ class ExportBook:
         self._save(targets)
 
     def exported(self) -> set[str]:
-        """Give the segments that went to some target."""
+        """Return the segments that went to some target."""
         return {path for entry in self._load().values() for path in entry["exported"]}
 
     def targets(self) -> list[str]:
@@ -111,7 +111,7 @@ class ExportBook:
 
 
 def _read(document: Any) -> dict[str, dict[str, Any]]:
-    """Give what `_save` wrote; whoever changed it by hand may have left anything.
+    """Return what `_save` wrote; whoever changed it by hand may have left anything.
 
     Raises:
         ValueError: It is something else.

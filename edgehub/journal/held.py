@@ -60,7 +60,7 @@ class HeldSegment:
         return self.lines.length + self.length
 
     def document(self) -> list[Any]:
-        """Give what JSON can hold, for `Held.resume`."""
+        """Return what JSON can hold, for `Held.resume`."""
         return [self.lines.document(), self.hub_ms, self.length, self.told]
 
 
@@ -86,7 +86,7 @@ class Held:
         return sum([entry.size for entry in self.entries])
 
     def growing(self, hour: int, bytes_max: int) -> HeldSegment | None:
-        """Give the segment that takes the events of an hour of hub time, None = begin one."""
+        """Return the segment that takes the events of an hour of hub time, None = begin one."""
         entry = self._growing
         if entry is None or entry.lines.hour != hour or entry.size >= bytes_max:
             return None
@@ -123,7 +123,7 @@ class Held:
         entry.length += len(content)
 
     def account(self) -> list[Any]:
-        """Give the account as it was before the oldest event.
+        """Return the account as it was before the oldest event.
 
         Raises:
             OSError: It cannot be read.
@@ -156,7 +156,7 @@ class Held:
         return found, told
 
     def told(self, told: int) -> None:
-        """Note how far events have been told again; a segment without others is held no more."""
+        """Record how far events have been told again; a segment without others is held no more."""
         entry = self.entries[0]
         entry.told = told
         if told >= entry.length:
@@ -224,7 +224,7 @@ class Held:
         return not is_whole
 
     def lines_file(self, entry: HeldSegment) -> Path:
-        """Give the file of lines of a held segment, for those who read it."""
+        """Return the file of lines of a held segment, for those who read it."""
         return self._segments.growing_file(entry.lines)
 
     def _events_file(self, entry: HeldSegment) -> Path:

@@ -175,7 +175,7 @@ class Journal:
         return not more
 
     async def plan_export(self, target: str) -> list[str]:
-        """Give the segments that are to go to a target, which is a folder or URL.
+        """Return the segments that are to go to a target, which is a folder or URL.
 
         Returns:
             Their paths relative to the folder, oldest first.
@@ -188,7 +188,7 @@ class Journal:
             return await self._worker.do(self._book.plan, target, list(self._closed))
 
     async def export_done(self, target: str, segments: Sequence[str] | None = None) -> None:
-        """Note what of `plan_export` has arrived, or all of it.
+        """Record what of `plan_export` has arrived, or all of it.
 
         Raises:
             OSError: It cannot be noted.
@@ -241,11 +241,11 @@ class Journal:
             return await self._worker.do(on_files)
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
-        """Say what a row that still waits has waited for; see `Waits.split`."""
+        """Return what a row that still waits has waited for; see `Waits.split`."""
         return self._ledger.split(key, sender, offset, from_ms, until_ms)
 
     def statistics(self) -> JournalStatistics:
-        """Give a snapshot."""
+        """Return a snapshot."""
         return JournalStatistics(
             journal_lag_seconds=self._source.waiting_ms / 1000,
             waiting_bytes=self._source.bytes_waiting,
@@ -264,7 +264,7 @@ class Journal:
         """Do what is due; returns True when more is."""
         await self._ready()
         source = self._source
-        source.tell_refused()
+        source.record_refused()
         utc_ms = source.utc_now_ms()
         day = utc_ms // DAY_MS
         known = self._ledger.day if source.clock_trusted else None
@@ -383,7 +383,7 @@ class Journal:
         await self._close(self._growing if whole else self._growing[:-1])
 
     def _is_given_up(self) -> bool:
-        """Tell whether the oldest held lines are to get no date any more."""
+        """Return whether the oldest held lines are to get no date any more."""
         held = self._held
         if not held.entries or held.retelling or self._source.clock_trusted:
             return False

@@ -98,7 +98,7 @@ class Ledger:
         self._waits = Waits()
 
     def document(self) -> list[Any]:
-        """Give what JSON can hold, for `load`."""
+        """Return what JSON can hold, for `load`."""
         gauges = [[*key, *figures] for key, figures in self.gauges.items()]
         state = [self.commit, self.hub_ms, self.wall_ms, self._day, self._stopped]
         state += [self._guessed, self._seq]
@@ -121,15 +121,15 @@ class Ledger:
         return self._day
 
     def forget_day(self) -> None:
-        """Note that some lines will never have a date: the next date begins with what waits."""
+        """Record that some lines will never have a date: the next date begins with what waits."""
         self._day = None
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
-        """Say what a row has waited for, as far as the account goes; see `Waits.split`."""
+        """Return what a row has waited for, as far as the account goes; see `Waits.split`."""
         return self._waits.split(key, sender, offset, from_ms, until_ms)
 
     def settle(self, number: int, events: CommitEvents) -> Iterator[Piece]:
-        """Give the lines that the end of the last life has not written, dated as it ended.
+        """Return the lines that the end of the last life has not written, dated as it ended.
 
         Asked before the first commit whose date is not known; `take` gives what follows.
         """

@@ -181,7 +181,7 @@ class _Splits:
         self._known: dict[tuple[int, int], Split] = {}
 
     def of(self, sender: int, offset: int, from_ms: int, until_ms: int) -> Split:
-        """Give the parts of one row's wait."""
+        """Return the parts of one row's wait."""
         split = self._known.get((from_ms, until_ms))
         if split is None:
             split = self._waits.split(self._key, self._senders[sender], offset, from_ms, until_ms)
@@ -196,12 +196,12 @@ def day_text(day: int) -> str:
 
 
 def event_name(event: int) -> str:
-    """Give the name of an event as lines have it."""
+    """Return the name of an event as lines have it."""
     return _NAMES[min(event, RowEvent.MOVED)]
 
 
 def move_keys(endpoint_id: str, event: int, to_endpoint: str | None) -> dict[str, Any]:
-    """Give the keys that say where rows went with an event, none where they went nowhere.
+    """Return the keys that say where rows went with an event, none where they went nowhere.
 
     Args:
         endpoint_id: Where they waited.
@@ -219,7 +219,7 @@ def move_keys(endpoint_id: str, event: int, to_endpoint: str | None) -> dict[str
 
 
 def shown_priority(priority: int) -> int | None:
-    """Give a priority as lines have it: None = the default one."""
+    """Return a priority as lines have it: None = the default one."""
     return None if priority == DEFAULT_PRIORITY else priority
 
 

@@ -42,7 +42,7 @@ class Pace:
         clock: Timers.
     """
 
-    __slots__ = ("_clock", "_cut", "_hurried", "_source", "_told_seen")
+    __slots__ = ("_clock", "_cut", "_hurried", "_recorded_seen", "_source")
 
     def __init__(self, source: EventSource, clock: Clock) -> None:
         self._source = source
@@ -50,7 +50,7 @@ class Pace:
         self._hurried = 0
         """So many wait for the lines of all events."""
         self._cut = asyncio.Event()
-        self._told_seen = 0
+        self._recorded_seen = 0
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
@@ -63,14 +63,17 @@ class Pace:
             self._hurried -= 1
 
     def is_due(self) -> bool:
-        """Tell whether lines are to be written now."""
+        """Return whether lines are to be written now."""
         source = self._source
         return source.bytes_waiting >= BYTES_ENOUGH or source.waiting_ms >= AGE_MAX_MS
 
     def is_busy(self) -> bool:
-        """Tell whether messages need the processor more; asked once per look."""
+        """Return whether messages need the processor more; asked once per look."""
         source = self._source
-        new, self._told_seen = source.told_total - self._told_seen, source.told_total
+        new, self._recorded_seen = (
+            source.recorded_total - self._recorded_seen,
+            source.recorded_total,
+        )
         may_wait = source.waiting_ms < BUSY_AGE_MAX_MS and source.bytes_waiting < BUSY_BYTES_MAX
         return new > BUSY_EVENTS_S * LOOK_S and may_wait
 

@@ -34,7 +34,7 @@ class Bounds:
     bytes_max: int
 
     def bytes_on(self, volume_bytes: int) -> int:
-        """Give the space on a volume of some size: at most a share, for rows need the rest."""
+        """Return the space on a volume of some size: at most a share, for rows need the rest."""
         return min(self.bytes_max, volume_bytes // VOLUME_SHARE)
 
 

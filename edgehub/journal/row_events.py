@@ -82,17 +82,17 @@ Record = tuple[int, int, int, int, int, "Sequence[str]", int | str, str]
 
 
 def pump_state(priority: int) -> int:
-    """Give the state of a pump whose best rows have this priority."""
+    """Return the state of a pump whose best rows have this priority."""
     return min(priority, PUMP_DEFAULT)
 
 
 def moved_to(priority: int) -> int:
-    """Give the event of rows that go to another queue, which has this priority."""
+    """Return the event of rows that go to another queue, which has this priority."""
     return RowEvent.MOVED + pump_state(priority)
 
 
 def moved_target(event: int) -> int | None:
-    """Give the priority that rows go to with an event, None = they do not go to another queue."""
+    """Return the priority that rows go to with an event, None = they do not go to another queue."""
     if event < RowEvent.MOVED:
         return None
     state = event - RowEvent.MOVED
@@ -150,7 +150,7 @@ class EventColumns:
         return bool(self.offsets or self.counts or self._later)
 
     def add_later(self, event: RowEvent, rows: Sequence[Row], at_ms: int) -> None:
-        """Note what happened to some rows, and look at them later, many at once.
+        """Record what happened to some rows, and look at them later, many at once.
 
         They must not change until then, so this is for those that leave.
         """
@@ -176,7 +176,7 @@ class EventColumns:
         at_ms: int | Iterable[int] | None,
         reason: str | None = None,
     ) -> None:
-        """Note what happened to some rows.
+        """Record what happened to some rows.
 
         Args:
             event: What.
@@ -210,7 +210,7 @@ class EventColumns:
     def add_records(
         self, event: int, records: Sequence[Record], at_ms: int, reason: str | None = None
     ) -> None:
-        """Note what happened to some rows that were read as columns."""
+        """Record what happened to some rows that were read as columns."""
         offsets, enqueued, expires, sizes, attempts, routes, keys, senders = zip(
             *records, strict=True
         )
@@ -309,7 +309,7 @@ class EventColumns:
         ]
 
     def count(self, event: int, rows: int, size: int) -> None:
-        """Note that something happened to so many rows, without telling them apart."""
+        """Record that something happened to so many rows, without telling them apart."""
         before = self.counts.get(event, (0, 0))
         self.counts[event] = (before[0] + rows, before[1] + size)
 

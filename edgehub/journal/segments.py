@@ -76,11 +76,11 @@ class Segment:
         return self._size > 0
 
     def document(self) -> list[Any]:
-        """Give what JSON can hold, for `Segments.resume`."""
+        """Return what JSON can hold, for `Segments.resume`."""
         return [self.path, self.day, self.hour, self.last_commit, self.length]
 
     def compress(self, texts: Iterable[str]) -> bytes:
-        """Give the bytes that go behind those written so far."""
+        """Return the bytes that go behind those written so far."""
         packed = [] if self.length else [HEADER]
         for text in texts:
             content = text.encode()
@@ -91,7 +91,7 @@ class Segment:
         return b"".join(packed)
 
     def end(self) -> bytes:
-        """Give the end of the stream."""
+        """Return the end of the stream."""
         size = self._size % 2**32
         sums = self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
         return self._compressor.flush() + sums
@@ -241,7 +241,7 @@ class Segments:
                 return  # not empty, or in use
 
     def growing_file(self, segment: Segment) -> Path:
-        """Give the file of a growing segment, for those who read it."""
+        """Return the file of a growing segment, for those who read it."""
         return self._open_path(segment.path)
 
     def _open_path(self, path: str) -> Path:

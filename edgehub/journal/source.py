@@ -20,7 +20,7 @@ class EventSource(Protocol):
         """Bytes of blobs that wait."""
 
     @property
-    def told_total(self) -> int:
+    def recorded_total(self) -> int:
         """Events of rows written since the start."""
 
     @property
@@ -32,10 +32,10 @@ class EventSource(Protocol):
         """Whether UTC is known to be right."""
 
     def hub_now_ms(self) -> int:
-        """Give hub time."""
+        """Return hub time."""
 
     def utc_now_ms(self) -> int:
-        """Give UTC, as well as it is known."""
+        """Return UTC, as well as it is known."""
 
     async def read(self) -> list[tuple[int, bytes]]:
         """Read some of the oldest blobs with the numbers of their commits."""
@@ -46,7 +46,7 @@ class EventSource(Protocol):
     async def settled(self) -> None:
         """Wait until what `forget` began is decided, though its caller may have been cancelled."""
 
-    def tell_refused(self) -> None:
+    def record_refused(self) -> None:
         """Bring about a commit, if messages were refused since the last one."""
 
     def passed_midnight(self) -> None:

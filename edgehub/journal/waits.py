@@ -52,7 +52,7 @@ class Course:
         return self._state
 
     def change(self, state: int, at_ms: int) -> None:
-        """Note that the pump does something else from `at_ms` on."""
+        """Record that the pump does something else from `at_ms` on."""
         if state == self._state:
             return
         if at_ms > self._times[-1]:
@@ -75,7 +75,7 @@ class Course:
         self._sums[index:] = [border, *after]
 
     def sums(self, at_ms: int) -> tuple[int, ...]:
-        """Give all sums as of some time."""
+        """Return all sums as of some time."""
         index = bisect_right(self._times, at_ms) - 1
         if index < 0:
             # Before anything was known of it, the endpoint was not served.
@@ -101,7 +101,7 @@ class Course:
         return tuple(grown)
 
     def document(self) -> list[Any]:
-        """Give what JSON can hold."""
+        """Return what JSON can hold."""
         columns = [self._times, *zip(*self._sums, strict=True)]
         return [self._state, *([column[0], *map(sub, column[1:], column)] for column in columns)]
 
@@ -125,19 +125,19 @@ class Held:
         """Who (None = the queue, a sender, an offset), from when, until when (None = still)."""
 
     def begin(self, who: str | int | None, at_ms: int) -> None:
-        """Note that a hold begins."""
+        """Record that a hold begins."""
         self.intervals.append([who, at_ms, None])
         del self.intervals[: len(self.intervals) - INTERVALS_MAX]
 
     def end(self, who: str | int | None, at_ms: int) -> None:
-        """Note that it ends."""
+        """Record that it ends."""
         for interval in reversed(self.intervals):
             if interval[0] == who and interval[2] is None:
                 interval[2] = at_ms
                 return
 
     def end_all(self, at_ms: int) -> None:
-        """Note that all of them end."""
+        """Record that all of them end."""
         for interval in self.intervals:
             if interval[2] is None:
                 interval[2] = at_ms
@@ -168,14 +168,14 @@ class Waits:
         self._held: dict[Key, Held] = {}
 
     def change(self, endpoint_id: str, state: int, at_ms: int) -> None:
-        """Note what the pump of an endpoint does from `at_ms` on."""
+        """Record what the pump of an endpoint does from `at_ms` on."""
         course = self._courses.get(endpoint_id)
         if course is None:
             course = self._courses[endpoint_id] = Course(at_ms)
         course.change(state, at_ms)
 
     def hold(self, key: Key, who: str | int | None, at_ms: int, *, begins: bool) -> None:
-        """Note that a queue (`who` None), a sender or a row is held back, or no more."""
+        """Record that a queue (`who` None), a sender or a row is held back, or no more."""
         held = self._held.setdefault(key, Held())
         if begins:
             held.begin(who, at_ms)
@@ -183,18 +183,18 @@ class Waits:
             held.end(who, at_ms)
 
     def blur(self, at_ms: int) -> None:
-        """Note that some changes up to `at_ms` are not known."""
+        """Record that some changes up to `at_ms` are not known."""
         for held in self._held.values():
             held.end_all(at_ms)
 
     def stop(self, at_ms: int) -> None:
-        """Note that the hub does not run from `at_ms` on."""
+        """Record that the hub does not run from `at_ms` on."""
         self.blur(at_ms)
         for course in self._courses.values():
             course.change(PUMP_OFFLINE, at_ms)
 
     def age(self, before_ms: int, off_ms: int) -> None:
-        """Note that the hub was off for longer than was known.
+        """Record that the hub was off for longer than was known.
 
         Args:
             before_ms: Hub time at which it was on again.
@@ -216,7 +216,7 @@ class Waits:
             held.intervals = [entry for entry in held.intervals if entry[2] is None]
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
-        """Say what a row waited for.
+        """Return what a row waited for.
 
         Args:
             key: Endpoint and priority.
@@ -244,12 +244,12 @@ class Waits:
         return offline, behind, paused, waited - offline - paused - behind
 
     def has_holds(self, key: Key) -> bool:
-        """Tell whether rows of one age may have waited for different things."""
+        """Return whether rows of one age may have waited for different things."""
         held = self._held.get(key)
         return held is not None and bool(held.intervals)
 
     def document(self) -> list[Any]:
-        """Give what JSON can hold."""
+        """Return what JSON can hold."""
         return [
             {name: course.document() for name, course in self._courses.items()},
             [[*key, held.intervals] for key, held in self._held.items() if held.intervals],

@@ -66,7 +66,7 @@ class BatchLibraryError(EdgeHubError):
 
 
 def has_zstd() -> bool:
-    """Tell whether compressed batches can be written and read."""
+    """Return whether compressed batches can be written and read."""
     return zstandard is not None
 
 

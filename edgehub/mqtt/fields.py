@@ -110,7 +110,7 @@ def decoded(data: bytes, what: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Say whether no receiver takes a string for a malformed packet.
+    """Return whether no receiver takes a string for a malformed packet.
 
     Control characters and non-characters are grounds for that, and libmosquitto closes over them,
     again at each repetition. Source: MQTT 5, section 1.5.4.

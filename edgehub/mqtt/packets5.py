@@ -143,7 +143,7 @@ def _parse_will(reader: Reader, flags: int) -> Will:
 
 
 def expiry_s(interval: int) -> int | None:
-    """Give a session expiry interval in seconds, None = never."""
+    """Return a session expiry interval in seconds, None = never."""
     return None if interval == NEVER_S else interval
 
 
@@ -198,7 +198,7 @@ def _check_options(name: str, options: int) -> None:
 
 
 def retain_handling(options: int) -> int:
-    """Give what a subscription wants of retained messages; 0 = to get them in any case."""
+    """Return what a subscription wants of retained messages; 0 = to get them in any case."""
     return options >> _RETAIN_HANDLING_SHIFT & _RETAIN_HANDLING
 
 

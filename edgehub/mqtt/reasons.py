@@ -89,5 +89,5 @@ def code_name(code: int) -> str:
 
 
 def reason_of(error: ProtocolError) -> ReasonCode:
-    """Give the reason code for an error."""
+    """Return the reason code for an error."""
     return error.code if isinstance(error, ReasonedError) else ReasonCode.MALFORMED_PACKET

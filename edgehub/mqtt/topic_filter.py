@@ -32,7 +32,7 @@ def split_share(topic_filter: str) -> tuple[str, str]:
 
 
 def filter_fault(topic_filter: str) -> str:
-    """Say what is wrong with a topic filter; empty = nothing."""
+    """Return what is wrong with a topic filter; empty = nothing."""
     if not topic_filter:
         return "the topic filter is empty"
     if "\0" in topic_filter:
@@ -52,12 +52,12 @@ def bytes_in(text: str) -> int:
 
 
 def is_topic(topic: str) -> bool:
-    """Say whether a text is a topic name, which holds no wildcards."""
+    """Return whether a text is a topic name, which holds no wildcards."""
     return bool(topic) and not any(sign in topic for sign in "+#\0")
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Say whether a filter takes a topic; `#` includes the parent level.
+    """Return whether a filter takes a topic; `#` includes the parent level.
 
     A wildcard in the first level does not take topics that begin with `$`.
     """
@@ -79,7 +79,7 @@ def takes_levels(wanted: list[str], names: list[str]) -> bool:
 
 
 def covers(wider: str, narrower: str) -> bool:
-    """Say whether a filter takes every topic that another one takes."""
+    """Return whether a filter takes every topic that another one takes."""
     outer, inner = wider.split("/"), narrower.split("/")
     if outer == [ANY_LEVEL, ANY_REST]:
         # Each topic has a first level, so this one is another way to write `#`.
@@ -97,7 +97,7 @@ def covers(wider: str, narrower: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Say whether some topic is taken by both filters."""
+    """Return whether some topic is taken by both filters."""
     ours, theirs = one.split("/"), other.split("/")
     if _apart_by_dollar(ours[0], theirs[0]) or _apart_by_dollar(theirs[0], ours[0]):
         return False

@@ -101,18 +101,18 @@ class ServiceManager:
 
 
 def status(text: str) -> str:
-    """Give the assignment that sets the one line which `systemctl status` shows."""
+    """Return the assignment that sets the one line which `systemctl status` shows."""
     line = " ".join(text.split())
     return f"STATUS={line[:STATUS_CHARACTERS_MAX]}"
 
 
 def extend_timeout(seconds: float) -> str:
-    """Give the assignment that asks for `seconds` more before a start or stop has failed."""
+    """Return the assignment that asks for `seconds` more before a start or stop has failed."""
     return f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}"
 
 
 def monotonic(seconds: float) -> str:
-    """Give the assignment that says when a reload began, by CLOCK_MONOTONIC."""
+    """Return the assignment that says when a reload began, by CLOCK_MONOTONIC."""
     return f"MONOTONIC_USEC={int(seconds * 1_000_000)}"
 
 

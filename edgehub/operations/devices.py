@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.affinity.table import AffinityTable, LedgerRow
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import DeviceProfile, DeviceRegistry
-    from edgehub.store.affinity_table import AffinityTable, LedgerRow
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, Any]

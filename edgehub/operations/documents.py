@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.message import Message, Row
-    from edgehub.pump.lane import Lane
     from edgehub.pump.poison import Suspicion
     from edgehub.pump.pump import Pump
+    from edgehub.pump.pumped_queue import PumpedQueue
     from edgehub.store import DeadLetter
     from edgehub.store.queue import Queue
 
@@ -33,12 +33,12 @@ def utc_text(utc_ms: int) -> str:
 
 
 def seconds_left(expires_ms: int, now_ms: int) -> float | None:
-    """Give the seconds until a time to live ends, None = never."""
+    """Return the seconds until a time to live ends, None = never."""
     return None if expires_ms >= NEVER_MS else (expires_ms - now_ms) / 1000
 
 
 def state_of(row: Row, queue: Queue, pump: Pump | None) -> tuple[RowState, Suspicion | None]:
-    """Say what becomes of a row, and what speaks against it.
+    """Return what becomes of a row, and what speaks against it.
 
     Args:
         row: It was just read from the file.
@@ -133,18 +133,18 @@ def message_document(message: Message, *, body_bytes: int, payload: bool) -> dic
 
 
 def queue_document(
-    queue: Queue, *, now_ms: int, lane: Lane | None, orphaned: bool
+    queue: Queue, *, now_ms: int, pumped: PumpedQueue | None, orphaned: bool
 ) -> dict[str, Any]:
     """Describe one queue.
 
     Args:
         queue: The queue.
         now_ms: Hub time, for the age of the oldest row.
-        lane: What its pump knows of it, None = nobody serves it.
+        pumped: What its pump knows of it, None = nobody serves it.
         orphaned: No endpoint of the settings or routes has its name any more.
     """
     figures = queue.statistics()
-    latency = None if lane is None else lane.latency.summary()
+    latency = None if pumped is None else pumped.latency.summary()
     oldest = figures.oldest_enqueued_ms
     return {
         "id": queue.id,

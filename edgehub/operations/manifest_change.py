@@ -111,12 +111,12 @@ class _Feeds:
         }
 
     def flows(self, source: QueueId) -> list[RouteLine]:
-        """Give what becomes of the routes that feed a queue now."""
+        """Return what becomes of the routes that feed a queue now."""
         lines = [self.line_after.get(line.name) for line in self.before.get(source, ())]
         return [line for line in lines if line is not None]
 
     def goes_as_one(self, source: QueueId) -> bool:
-        """Tell whether all that feeds a queue now would feed one queue with one time to live."""
+        """Return whether all that feeds a queue now would feed one queue with one time to live."""
         lines = self.flows(source)
         names = {line.name for line in self.before.get(source, ())}
         targets = {(_queue_of(line), line.ttl_ms) for line in lines}
@@ -270,7 +270,7 @@ def _rate_word(
 
 
 def _disk(feeds: _Feeds, present: Present) -> dict[str, Any]:
-    """Say what has to fit if nothing can leave for a whole time to live."""
+    """Return what has to fit if nothing can leave for a whole time to live."""
     stored = sum(queue.bytes for queue in present.queues)
     # What is too old for its own queue is a part of what its route takes in.
     filled = feeds.after.keys() | feeds.fallback_after.keys()
@@ -308,7 +308,7 @@ def _disk(feeds: _Feeds, present: Present) -> dict[str, Any]:
 
 
 def _longest(lines: Collection[RouteLine]) -> int | None:
-    """Give the longest time to live, None = one of them never ends, or there is none."""
+    """Return the longest time to live, None = one of them never ends, or there is none."""
     values = [line.ttl_ms for line in lines]
     finite = [value for value in values if value is not None]
     return max(finite) if finite and len(finite) == len(values) else None

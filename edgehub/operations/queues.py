@@ -28,7 +28,7 @@ from edgehub.operations.documents import letter_document, row_document, state_of
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
 from edgehub.operations.why import Why
 from edgehub.store.inspection import PEEK_BYTES_MAX
-from edgehub.store.release import LETTERS_MAX
+from edgehub.store.requeue import LETTERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ class RowsChanged(Protocol):
     """Who keeps account of rows that others wait for."""
 
     def __call__(self, endpoint_id: EndpointId, *, gone: bool) -> None:
-        """Note that rows of an endpoint were removed (`gone`), moved, or came back."""
+        """Record that rows of an endpoint were removed (`gone`), moved, or came back."""
 
 
 class QueueOperations:
@@ -385,7 +385,7 @@ class QueueOperations:
         raise NotFoundError(self._unknown(name, [queue.id for queue in self._store.queues()]))
 
     def _known(self, name: str) -> tuple[EndpointId, Priority]:
-        """Give endpoint and priority of a queue that may be gone but for its dead letters."""
+        """Return endpoint and priority of a queue that may be gone but for its dead letters."""
         for queue in self._store.queues():
             if queue.id == name:
                 return queue.endpoint_id, queue.priority
@@ -412,7 +412,7 @@ class QueueOperations:
 
 
 def parse_queue_id(name: str) -> tuple[EndpointId, Priority]:
-    """Give endpoint and priority of a queue's name, the default priority where it has none."""
+    """Return endpoint and priority of a queue's name, the default priority where it has none."""
     for priority in range(BEST_PRIORITY, WORST_EXPLICIT_PRIORITY + 1):
         endpoint_id = EndpointId(name.removesuffix(f"_Pri{priority}"))
         if endpoint_id != name and queue_id(endpoint_id, Priority(priority)) == name:

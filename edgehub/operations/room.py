@@ -37,7 +37,7 @@ class Room:
 
     @classmethod
     def of(cls, caps: Caps, *, total_bytes: int, free_bytes: int) -> Room:
-        """Give the bounds on a volume of `total_bytes`; shares become bytes."""
+        """Return the bounds on a volume of `total_bytes`; shares become bytes."""
         floor = min(caps.free_bytes_min, total_bytes // SMALL_FLOOR_SHARE)
         hub_bytes = caps.bytes or None
         if caps.bytes_percent:

@@ -209,7 +209,7 @@ class Why:
         return events
 
     def _ttl_from(self, routes: Sequence[str], ttl_ms: int | None) -> str:
-        """Say where a time to live came from, by the manifest in force now.
+        """Return where a time to live came from, by the manifest in force now.
 
         Args:
             routes: Names of the row's routes, the one that decides first.
@@ -239,7 +239,7 @@ def _message_id(
 
 
 def _told_from(events: Sequence[dict[str, Any]], copy: dict[str, Any]) -> str | None:
-    """Say where a copy's time to live came from if that takes what the journal knows."""
+    """Return where a copy's time to live came from if that takes what the journal knows."""
     told = [
         each["ttl_from"]
         for each in events

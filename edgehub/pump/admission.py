@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edgehub.message import DeliveryRules, Row
-    from edgehub.pump.ancestors import Ancestors
-    from edgehub.pump.lane import Lane
+    from edgehub.pump.dependencies import Dependencies
     from edgehub.pump.order import Holds
     from edgehub.pump.poison import Poison
+    from edgehub.pump.pumped_queue import PumpedQueue
 
 
 class Admission:
@@ -30,10 +30,10 @@ class Admission:
         poison: Keeps back what the peer refuses.
 
     Attributes:
-        ancestors: Keeps rows back behind their predecessors, None = rows have none.
+        dependencies: Keeps rows back behind their predecessors, None = rows have none.
     """
 
-    __slots__ = ("_holds", "_poison", "_rules", "ancestors")
+    __slots__ = ("_holds", "_poison", "_rules", "dependencies")
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class Admission:
         self._holds = holds
         self._rules = rules
         self._poison = poison
-        self.ancestors: Ancestors | None = None
+        self.dependencies: Dependencies | None = None
 
     def sift(
-        self, lane: Lane, rows: Sequence[Row], *, now: float, now_ms: int, idle: bool
+        self, pumped: PumpedQueue, rows: Sequence[Row], *, now: float, now_ms: int, idle: bool
     ) -> list[Row]:
-        """Give the rows that may leave; the lane takes the others.
+        """Return the rows that may leave; the lane takes the others.
 
         Args:
-            lane: Where the rows were taken from.
+            pumped: Where the rows were taken from.
             rows: In the order in which they were read.
             now: Monotonic seconds.
             now_ms: Hub time.
@@ -65,37 +65,37 @@ class Admission:
         any_held = self._holds.count > 0
         for row in rows:
             if row.expires_ms <= now_ms:
-                lane.expired.append(row)
+                pumped.expired.append(row)
                 continue
             if keeps_any and (
                 row.message.sender in kept_back
-                or self._poison.keeps_back(lane, row, self._holds, now, alone=alone)
+                or self._poison.keeps_back(pumped, row, self._holds, now, alone=alone)
             ):
                 kept_back.add(row.message.sender)
-                lane.put_back(row, now_ms, attempted=False)
+                pumped.put_back(row, now_ms, attempted=False)
                 continue
             if row.attempts or any_held:
                 # A row admitted here may start a trial, which holds the rows behind it.
                 any_held = True
-                if not self._admit(lane, row):
-                    lane.put_back(row, now_ms, attempted=False)
+                if not self._admit(pumped, row):
+                    pumped.put_back(row, now_ms, attempted=False)
                     continue
-            if row.predecessor is not None and self._keeps_back(lane, row):
+            if row.predecessor is not None and self._keeps_back(pumped, row):
                 any_held = True
-                lane.put_back(row, now_ms, attempted=False)
+                pumped.put_back(row, now_ms, attempted=False)
                 continue
             admitted.append(row)
         return admitted
 
-    def _keeps_back(self, lane: Lane, row: Row) -> bool:
-        if self.ancestors is None or not self.ancestors.keep_back(lane, row):
+    def _keeps_back(self, pumped: PumpedQueue, row: Row) -> bool:
+        if self.dependencies is None or not self.dependencies.keep_back(pumped, row):
             return False
         self._holds.end_trial(row.offset)
         return True
 
-    def _admit(self, lane: Lane, row: Row) -> bool:
-        if self._holds.holds_sender(lane, row.message.sender):
+    def _admit(self, pumped: PumpedQueue, row: Row) -> bool:
+        if self._holds.holds_sender(pumped, row.message.sender):
             return False
         if row.attempts and self._rules(row).order is Order.STRICT:
-            self._holds.start_trial(lane, row)
+            self._holds.start_trial(pumped, row)
         return True

@@ -85,7 +85,7 @@ class DeliveryRate:
         self._samples: deque[tuple[int, float, float]] = deque()
 
     def mark(self, flight: Flight, *, was_idle: bool) -> None:
-        """Note the present state in a batch that leaves."""
+        """Record the present state in a batch that leaves."""
         if was_idle:
             # After silence the clock of the samples starts with this batch.
             self._first_sent_at = self._delivered_at = flight.sent_at
@@ -95,7 +95,7 @@ class DeliveryRate:
         flight.app_limited = self._app_limited_until > 0
 
     def limit_by_app(self, in_flight_bytes: int) -> None:
-        """Note that what is in flight shows demand, not the link."""
+        """Record that what is in flight shows demand, not the link."""
         self._app_limited_until = max(1, self.delivered + in_flight_bytes)
 
     def take(

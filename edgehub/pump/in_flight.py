@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.message import Row, SendResult
-    from edgehub.pump.ancestors import Ancestors
     from edgehub.pump.delivery_rate import Flight
-    from edgehub.pump.lane import Lane
-    from edgehub.pump.lanes import Lanes
+    from edgehub.pump.dependencies import Dependencies
     from edgehub.pump.poison import Poison
+    from edgehub.pump.pumped_queue import PumpedQueue
+    from edgehub.pump.pumped_queues import PumpedQueues
     from edgehub.pump.refusals import Refusals, Sent
     from edgehub.pump.window import SendWindow
 
@@ -27,13 +27,13 @@ class InFlight:
     """See the module.
 
     Args:
-        lanes: Where rows go back to.
+        pumped_queues: Where rows go back to.
         window: Counts what is in flight.
         refusals: Settles what failed.
         poison: Hears what was sent and delivered.
 
     Attributes:
-        ancestors: Hears of delivered rows that create entities, None = nobody does.
+        dependencies: Hears of delivered rows that create entities, None = nobody does.
         row_bytes_per_wire_byte: What a queue counts for a byte on the link, as of late; 1 at least.
         sent_total: Rows delivered.
         sent_bytes_total: Their bytes on the link.
@@ -42,13 +42,13 @@ class InFlight:
     __slots__ = (
         "_holds",
         "_is_measured",
-        "_lanes",
         "_poison",
+        "_pumped_queues",
         "_refusals",
         "_results",
         "_rows",
         "_window",
-        "ancestors",
+        "dependencies",
         "row_bytes_per_wire_byte",
         "sent_bytes_total",
         "sent_total",
@@ -56,13 +56,13 @@ class InFlight:
 
     def __init__(
         self,
-        lanes: Lanes,
+        pumped_queues: PumpedQueues,
         window: SendWindow,
         refusals: Refusals,
         poison: Poison,
     ) -> None:
-        self.ancestors: Ancestors | None = None
-        self._lanes = lanes
+        self.dependencies: Dependencies | None = None
+        self._pumped_queues = pumped_queues
         self._window = window
         self._refusals = refusals
         self._holds = refusals.holds
@@ -75,7 +75,7 @@ class InFlight:
         self.sent_bytes_total = 0
 
     def __len__(self) -> int:
-        """Give the rows that are not settled."""
+        """Return the rows that are not settled."""
         return len(self._rows)
 
     @property
@@ -83,8 +83,10 @@ class InFlight:
         """Whether results wait to be taken."""
         return bool(self._results)
 
-    def add(self, lane: Lane, rows: Sequence[Row], sizes: Sequence[int], now: float) -> None:
-        """Take note of a batch that leaves now."""
+    def add(
+        self, pumped: PumpedQueue, rows: Sequence[Row], sizes: Sequence[int], now: float
+    ) -> None:
+        """Record a batch that leaves now."""
         wire_bytes = sum(sizes)
         flight = self._window.sent(now, len(rows), wire_bytes)
         counted = sum([row.size for row in rows]) / wire_bytes
@@ -95,12 +97,12 @@ class InFlight:
         self.row_bytes_per_wire_byte = max(1.0, self.row_bytes_per_wire_byte + change * _MEAN_SHARE)
         in_flight = self._rows
         for row, size in zip(rows, sizes, strict=True):
-            in_flight[row.offset] = (row, lane, size, flight)
+            in_flight[row.offset] = (row, pumped, size, flight)
         if self._poison.suspects:
             self._poison.sent(rows)
 
     def settle(self, row: Row, result: SendResult) -> None:
-        """Take note of a result; it counts when `take` is called."""
+        """Record a result; it counts when `take` is called."""
         self._results.append((row, result))
 
     def take(self, now: float, now_ms: int) -> bool:
@@ -116,19 +118,19 @@ class InFlight:
             self._take_failed(failed, now, now_ms)
         if len(failed) < len(results):
             self._take_delivered(results, now, now_ms)
-        self._lanes.flush()
+        self._pumped_queues.flush()
         return bool(failed)
 
     def give_back_all(self, now_ms: int) -> None:
         """Put everything back to its place: nobody will say what became of it."""
         in_flight, self._rows = self._rows, {}
-        for row, lane, size, _ in in_flight.values():
+        for row, pumped, size, _ in in_flight.values():
             self._window.lost(1, size)
             self._holds.end_trial(row.offset)
-            lane.put_back(row, now_ms, attempted=False)
+            pumped.put_back(row, now_ms, attempted=False)
         self._refusals.follow_again.clear()
         self._poison.give_back_all(now_ms)
-        self._lanes.flush()
+        self._pumped_queues.flush()
 
     def _take_failed(self, failed: list[tuple[Row, SendResult]], now: float, now_ms: int) -> None:
         settled: list[tuple[Sent, SendResult]] = []
@@ -154,7 +156,7 @@ class InFlight:
             sent = pop(row.offset, None)
             if sent is None:
                 continue
-            _, lane, row_size, flight = sent
+            _, pumped, row_size, flight = sent
             count += 1
             size += row_size
             flight.confirmed_bytes += row_size
@@ -164,25 +166,27 @@ class InFlight:
                 self._holds.end_trial(row.offset)
             if again and row.offset in again:
                 again.discard(row.offset)
-                lane.put_back(row, now_ms, attempted=False)
+                pumped.put_back(row, now_ms, attempted=False)
                 continue
-            lane.confirmed.append(row)
-            lane.latency.add(now_ms - row.enqueued_ms)
+            pumped.confirmed.append(row)
+            pumped.latency.add(now_ms - row.enqueued_ms)
         if latest is None:
             return
         self._window.delivered(now, count, size, latest)
         self._poison.delivered(results, count, now_ms)
         self._refusals.worked()
         self.sent_bytes_total += size
-        for lane in self._lanes.all():
-            if lane.confirmed:
-                self.sent_total += len(lane.confirmed)
-                lane.throttle.reset()
-        self._tell_ancestors()
+        for pumped in self._pumped_queues.all():
+            if pumped.confirmed:
+                self.sent_total += len(pumped.confirmed)
+                pumped.throttle.reset()
+        self._notify_dependencies()
 
-    def _tell_ancestors(self) -> None:
-        if self.ancestors is None or not self.ancestors.expects_any:
+    def _notify_dependencies(self) -> None:
+        if self.dependencies is None or not self.dependencies.expects_any:
             return
-        creations = [row for lane in self._lanes.all() for row in lane.confirmed if row.creation]
+        creations = [
+            row for pumped in self._pumped_queues.all() for row in pumped.confirmed if row.creation
+        ]
         if creations:
-            self.ancestors.delivered(creations)
+            self.dependencies.delivered(creations)

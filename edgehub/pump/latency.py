@@ -55,7 +55,7 @@ class LatencyHistogram:
         self._max_ms = max(self._max_ms, latency_ms)
 
     def summary(self) -> LatencySummary | None:
-        """Give the quantiles, None before the first row."""
+        """Return the quantiles, None before the first row."""
         if self._count == 0:
             return None
         return LatencySummary(

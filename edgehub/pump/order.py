@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from edgehub.message import Row
-    from edgehub.pump.lane import Lane
+    from edgehub.pump.pumped_queue import PumpedQueue
 
 HOLDS_MAX: Final = 1024
 """Holds per lane; beyond it the whole queue waits, so that a peer that refuses all is bounded."""
@@ -26,11 +26,11 @@ class Holds:
     __slots__ = ("_ends", "_rows", "_senders", "_sequence", "_trials", "_waits")
 
     def __init__(self) -> None:
-        self._senders: dict[tuple[Lane, str], float] = {}
-        self._rows: dict[int, tuple[Lane, float]] = {}
-        self._trials: dict[int, tuple[Lane, str]] = {}
-        self._waits: set[tuple[Lane, str]] = set()
-        self._ends: list[tuple[float, int, Lane, str | None, int]] = []
+        self._senders: dict[tuple[PumpedQueue, str], float] = {}
+        self._rows: dict[int, tuple[PumpedQueue, float]] = {}
+        self._trials: dict[int, tuple[PumpedQueue, str]] = {}
+        self._waits: set[tuple[PumpedQueue, str]] = set()
+        self._ends: list[tuple[float, int, PumpedQueue, str | None, int]] = []
         self._sequence = 0
 
     @property
@@ -43,59 +43,59 @@ class Holds:
         """Senders and rows kept back now."""
         return len(self._senders) + len(self._rows)
 
-    def holds_sender(self, lane: Lane, sender: str) -> bool:
-        """Tell whether this sender's rows in this lane are kept back."""
-        return (lane, sender) in self._senders
+    def holds_sender(self, pumped: PumpedQueue, sender: str) -> bool:
+        """Return whether this sender's rows in this lane are kept back."""
+        return (pumped, sender) in self._senders
 
-    def hold_sender(self, lane: Lane, sender: str, until: float) -> None:
+    def hold_sender(self, pumped: PumpedQueue, sender: str, until: float) -> None:
         """Keep a sender's rows back until `until`; a hold that exists only becomes longer."""
-        key = (lane, sender)
+        key = (pumped, sender)
         held_until = self._senders.get(key)
         if held_until is None:
-            lane.queue.hold_sender(sender)
-            lane.holds += 1
+            pumped.queue.hold_sender(sender)
+            pumped.holds += 1
         elif until <= held_until < math.inf:
             # A trial holds without end; there the end is set now.
             return
         self._senders[key] = until
-        self._end_at(until, lane, sender, 0)
+        self._end_at(until, pumped, sender, 0)
 
-    def hold_row(self, lane: Lane, offset: int, until: float) -> None:
+    def hold_row(self, pumped: PumpedQueue, offset: int, until: float) -> None:
         """Keep one row back until `until`, and where it is if it has been moved meanwhile."""
         if offset in self._rows:
             self._release_row(offset)
-        lane.queue.hold_row(offset)
-        lane.holds += 1
-        self._rows[offset] = (lane, until)
-        self._end_at(until, lane, None, offset)
+        pumped.queue.hold_row(offset)
+        pumped.holds += 1
+        self._rows[offset] = (pumped, until)
+        self._end_at(until, pumped, None, offset)
 
-    def wait(self, lane: Lane, sender: str) -> None:
+    def wait(self, pumped: PumpedQueue, sender: str) -> None:
         """Keep a sender's rows back until `end_wait`: something has to be confirmed before."""
-        key = lane, sender
+        key = pumped, sender
         if key not in self._senders:
-            lane.queue.hold_sender(sender)
-            lane.holds += 1
+            pumped.queue.hold_sender(sender)
+            pumped.holds += 1
         self._senders[key] = math.inf
         self._waits.add(key)
 
-    def end_wait(self, lane: Lane, sender: str) -> None:
+    def end_wait(self, pumped: PumpedQueue, sender: str) -> None:
         """End `wait`, unless the sender is kept back for another reason too."""
-        key = lane, sender
+        key = pumped, sender
         self._waits.discard(key)
         if self._senders.get(key) == math.inf and key not in self._trials.values():
-            self._release_sender(lane, sender)
+            self._release_sender(pumped, sender)
 
-    def start_trial(self, lane: Lane, row: Row) -> None:
+    def start_trial(self, pumped: PumpedQueue, row: Row) -> None:
         """Send a row that was refused before alone for its sender: its later ones wait for it.
 
         Without this each retry would carry the sender's later rows along, only to repeat them.
         """
         sender = row.message.sender
-        if (lane, sender) not in self._senders:
-            lane.queue.hold_sender(sender)
-            lane.holds += 1
-            self._senders[lane, sender] = math.inf
-            self._trials[row.offset] = (lane, sender)
+        if (pumped, sender) not in self._senders:
+            pumped.queue.hold_sender(sender)
+            pumped.holds += 1
+            self._senders[pumped, sender] = math.inf
+            self._trials[row.offset] = (pumped, sender)
 
     def end_trial(self, offset: int) -> None:
         """Let the sender go on, unless the row was refused again and the hold has an end now."""
@@ -106,45 +106,45 @@ class Holds:
     def release_due(self, now: float) -> None:
         """End what has lasted long enough."""
         while self._ends and self._ends[0][0] <= now:
-            until, _, lane, sender, offset = heapq.heappop(self._ends)
+            until, _, pumped, sender, offset = heapq.heappop(self._ends)
             if sender is None:
-                if self._rows.get(offset) == (lane, until):
+                if self._rows.get(offset) == (pumped, until):
                     self._release_row(offset)
-            elif self._senders.get((lane, sender)) == until:
-                self._end_pause(lane, sender)
+            elif self._senders.get((pumped, sender)) == until:
+                self._end_pause(pumped, sender)
 
     def end_pauses(self, senders: Collection[str]) -> None:
         """End the holds of these senders that have an end, on an operator's word."""
-        for (lane, sender), until in list(self._senders.items()):
+        for (pumped, sender), until in list(self._senders.items()):
             if sender in senders and until < math.inf:
-                self._end_pause(lane, sender)
+                self._end_pause(pumped, sender)
 
     def release_all(self) -> None:
         """End every hold, on an operator's word or when the pump ends."""
-        for lane, sender in list(self._senders):
-            self._release_sender(lane, sender)
+        for pumped, sender in list(self._senders):
+            self._release_sender(pumped, sender)
         for offset in list(self._rows):
             self._release_row(offset)
         self._trials.clear()
         self._waits.clear()
         self._ends.clear()
 
-    def _end_at(self, until: float, lane: Lane, sender: str | None, offset: int) -> None:
+    def _end_at(self, until: float, pumped: PumpedQueue, sender: str | None, offset: int) -> None:
         self._sequence += 1
-        heapq.heappush(self._ends, (until, self._sequence, lane, sender, offset))
+        heapq.heappush(self._ends, (until, self._sequence, pumped, sender, offset))
 
-    def _end_pause(self, lane: Lane, sender: str) -> None:
-        if (lane, sender) in self._waits or (lane, sender) in self._trials.values():
-            self._senders[lane, sender] = math.inf
+    def _end_pause(self, pumped: PumpedQueue, sender: str) -> None:
+        if (pumped, sender) in self._waits or (pumped, sender) in self._trials.values():
+            self._senders[pumped, sender] = math.inf
         else:
-            self._release_sender(lane, sender)
+            self._release_sender(pumped, sender)
 
-    def _release_sender(self, lane: Lane, sender: str) -> None:
-        del self._senders[lane, sender]
-        lane.holds -= 1
-        lane.queue.release_sender(sender)
+    def _release_sender(self, pumped: PumpedQueue, sender: str) -> None:
+        del self._senders[pumped, sender]
+        pumped.holds -= 1
+        pumped.queue.release_sender(sender)
 
     def _release_row(self, offset: int) -> None:
-        lane, _ = self._rows.pop(offset)
-        lane.holds -= 1
-        lane.queue.release_row(offset)
+        pumped, _ = self._rows.pop(offset)
+        pumped.holds -= 1
+        pumped.queue.release_row(offset)

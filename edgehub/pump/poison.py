@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from edgehub.message import Row, SendResult
-    from edgehub.pump.lane import Lane
     from edgehub.pump.order import Holds
+    from edgehub.pump.pumped_queue import PumpedQueue
     from edgehub.pump.refusals import Sent
     from edgehub.pump.refused_senders import RefusedSender
     from edgehub.pump.window import SendWindow
@@ -159,7 +159,7 @@ class Poison:
         self._hurries = False
         self._idle_since: float | None = None
         self._sent: set[int] = set()
-        self._kept_out: dict[int, tuple[Row, Lane, float]] = {}
+        self._kept_out: dict[int, tuple[Row, PumpedQueue, float]] = {}
         self._last_tries: set[int] = set()
         self.suspects: set[int] = set()
 
@@ -222,14 +222,16 @@ class Poison:
         """Record what is handed over; needed only while there are suspects."""
         self._sent.update(self.suspects.intersection([row.offset for row in rows]))
 
-    def keeps_back(self, lane: Lane, row: Row, holds: Holds, now: float, *, alone: bool) -> bool:
+    def keeps_back(
+        self, pumped: PumpedQueue, row: Row, holds: Holds, now: float, *, alone: bool
+    ) -> bool:
         """Return whether a row that was read may not leave now.
 
         What is suspected of having the peer close the connection leaves with nothing else in
         flight, so that the next close is laid to the right row.
 
         Args:
-            lane: Where the row was taken from.
+            pumped: Where the row was taken from.
             row: The row.
             holds: Keeps its sender back where it has to wait.
             now: Monotonic seconds.
@@ -241,7 +243,7 @@ class Poison:
         if risks_close:
             until = max(until, self._senders.no_close_before)
         if now < until:
-            holds.hold_sender(lane, sender, until)
+            holds.hold_sender(pumped, sender, until)
             return True
         if not risks_close:
             return False
@@ -262,7 +264,7 @@ class Poison:
         ended = [(sent, result.kind) for sent, result in failed if result.kind in _ENDED]
         if not ended or ended[0][1] is not FailureKind.CLOSED:
             return None
-        row, lane, _, _ = ended[0][0]
+        row, pumped, _, _ = ended[0][0]
         sender, is_alone = row.message.sender, len(ended) == 1
         closes, alone, cleared = self._count(row.offset, alone=is_alone)
         of_sender = self._senders.note(sender, row.offset, "closed by the peer", closed=True)
@@ -279,7 +281,7 @@ class Poison:
             return Blamed(offset=row.offset, kind=self._kind(row), reason=text)
         if len(self._kept_out) >= KEPT_OUT_MAX:
             return None
-        self._kept_out[row.offset] = (row, lane, now)
+        self._kept_out[row.offset] = (row, pumped, now)
         return Blamed(offset=row.offset)
 
     def refused(self, row: Row, reason: str, now: float) -> bool:
@@ -353,11 +355,11 @@ class Poison:
             self._senders.prune(now)
         if not self._kept_out:
             return math.inf
-        for offset, (row, lane, _) in list(self._kept_out.items()):
+        for offset, (row, pumped, _) in list(self._kept_out.items()):
             if row.expires_ms <= now_ms:
                 del self._kept_out[offset]
                 self.forget(offset)
-                lane.expired.append(row)
+                pumped.expired.append(row)
         since = min([since for _, _, since in self._kept_out.values()], default=math.inf)
         if now - since >= KEPT_OUT_S:
             self._give_back(now_ms)
@@ -412,8 +414,8 @@ class Poison:
     def _give_back(self, now_ms: int) -> None:
         """Put the rows that were kept out back to their places; those are tried alone."""
         kept_out, self._kept_out = self._kept_out, {}
-        for offset, (row, lane, _) in kept_out.items():
-            if lane.put_back(row, now_ms, attempted=False):
+        for offset, (row, pumped, _) in kept_out.items():
+            if pumped.put_back(row, now_ms, attempted=False):
                 self._last_tries.add(offset)
             else:
                 self.forget(offset)

@@ -1,9 +1,9 @@
 """The pump of one endpoint: hands it batch after batch, and hears what became of them.
 
-Owns its parts and the turns in which they work together: `Lanes` choose and read, `Admission` says
-which rows may leave, `SendWindow` how many, `InFlight` and `Refusals` settle them. Invariants: a
-batch holds rows of one priority, chosen from the best queue that has any; every row taken from a
-queue is confirmed, given back, expired or dead-lettered exactly once.
+Owns its parts and the turns in which they work together: `PumpedQueues` choose and read,
+`Admission` which rows may leave, `SendWindow` how many, `InFlight` and `Refusals` settle them.
+Invariants: a batch holds rows of one priority, chosen from the best queue that has any; every row
+taken from a queue is confirmed, given back, expired or dead-lettered exactly once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.pump.admission import Admission
-from edgehub.pump.ancestors import Ancestors
+from edgehub.pump.dependencies import Dependencies
 from edgehub.pump.in_flight import InFlight
-from edgehub.pump.lanes import Lanes
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.poison import Poison
-from edgehub.pump.progress import Progress
+from edgehub.pump.pumped_queues import PumpedQueues
 from edgehub.pump.refusals import Refusals
+from edgehub.pump.stall_detector import StallDetector
 from edgehub.pump.statistics import PumpStatistics
+from edgehub.pump.wait_observer import WaitObserver
 from edgehub.pump.wake_up import WakeUp
-from edgehub.pump.watch import Watch
 from edgehub.pump.window import SendWindow
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.message import DeliveryRules, Priority, QueueId, Row, SendResult
-    from edgehub.pump.lane import Lane
+    from edgehub.pump.dependency_tracker import DependencyTracker
     from edgehub.pump.poison import CloseCounts, Suspicion
+    from edgehub.pump.pumped_queue import PumpedQueue
     from edgehub.pump.queue import PumpQueue
-    from edgehub.pump.succession import Succession
-    from edgehub.pump.watch import PumpListener
+    from edgehub.pump.wait_observer import PumpListener
 
 LOOK_AGAIN_MIN_S: Final = 0.002
 """Shortest wait for unsent bytes to leave; shorter ones would only burn the processor."""
@@ -94,17 +94,17 @@ class Pump:
             cap_bytes_s=options.rate_bytes_s_max or math.inf,
             piece_share=options.piece_share,
         )
-        self._lanes = Lanes(
+        self._pumped_queues = PumpedQueues(
             queues, clock=clock, rng=rng, aging_s=options.aging_s, linger_s=options.linger_s
         )
         self._poison = Poison(endpoint.id, self._window, rng)
         self._refusals = Refusals(endpoint.id, rules, rng, self._poison)
         self._holds = self._refusals.holds
-        self._ancestors: Ancestors | None = None
+        self._dependencies: Dependencies | None = None
         self._admission = Admission(self._holds, rules, self._poison)
-        self._in_flight = InFlight(self._lanes, self._window, self._refusals, self._poison)
-        self._progress = Progress()
-        self._watch = Watch(listener, endpoint.id)
+        self._in_flight = InFlight(self._pumped_queues, self._window, self._refusals, self._poison)
+        self._stall_detector = StallDetector()
+        self._wait_observer = WaitObserver(listener, endpoint.id)
         self._settled = asyncio.Event()
         self._link_up = False
         self._down_reason = self._told_parked = ""
@@ -122,8 +122,8 @@ class Pump:
             self._link_up = False
             self._take_results()
             self._in_flight.give_back_all(self._now_ms())
-            if self._ancestors is not None:
-                self._ancestors.close()
+            if self._dependencies is not None:
+                self._dependencies.close()
             self._holds.release_all()
             self._wake.stop()
             self._look()
@@ -149,9 +149,9 @@ class Pump:
 
     def rows_ready(self, queue: PumpQueue) -> None:
         """Take note that a queue of this endpoint has new rows; the store calls this."""
-        self._lanes.rows_ready(queue)
+        self._pumped_queues.rows_ready(queue)
         if not self._link_up or self._refusals.paused_until > 0:
-            self._hurry_for(queue.priority)
+            self._yield_to(queue.priority)
         self._wake.now()
 
     def adjust(self, options: PumpOptions) -> None:
@@ -161,18 +161,22 @@ class Pump:
             rows_max=options.rows_in_flight_max,
             cap_bytes_s=options.rate_bytes_s_max or math.inf,
         )
-        self._lanes.adjust(aging_s=options.aging_s, linger_s=options.linger_s)
+        self._pumped_queues.adjust(aging_s=options.aging_s, linger_s=options.linger_s)
         self._wake.now()
 
     def remember_closes(self, counts: CloseCounts) -> None:
         """Keep counts of closes by the peer where they outlast this pump; before `run`."""
         self._poison.counts = counts
 
-    def follow(self, succession: Succession) -> None:
+    def follow(self, dependency_tracker: DependencyTracker) -> None:
         """Keep rows back behind their predecessors; before `run`."""
-        ancestors = Ancestors(self.endpoint.id, succession, self._holds, wake=self._wake.now)
-        self._ancestors = self._admission.ancestors = self._in_flight.ancestors = ancestors
-        self._lanes.follow(ancestors)
+        dependencies = Dependencies(
+            self.endpoint.id, dependency_tracker, self._holds, wake=self._wake.now
+        )
+        self._dependencies = self._admission.dependencies = self._in_flight.dependencies = (
+            dependencies
+        )
+        self._pumped_queues.follow(dependencies)
 
     def retry_now(self) -> None:
         """Try at once, on a reload or an operator's word, and tell anew what is wrong."""
@@ -188,7 +192,7 @@ class Pump:
         self._refusals.link_up()
         self._poison.connected()
         self._window.reset(rows_max)
-        self._lanes.learn()
+        self._pumped_queues.learn()
         self._link_up = True
         self._down_reason = self._told_parked = ""
         self._wake.now()
@@ -203,13 +207,13 @@ class Pump:
             self._told_parked = reason
             log.error("pump.endpoint_parked", endpoint_id=self.endpoint.id, reason=reason)
         self._down_reason = reason
-        self._best_waiting = self._lanes.best_ready()
+        self._best_waiting = self._pumped_queues.best_ready()
         self._look()
         self._wake.now()
 
-    def lane(self, queue_id: QueueId) -> Lane | None:
-        """Give what is known of the service of one queue, None = it was not seen yet."""
-        return self._lanes.of(queue_id)
+    def pumped(self, queue_id: QueueId) -> PumpedQueue | None:
+        """Return what is known of the service of one queue, None = it was not seen yet."""
+        return self._pumped_queues.of(queue_id)
 
     def suspicion(self, row: Row) -> Suspicion | None:
         """Return what speaks against a row of this endpoint that the peer may refuse."""
@@ -221,7 +225,7 @@ class Pump:
         return self._poison.narrow_rows
 
     def statistics(self) -> PumpStatistics:
-        """Give a snapshot for status and metrics."""
+        """Return a snapshot for status and metrics."""
         window = self._window
         refusals = self._refusals
         paused_s = refusals.paused_until - self._clock.monotonic()
@@ -243,21 +247,21 @@ class Pump:
             refused_senders=self._poison.refused_senders(self._clock.monotonic()),
             backoff_remaining_s=paused_s if paused_s > 0 else self.endpoint.retry_in_s,
             latency={
-                lane.queue.priority: summary
-                for lane in self._lanes
-                if (summary := lane.latency.summary()) is not None
+                pumped.queue.priority: summary
+                for pumped in self._pumped_queues
+                if (summary := pumped.latency.summary()) is not None
             },
         )
 
     def stalled_s(self) -> float:
-        """Give the seconds for which the pump owed a step and took none, as far as looks tell.
+        """Return the seconds for which the pump owed a step and took none, as far as looks tell.
 
         Neither a link that is down, nor a pause after a refusal, nor rows that a peer has yet to
         confirm are its fault: those have time-outs of their own.
         """
         now = self._clock.monotonic()
         owes = self._in_flight.has_results or self._could_send(now)
-        return self._progress.stalled_s(now, owes=owes)
+        return self._stall_detector.stalled_s(now, owes=owes)
 
     def _could_send(self, now: float) -> bool:
         if not self._link_up or self._draining or self._in_flight:
@@ -265,65 +269,65 @@ class Pump:
         if self._window.room(now, self.endpoint.unsent_bytes())[0] == 0:
             # Under a cap a large message is paid for afterwards.
             return False
-        return self._refusals.paused_until <= now and self._lanes.could_send(now)
+        return self._refusals.paused_until <= now and self._pumped_queues.could_send(now)
 
     async def _pump(self) -> None:
-        self._lanes.learn()
+        self._pumped_queues.learn()
         while True:
             await self._wake.wait()
             if self._in_flight.has_results:
-                self._progress.steps += 1
+                self._stall_detector.steps += 1
                 self._take_results()
             self._holds.release_due(self._clock.monotonic())
             await self._send_while_room()
-            self._look_at_poison()
+            self._check_poison()
             self._look()
             self._wake.at(self._holds.next_end)
 
-    def _look_at_poison(self) -> None:
-        idle = self._link_up and not self._in_flight and not self._lanes.has_ready
+    def _check_poison(self) -> None:
+        idle = self._link_up and not self._in_flight and not self._pumped_queues.has_ready
         due = self._poison.look(self._clock.monotonic(), self._now_ms(), idle=idle)
-        self._lanes.flush()
+        self._pumped_queues.flush()
         self._wake.at(due)
 
     def _look(self) -> None:
         now = self._clock.monotonic()
         paused = self._refusals.paused_until > now
-        self._watch.look(self._lanes, now, link_up=self._link_up, paused=paused)
+        self._wait_observer.look(self._pumped_queues, now, link_up=self._link_up, paused=paused)
 
     async def _send_while_room(self) -> None:
-        self._lanes.begin_turn()
+        self._pumped_queues.begin_turn()
         while self._may_send():
             now = self._clock.monotonic()
             unsent = self.endpoint.unsent_bytes()
             rows_max, bytes_max = self._window.room(now, unsent)
             if rows_max == 0:
-                self._look_again_for(unsent, now)
+                self._schedule_check(unsent, now)
                 return
-            lane, look_at = self._lanes.next(now)
+            pumped, look_at = self._pumped_queues.next(now)
             self._wake.at(look_at)
-            if lane is None:
+            if pumped is None:
                 self._window.ran_dry()
                 return
             failures = self._refusals.total
             rows_max = min(rows_max, self._options.batch_rows_max)
             # Compressed rows take less of the link than of their queue.
             bytes_max = int(bytes_max * self._in_flight.row_bytes_per_wire_byte)
-            rows = await self._lanes.read(lane, rows_max, bytes_max)
+            rows = await self._pumped_queues.read(pumped, rows_max, bytes_max)
             if rows is not None:
-                self._progress.steps += 1
+                self._stall_detector.steps += 1
             if not rows:
                 self._wake.at(now + EMPTY_READ_RETRY_S)
             elif self._may_send() and self._refusals.total == failures:
-                self._send(lane, rows)
+                self._send(pumped, rows)
             else:
                 # What came back during the read stands before these, though the link is up again.
-                lane.queue.give_back(rows, attempted=False)
+                pumped.queue.give_back(rows, attempted=False)
             if self._in_flight.has_results:
                 # An endpoint that settles at once must not keep the loop from everybody else.
                 await asyncio.sleep(0)
                 self._take_results()
-                self._lanes.begin_turn()  # a row on trial may have let its sender go on
+                self._pumped_queues.begin_turn()  # a row on trial may have let its sender go on
 
     def _may_send(self) -> bool:
         if not self._link_up or self._draining:
@@ -337,17 +341,17 @@ class Pump:
         self._refusals.paused_until = 0.0
         return True
 
-    def _send(self, lane: Lane, rows: list[Row]) -> None:
+    def _send(self, pumped: PumpedQueue, rows: list[Row]) -> None:
         now = self._clock.monotonic()
         batch = self._admission.sift(
-            lane, rows, now=now, now_ms=self._now_ms(), idle=not self._in_flight
+            pumped, rows, now=now, now_ms=self._now_ms(), idle=not self._in_flight
         )
         if batch:
             wire_bytes = self.endpoint.wire_bytes
-            self._in_flight.add(lane, batch, [wire_bytes(row) for row in batch], now)
-            self._lanes.took(lane, now)
+            self._in_flight.add(pumped, batch, [wire_bytes(row) for row in batch], now)
+            self._pumped_queues.took(pumped, now)
             self.endpoint.send_batch(batch, self._settle)
-        lane.flush()
+        pumped.flush()
 
     def _settle(self, row: Row, result: SendResult) -> None:
         self._in_flight.settle(row, result)
@@ -359,16 +363,16 @@ class Pump:
         now = self._clock.monotonic()
         failed = self._in_flight.take(now, self._now_ms())
         if failed and self._refusals.paused_until > now:
-            self._best_waiting = self._lanes.best_ready()
+            self._best_waiting = self._pumped_queues.best_ready()
         self._settled.set()
 
-    def _hurry_for(self, priority: Priority) -> None:
+    def _yield_to(self, priority: Priority) -> None:
         if priority < self._best_waiting:
             self._best_waiting = priority
             self.endpoint.retry_within(FRESH_ROW_RETRY_S)
             self._refusals.retry_within(self._clock.monotonic(), FRESH_ROW_RETRY_S)
 
-    def _look_again_for(self, unsent: int, now: float) -> None:
+    def _schedule_check(self, unsent: int, now: float) -> None:
         wait_s = self._window.wait_s(now, unsent)
         if wait_s is not None:
             self._wake.at(now + max(wait_s, LOOK_AGAIN_MIN_S))

@@ -18,10 +18,10 @@ class OutOfTurn(Protocol):
     """Rows of a queue that are taken by their offsets, before their turn; they create entities."""
 
     def creates(self, offset: int) -> bool:
-        """Tell whether a row is here and creates an entity."""
+        """Return whether a row is here and creates an entity."""
 
     def is_in_flight(self, offset: int) -> bool:
-        """Tell whether a row is in flight."""
+        """Return whether a row is in flight."""
 
     async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:
         """Take rows that are here and not in flight; one comes even if larger than `bytes_max`.
@@ -53,7 +53,7 @@ class PumpQueue(Protocol):
         """The way to its rows by their offsets."""
 
     def has_ready(self) -> bool:
-        """Tell whether some row is neither in flight nor held."""
+        """Return whether some row is neither in flight nor held."""
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
         """Take the oldest ready rows; they are in flight from here on.

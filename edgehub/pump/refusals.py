@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from edgehub.message import DeliveryRules, Row, SendResult
     from edgehub.pump.delivery_rate import Flight
-    from edgehub.pump.lane import Lane
     from edgehub.pump.poison import Poison
+    from edgehub.pump.pumped_queue import PumpedQueue
 
-    Sent = tuple[Row, Lane, int, Flight]
+    Sent = tuple[Row, PumpedQueue, int, Flight]
     """Row, its lane, its bytes on the link, the flight it left with."""
 
 PARKED_RETRY_S: Final = 60.0
@@ -88,10 +88,10 @@ class Refusals:
             now: Monotonic seconds.
             now_ms: Hub time.
         """
-        barriers: dict[tuple[Lane, str], int] = {}
+        barriers: dict[tuple[PumpedQueue, str], int] = {}
         dead: list[str] = []
         blamed = self._poison.closed(failed, now) if failed else None
-        for (row, lane, _, _), result in failed:
+        for (row, pumped, _, _), result in failed:
             kind = result.kind
             assert kind is not None
             self.counts[kind] += 1
@@ -104,18 +104,18 @@ class Refusals:
                 reason = self._dead_letter_reason(row, kind, result.reason, now=now, now_ms=now_ms)
                 is_kept = False
             if reason:
-                lane.bury(row, kind, reason)
+                pumped.bury(row, kind, reason)
                 self._poison.dead_lettered(row)
                 dead.append(reason)
             elif not is_kept:
-                self._retry(row, lane, result, now=now, now_ms=now_ms)
+                self._retry(row, pumped, result, now=now, now_ms=now_ms)
                 if self._rules(row).order is Order.STRICT:
-                    key = (lane, row.message.sender)
+                    key = (pumped, row.message.sender)
                     barriers[key] = min(row.offset, barriers.get(key, row.offset))
             self.holds.end_trial(row.offset)
         if barriers:
-            for offset, (row, lane, _, _) in in_flight.items():
-                barrier = barriers.get((lane, row.message.sender))
+            for offset, (row, pumped, _, _) in in_flight.items():
+                barrier = barriers.get((pumped, row.message.sender))
                 if barrier is not None and offset > barrier:
                     self.follow_again.add(offset)
         if dead:
@@ -123,7 +123,7 @@ class Refusals:
             self._dead_letter_log.tell(len(dead), dead[0], now)
 
     def worked(self) -> None:
-        """Take note of a delivery: the link is fine and the peer lets us in."""
+        """Record a delivery: the link is fine and the peer lets us in."""
         self._link.reset()
         self.parked = False
         self.reason = ""
@@ -157,52 +157,54 @@ class Refusals:
             return f"max_age_s = {rules.max_age_s:g} reached: {reason}"
         return ""
 
-    def _retry(self, row: Row, lane: Lane, result: SendResult, *, now: float, now_ms: int) -> None:
+    def _retry(
+        self, row: Row, pumped: PumpedQueue, result: SendResult, *, now: float, now_ms: int
+    ) -> None:
         kind = result.kind
         refusal = f"{kind}: {result.reason}" if result.reason else kind
         match kind:
             case FailureKind.TRANSIENT:
                 # The store may count the attempt on this very object: take the wait first.
                 until = now + delay_s(row.attempts, self._rng)
-                if lane.put_back(row, now_ms, attempted=True, refusal=refusal):
-                    self._hold(row, lane, until)
+                if pumped.put_back(row, now_ms, attempted=True, refusal=refusal):
+                    self._hold(row, pumped, until)
             case FailureKind.NOT_AUTHORIZED:
                 # `Poison.keeps_back` holds its sender, in every queue.
-                lane.put_back(row, now_ms, attempted=True, refusal=refusal)
+                pumped.put_back(row, now_ms, attempted=True, refusal=refusal)
             case FailureKind.THROTTLED:
-                lane.put_back(row, now_ms, attempted=False, refusal=refusal)
-                self._throttle(lane, now, result.retry_after_s)
+                pumped.put_back(row, now_ms, attempted=False, refusal=refusal)
+                self._throttle(pumped, now, result.retry_after_s)
             case FailureKind.TIMEOUT:
-                lane.put_back(row, now_ms, attempted=True, refusal=refusal)
+                pumped.put_back(row, now_ms, attempted=True, refusal=refusal)
                 self._pause(now, result.reason or kind.value)
             case FailureKind.DISCONNECTED | FailureKind.CLOSED:
-                lane.put_back(row, now_ms, attempted=False)
+                pumped.put_back(row, now_ms, attempted=False)
                 self._pause(now, result.reason or kind.value)
             case FailureKind.AWAY:
                 # Its queue keeps the device's rows back until its session is there again.
-                lane.put_back(row, now_ms, attempted=False)
+                pumped.put_back(row, now_ms, attempted=False)
             case FailureKind.UNAUTHORIZED:
-                lane.put_back(row, now_ms, attempted=False)
+                pumped.put_back(row, now_ms, attempted=False)
                 self._park(now, result.reason or kind.value)
             case FailureKind.REJECTED | FailureKind.TOO_LARGE | None:
                 raise AssertionError(kind)
             case _:
                 assert_never(kind)
 
-    def _hold(self, row: Row, lane: Lane, until: float) -> None:
-        if lane.holds >= HOLDS_MAX:
-            lane.delayed_until = max(lane.delayed_until, until)
+    def _hold(self, row: Row, pumped: PumpedQueue, until: float) -> None:
+        if pumped.holds >= HOLDS_MAX:
+            pumped.delayed_until = max(pumped.delayed_until, until)
         elif self._rules(row).order is Order.STRICT:
-            self.holds.hold_sender(lane, row.message.sender, until)
+            self.holds.hold_sender(pumped, row.message.sender, until)
         else:
-            self.holds.hold_row(lane, row.offset, until)
+            self.holds.hold_row(pumped, row.offset, until)
 
-    def _throttle(self, lane: Lane, now: float, retry_after_s: float | None) -> None:
+    def _throttle(self, pumped: PumpedQueue, now: float, retry_after_s: float | None) -> None:
         # Several rows of one batch say the same thing; only the first of them makes it longer.
         if retry_after_s is not None:
-            lane.delayed_until = max(lane.delayed_until, now + retry_after_s)
-        elif lane.delayed_until <= now:
-            lane.delayed_until = now + lane.throttle.next_s()
+            pumped.delayed_until = max(pumped.delayed_until, now + retry_after_s)
+        elif pumped.delayed_until <= now:
+            pumped.delayed_until = now + pumped.throttle.next_s()
 
     def _pause(self, now: float, reason: str) -> None:
         if self.paused_until <= now:

@@ -23,9 +23,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from edgehub.pump.budget import Budget
 from edgehub.pump.delivery_rate import DeliveryRate, Flight
 from edgehub.pump.round_trip import EmptyRoundTrip
+from edgehub.pump.token_bucket import TokenBucket
 
 FIRST_ROWS: Final = 4
 """Rows in flight before anything was measured."""
@@ -158,7 +158,7 @@ class SendWindow:
         self._bytes_max = bytes_max
         self._piece_share = piece_share
         self._payload_bytes = PAYLOAD_BYTES if piece_share else 0
-        self._cap = Budget()
+        self._cap = TokenBucket()
         self.in_flight_rows = 0
         self.in_flight_bytes = 0
         self._rows_max_peer: int | None = None
@@ -197,7 +197,7 @@ class SendWindow:
         self._bound_rows()
         self._rate = DeliveryRate()
         self._rtt = EmptyRoundTrip()
-        self._pace = Budget()
+        self._pace = TokenBucket()
         self._flights = self._flights_confirmed = 0
         self._last_flight: Flight | None = None
         self._is_held = self._is_bunched = False
@@ -238,7 +238,7 @@ class SendWindow:
         return None if self._rtt.seconds is None else int(self._bytes)
 
     def room(self, now: float, unsent: int) -> tuple[int, int]:
-        """Give the rows and bytes that may be chosen now; no rows = wait.
+        """Return the rows and bytes that may be chosen now; no rows = wait.
 
         Args:
             now: Monotonic seconds.
@@ -264,7 +264,7 @@ class SendWindow:
         return rows, max(1, int(min(share, capped, self._bytes_max)))
 
     def wait_s(self, now: float, unsent: int) -> float | None:
-        """Give the seconds until there may be room without a confirmation, None = never.
+        """Return the seconds until there may be room without a confirmation, None = never.
 
         Neither the pace nor the cap gives an event, nor does a socket when its unsent bytes fall
         below a number; so the caller looks again after this time.
@@ -315,7 +315,7 @@ class SendWindow:
         assert self.in_flight_bytes >= 0
 
     def ran_dry(self) -> None:
-        """Note that there was room but nothing to send: samples now show demand, not the link."""
+        """Record that there was room but nothing to send: samples now show demand, not the link."""
         self._rate.limit_by_app(self.in_flight_bytes)
 
     def delivered(self, now: float, rows: int, size: int, latest: Flight) -> None:

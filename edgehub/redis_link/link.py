@@ -125,7 +125,7 @@ class RedisLink:
             await self._pool.disconnect()
 
     def make_connection(self) -> AbstractConnection:
-        """Give a connection of the same kind that belongs to no pool; for readers."""
+        """Return a connection of the same kind that belongs to no pool; for readers."""
         connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's own
         return connection
 

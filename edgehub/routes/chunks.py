@@ -46,7 +46,7 @@ class Chunk:
         return self._function is None
 
     def function(self) -> Predicates:
-        """Give the function."""
+        """Return the function."""
         if self._function is None:
             bits = [(1 << slot, tree) for slot, tree in self.conditions]
             self._function = compile_predicates(bits, self._hub_id)
@@ -64,7 +64,7 @@ class Chunks:
 
     @classmethod
     def none(cls, hub_id: str) -> Self:
-        """Give one without conditions.
+        """Return one without conditions.
 
         Args:
             hub_id: Device id of the hub itself, for conditions that ask for it.
@@ -82,7 +82,7 @@ class Chunks:
         return any(is_always_true(tree) for chunk in self._chunks for _, tree in chunk.conditions)
 
     def changed(self, gone: AbstractSet[int], come: Iterable[Condition]) -> Chunks:
-        """Give these conditions without some slots and with others."""
+        """Return these conditions without some slots and with others."""
         kept: list[Chunk] = []
         waiting = deque(come)
         for chunk in self._chunks:
@@ -103,7 +103,7 @@ class Chunks:
                 yield chunk.function()
 
     def functions(self) -> list[Predicates]:
-        """Give all functions."""
+        """Return all functions."""
         return [chunk.function() for chunk in self._chunks]
 
 

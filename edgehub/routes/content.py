@@ -151,7 +151,7 @@ def read_body(body: object, tenant: Tenant) -> ReadBody:
 def content_of(
     spec: RouteSpec, tenant: Tenant, *, name: str = "", description: str = ""
 ) -> RouteContent:
-    """Give the content of a route of a manifest, or of one with words about it."""
+    """Return the content of a route of a manifest, or of one with words about it."""
     members: dict[str, Any] = {"route": spec.route.text}
     if spec.priority != DEFAULT_PRIORITY:
         members["priority"] = spec.priority
@@ -190,7 +190,7 @@ def read_stored(text: str, tenant: Tenant) -> RouteContent:
 
 
 def content_hash(text: str, tenant: Tenant) -> str:
-    """Give the hash of a canonical text; see ADR 0016.
+    """Return the hash of a canonical text; see ADR 0016.
 
     The tenant is a member of the hashed document, so that no two of them ever share a live route.
     """

@@ -68,7 +68,7 @@ class ManifestDifference:
 
 
 def route_lines(manifest: Manifest) -> list[RouteLine]:
-    """Give all routes in the order of the manifest."""
+    """Return all routes in the order of the manifest."""
     return [_line(manifest, spec) for spec in manifest.routes]
 
 

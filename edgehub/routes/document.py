@@ -41,7 +41,7 @@ class Members(dict[str, Any]):
 
 
 def read_file(file: Path) -> str:
-    """Give the text of a manifest's file; blocks on the disk.
+    """Return the text of a manifest's file; blocks on the disk.
 
     Raises:
         ManifestError: If it cannot be read, is too large or is no text.
@@ -66,7 +66,7 @@ def _unreadable(file: Path, reason: str, hint: str) -> ManifestError:
 
 
 def read_document(document: object, file: str) -> object:
-    """Give the desired properties of the hub out of a manifest in any of its wrappings.
+    """Return the desired properties of the hub out of a manifest in any of its wrappings.
 
     Args:
         document: JSON text, or what a JSON reader made of it.

@@ -92,13 +92,13 @@ class RouteVerdict:
 
 
 def explain(table: RouteTable, message: Message) -> list[RouteVerdict]:
-    """Give a verdict per route, in the order of the manifest."""
+    """Return a verdict per route, in the order of the manifest."""
     winners = {result.endpoint_id: result.routes[0] for result in table.evaluate(message)}
     return [_verdict(table, spec, message, winners) for spec in table.manifest.routes]
 
 
 def listens_to(source: Source, message_source: str) -> bool:
-    """Say whether a route's source takes messages from `message_source`."""
+    """Return whether a route's source takes messages from `message_source`."""
     if isinstance(source, PathSource):
         closed = message_source if message_source.endswith("/") else message_source + "/"
         return upper(closed).startswith(source.key)
@@ -141,7 +141,7 @@ def _why_better(table: RouteTable, spec: RouteSpec, winner: str) -> str:
 
 
 def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[Outcome, str, int | None]:
-    """Give outcome, reason and the offset of what decided."""
+    """Return outcome, reason and the offset of what decided."""
     route = spec.route
     if not listens_to(route.source, message.source):
         return Outcome.SOURCE, f"it takes {route.source}, the message is {message.source}", None
@@ -247,7 +247,7 @@ def _first(
 
 
 def _leaves(expression: Expression) -> list[Expression]:
-    """Give the properties and body values in an expression."""
+    """Return the properties and body values in an expression."""
     if isinstance(expression, AppProperty | SystemProperty | BodyValue):
         return [expression]
     if isinstance(expression, Literal):

@@ -13,7 +13,7 @@ _MESSAGE_CHARS_MAX: Final = 300
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """Give the known word that was probably meant; empty = none comes near."""
+    """Return the known word that was probably meant; empty = none comes near."""
     if len(word) > _WORD_CHARS_MAX:
         return ""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)

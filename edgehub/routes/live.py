@@ -50,7 +50,7 @@ class RouteHost(Protocol):
     """What live routes need from the hub below them; each call is counted before it comes here."""
 
     def check(self, content: RouteContent) -> None:
-        """Say whether the route could be opened here.
+        """Return whether the route could be opened here.
 
         Raises:
             BuildError: It could not.
@@ -101,7 +101,7 @@ class LiveRoute:
     keys: frozenset[RouteKey]
 
     def entry(self, keys: Iterable[RouteKey]) -> TableEntry:
-        """Give what it is in the table under some keys."""
+        """Return what it is in the table under some keys."""
         names = tuple(sorted(key.name for key in keys))
         return TableEntry(tenant=self.content.tenant.label, spec=self.content.spec, names=names)
 
@@ -149,20 +149,20 @@ class LiveRoutes:
         return len(self._by_hash)
 
     def ids(self) -> dict[RouteKey, str]:
-        """Give the hash of what runs under each key."""
+        """Return the hash of what runs under each key."""
         return dict(self._by_key)
 
     def hash_of(self, key: RouteKey) -> str | None:
-        """Give the hash of what runs under a key, None = nothing does."""
+        """Return the hash of what runs under a key, None = nothing does."""
         return self._by_key.get(key)
 
     def content(self, content_hash: str) -> RouteContent | None:
-        """Give what a live route does, None = none of that hash runs."""
+        """Return what a live route does, None = none of that hash runs."""
         live = self._by_hash.get(content_hash)
         return None if live is None else live.content
 
     def keys_of(self, content_hash: str) -> frozenset[RouteKey]:
-        """Give all keys that share a live route."""
+        """Return all keys that share a live route."""
         live = self._by_hash.get(content_hash)
         return frozenset() if live is None else live.keys
 
@@ -261,7 +261,7 @@ class LiveRoutes:
     def _keys_after(
         self, moves: Mapping[RouteKey, RouteContent | None]
     ) -> dict[str, set[RouteKey]]:
-        """Give the keys that each live route concerned will have."""
+        """Return the keys that each live route concerned will have."""
         after: dict[str, set[RouteKey]] = {}
 
         def of(content_hash: str) -> set[RouteKey]:

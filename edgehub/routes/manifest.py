@@ -110,7 +110,7 @@ def parse_manifest(
 
 
 def _schema_version(read: Reader, desired: dict[str, Any]) -> tuple[str, int]:
-    """Give the version as written and its minor number."""
+    """Return the version as written and its minor number."""
     example = 'write "schemaVersion": "1.1"'
     if "schemaVersion" not in desired:
         read.fault("schemaVersion", "is missing", example)

@@ -33,11 +33,11 @@ class Reader:
         self.warnings: list[ManifestFault] = []
 
     def fault(self, path: str, message: str, hint: str = "", *, route: str | None = None) -> None:
-        """Note what is wrong with the value at `path`."""
+        """Record what is wrong with the value at `path`."""
         self.faults.append(ManifestFault(path=path, message=message, hint=hint, route=route))
 
     def warn(self, path: str, message: str, hint: str = "", *, route: str | None = None) -> None:
-        """Note what is accepted but hardly meant."""
+        """Record what is accepted but hardly meant."""
         self.warnings.append(ManifestFault(path=path, message=message, hint=hint, route=route))
 
     def object(self, value: Any, path: str) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ class Reader:
     def take_route_faults(
         self, faults: Collection[RouteFault], path: str, route: str, *, warnings: bool = False
     ) -> None:
-        """Note faults, or warnings, of a route text."""
+        """Record faults, or warnings, of a route text."""
         for fault in faults:
             (self.warnings if warnings else self.faults).append(
                 ManifestFault(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def unknown_endpoints(
     specs: Iterable[RouteSpec], endpoints: Collection[EndpointId]
 ) -> list[ManifestFault]:
-    """Give a fault for each route whose endpoint is not in the settings."""
+    """Return a fault for each route whose endpoint is not in the settings."""
     return [
         unknown_endpoint(spec, endpoints)
         for spec in specs

@@ -68,7 +68,7 @@ def path_source(text: str) -> PathSource:
 
 
 def path_warning(text: str) -> str:
-    """Say why a path takes nothing, or not what it seems to; empty = nothing to say."""
+    """Return why a path takes nothing, or not what it seems to; empty = nothing to say."""
     names = text.strip("/").split("/")
     star = next((name for name in names if name.endswith("*") and name.rstrip("*")), None)
     if star is not None:
@@ -92,7 +92,7 @@ def _can_match(names: list[str]) -> bool:
 
 
 def filter_fault(topic_filter: str) -> str:
-    """Say what is wrong with an MQTT topic filter; empty = nothing."""
+    """Return what is wrong with an MQTT topic filter; empty = nothing."""
     if not topic_filter:
         return "the topic filter is empty; `/mqtt/#` takes every topic"
     fault = topic_filter_fault(topic_filter)

@@ -59,17 +59,17 @@ class TableEntry:
 
     @property
     def source_key(self) -> SourceKey:
-        """Give what it listens to."""
+        """Return what it listens to."""
         source = self.spec.route.source
         return (self.tenant, source.key if isinstance(source, PathSource) else source)
 
     @property
     def condition(self) -> Expression | None:
-        """Give its condition, None = always."""
+        """Return its condition, None = always."""
         return self.spec.route.condition.expression
 
     def same_code(self, other: TableEntry) -> bool:
-        """Tell whether both are compiled to the same."""
+        """Return whether both are compiled to the same."""
         return self.tenant == other.tenant and self.spec.route is other.spec.route
 
 
@@ -150,7 +150,7 @@ class RouteTable:
             yield from group.compile()
 
     def evaluate(self, message: Message) -> Sequence[RouteResult]:
-        """Give the best result per endpoint, best priority first; empty = no route takes it."""
+        """Return the best result per endpoint, best priority first; empty = no route takes it."""
         groups = self._by_source.get(message.source) if not message.tenant else None
         if groups is None:
             groups = self._groups_of(message.tenant, message.source)
@@ -167,7 +167,7 @@ class RouteTable:
 
     @property
     def manifest(self) -> Manifest:
-        """Give all routes by their names as a manifest would, for people."""
+        """Return all routes by their names as a manifest would, for people."""
         if self._manifest is None:
             places = {spec.name: place for place, spec in enumerate(self._head.routes)}
             names = sorted(self._slots, key=lambda name: (places.get(name, len(places)), name))
@@ -194,7 +194,7 @@ class RouteTable:
         return self._hub_id
 
     def delivery_rules(self, route: str) -> DeliveryRules:
-        """Give the delivery rules of a route by its name.
+        """Return the delivery rules of a route by its name.
 
         Raises:
             KeyError: If the table has no such route.
@@ -328,7 +328,7 @@ class RouteTable:
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """Give every prefix of a path that ends with a slash; the one of `/` is a slash."""
+    """Return every prefix of a path that ends with a slash; the one of `/` is a slash."""
     end = path.find("/")
     while end >= 0:
         yield path[: end + 1]

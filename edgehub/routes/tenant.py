@@ -44,7 +44,7 @@ class Tenant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Give what messages of the tenant carry; empty = the default tenant."""
+        """Return what messages of the tenant carry; empty = the default tenant."""
         return "" if self == DEFAULT_TENANT else str(self)
 
 
@@ -93,5 +93,5 @@ class RouteKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Give what the route is called in rows, journal and messages."""
+        """Return what the route is called in rows, journal and messages."""
         return self.id if self.tenant == DEFAULT_TENANT else str(self)

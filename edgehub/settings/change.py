@@ -107,7 +107,7 @@ def plan_change(in_force: LoadedSettings, wanted: LoadedSettings) -> SettingsCha
 
 
 def is_live(key: str) -> bool:
-    """Tell whether a setting can change while the hub runs; `key` is dotted."""
+    """Return whether a setting can change while the hub runs; `key` is dotted."""
     return key in LIVE_KEYS or key.split(".", 1)[0] in LIVE_SECTIONS
 
 

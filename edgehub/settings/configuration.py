@@ -218,12 +218,12 @@ def compile_table(manifest: Manifest, settings: Settings, *, hub_id: str) -> Rou
 
 
 def endpoint_names(settings: Settings) -> list[EndpointId]:
-    """Give the endpoints that routes may name."""
+    """Return the endpoints that routes may name."""
     return [EndpointId(name) for name in settings.endpoints]
 
 
 def named_endpoints(settings: Settings) -> Iterator[tuple[str, EndpointSettings]]:
-    """Give every endpoint of the settings with the dotted key of its section."""
+    """Return every endpoint of the settings with the dotted key of its section."""
     if settings.upstream is not None:
         yield UPSTREAM, settings.upstream
     for name, endpoint in settings.endpoints.items():

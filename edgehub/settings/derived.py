@@ -15,7 +15,7 @@ CUMULOCITY: Final = "cumulocity"
 
 
 def mapper_runs(settings: Settings) -> bool:
-    """Say whether the hub runs the mapper."""
+    """Return whether the hub runs the mapper."""
     enabled = settings.mapper.enabled
     if enabled is not None:
         return enabled
@@ -31,7 +31,7 @@ def mapper_topics(settings: Settings) -> tuple[str, ...]:
 
 
 def broker_topics(settings: Settings, broker: BrokerSettings) -> tuple[str, ...]:
-    """Give the filters of the local topics that broker and local topic space share."""
+    """Return the filters of the local topics that broker and local topic space share."""
     if broker.local_topics is not None:
         return broker.local_topics
     if broker.version == "5" and mapper_runs(settings):

@@ -451,7 +451,7 @@ def session_faults(
 
 
 def identity_of(username: str) -> str:
-    """Give the identity behind a user name: the client id that a parent hub and Azure want."""
+    """Return the identity behind a user name: the client id that a parent hub and Azure want."""
     # `<host>/<device>[/<module>]/?api-version=...` is how IoT Hub writes a user name.
     parts = username.split("/")
     ids = parts[1:-1]

@@ -29,7 +29,7 @@ _HEAD: Final = (
     "Lines of the form `#key = value` hold the defaults; those with `##` show a value where there "
     "is no default, or in a section that is off; `###` is an alternative to another key. Units "
     "stand in the names: _s seconds, _ms milliseconds, bytes. Environment variables win over this "
-    "file: EDGEHUB_STORE__COMMIT_LINGER_MS=50 is commit_linger_ms of [store]. Secrets are never "
+    "file: EDGEHUB_STORE__COMMIT_DELAY_MS=50 is commit_delay_ms of [store]. Secrets are never "
     "written here, only the names of files that hold them, or `credential:<name>` for one that "
     "systemd or a container engine hands over. Check with `edgehub config validate`; "
     "`edgehub config reload`, or SIGHUP, applies changes to what is marked live."
@@ -37,7 +37,7 @@ _HEAD: Final = (
 
 
 def settings_example() -> str:
-    """Give the text of the file."""
+    """Return the text of the file."""
     lines = [*_prose(_HEAD), ""]
     lines += _keys(Settings, "", optional=False)
     for name, info in Settings.model_fields.items():

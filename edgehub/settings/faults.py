@@ -128,7 +128,7 @@ def faults_of(origins: Origins, detail: ErrorDetails) -> Iterator[ConfigError]:
 
 
 def faulty_paths(detail: ErrorDetails) -> Iterator[tuple[str, ...]]:
-    """Give the places that a report of the validator is about, as the file has them.
+    """Return the places that a report of the validator is about, as the file has them.
 
     Of a rule on a section these are the keys that its text names, where there are such: the rest of
     the section is right.
@@ -210,7 +210,7 @@ def _kinds() -> str:
 
 
 def written_path(location: tuple[int | str, ...]) -> list[str]:
-    """Give the place of a report of the validator as the file has it."""
+    """Return the place of a report of the validator as the file has it."""
     # pydantic adds the chosen member of a union to the path; the file does not have it.
     path = [str(part) for part in location if part != _KEY_ITSELF]
     union_at = {"upstream": 1, "endpoints": 2}.get(path[0], len(path)) if path else 0
@@ -251,7 +251,7 @@ def _step(current: Any, part: str) -> Any:
 
 
 def near(name: str, known: set[str]) -> str:
-    """Give a hint for a name that is not in `known`."""
+    """Return a hint for a name that is not in `known`."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -61,7 +61,7 @@ class SettingField:
 
 
 def section_type(field: FieldInfo) -> type[BaseModel] | None:
-    """Give the model of a field that is a section, optional or not; None = it is a plain key."""
+    """Return the model of a field that is a section, optional or not; None = it is a plain key."""
     for kind in _alternatives(field.annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -69,14 +69,14 @@ def section_type(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def plain_fields(section: type[BaseModel], prefix: str = "") -> Iterator[SettingField]:
-    """Give the keys of a section that are no sections themselves."""
+    """Return the keys of a section that are no sections themselves."""
     for name, info in section.model_fields.items():
         if section_type(info) is None and not _holds_sections(info):
             yield setting_field(name, info, prefix)
 
 
 def endpoint_kind(endpoint: type[BaseModel]) -> str:
-    """Give the `type` by which the settings choose an endpoint model."""
+    """Return the `type` by which the settings choose an endpoint model."""
     (kind,) = get_args(endpoint.model_fields["type"].annotation)
     return str(kind)
 
@@ -105,7 +105,7 @@ def setting_field(name: str, info: FieldInfo, prefix: str = "") -> SettingField:
 
 
 def unit_of(name: str) -> str:
-    """Give the unit that a key's name carries, empty = none."""
+    """Return the unit that a key's name carries, empty = none."""
     return next((unit for pattern, unit in _UNITS if pattern.search(name)), "")
 
 

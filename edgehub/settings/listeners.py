@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def listener_faults(settings: Settings) -> Iterator[ConfigError]:
-    """Give what is wrong with the listeners, whoever may sign in."""
+    """Return what is wrong with the listeners, whoever may sign in."""
     mqtt, http, web = settings.mqtt, settings.http, settings.web
     yield from _tls_faults("mqtt", mqtt, mqtt.client_ca_file)
     if http.port is not None:
@@ -34,7 +34,7 @@ def listener_faults(settings: Settings) -> Iterator[ConfigError]:
 
 
 def sign_in_faults(settings: Settings, identities: IdentityList) -> Iterator[ConfigError]:
-    """Give the listeners of devices on which nobody could sign in."""
+    """Return the listeners of devices on which nobody could sign in."""
     if identities.entries:
         return
     listeners: list[tuple[str, MqttSettings | HttpSettings]] = [("mqtt", settings.mqtt)]

@@ -53,7 +53,7 @@ def load_settings(file: Path | None, flags: Mapping[str, Any] | None = None) -> 
 
 
 def find_hub(file: Path | None) -> Settings | None:
-    """Give settings that say where the hub is and nothing else, from wrong ones.
+    """Return settings that say where the hub is and nothing else, from wrong ones.
 
     Args:
         file: TOML file, None = none. Of one that is no TOML what is above its first section counts.

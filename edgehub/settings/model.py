@@ -74,7 +74,7 @@ class StoreSettings(Section):
         default=True,
         description="False keeps everything in memory only: a stop or power cut loses it.",
     )
-    commit_linger_ms: Whole = Field(
+    commit_delay_ms: Whole = Field(
         default=0,
         ge=0,
         le=1000,
@@ -412,7 +412,7 @@ class Settings(BaseSettings):
 
     @property
     def control_path(self) -> Path:
-        """Give the path of the control socket."""
+        """Return the path of the control socket."""
         # Two hubs of one environment differ in data_dir, so a given one decides.
         given = "data_dir" in self.model_fields_set
         folder = None if given else _folder_of("RUNTIME_DIRECTORY")

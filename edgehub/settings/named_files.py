@@ -40,7 +40,7 @@ _SECRETS: Final = ("password_file", "token_file")
 
 
 def named_files(settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Give the files that settings name, by dotted key."""
+    """Return the files that settings name, by dotted key."""
     for key, value in flat_settings(settings).items():
         if isinstance(value, Path) and key.endswith(FILE_SUFFIX):
             yield key, value
@@ -99,7 +99,7 @@ def listeners_with_files(settings: Settings) -> set[str]:
 
 
 def read_digests(settings: Settings) -> dict[str, str]:
-    """Give path and hash of each file that is read on its own, by dotted key.
+    """Return path and hash of each file that is read on its own, by dotted key.
 
     Raises:
         OSError: If one cannot be read.

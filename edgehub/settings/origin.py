@@ -123,7 +123,7 @@ class SettingsSource:
 
 
 def flat_settings(settings: Settings) -> dict[str, object]:
-    """Give every setting by its dotted key, sections taken apart, in the order of the model."""
+    """Return every setting by its dotted key, sections taken apart, in the order of the model."""
     return dict(_flat(settings, ""))
 
 

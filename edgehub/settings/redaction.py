@@ -19,7 +19,7 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 def shown(key: str, value: object) -> object:
-    """Give a value as JSON can hold it, with secrets blanked out.
+    """Return a value as JSON can hold it, with secrets blanked out.
 
     Args:
         key: Dotted key of the setting.

@@ -35,7 +35,7 @@ def settings_without_faults(
     file: Path | None,
     flags: Mapping[str, Any],
 ) -> tuple[Settings | None, list[ConfigError]]:
-    """Give the settings that the right part of a document makes.
+    """Return the settings that the right part of a document makes.
 
     Args:
         document: What `read_document` gave.
@@ -88,7 +88,7 @@ def _without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _reduced(section: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
-    """Give a section without the key that a path names; None = it has to go itself."""
+    """Return a section without the key that a path names; None = it has to go itself."""
     if not isinstance(section, dict) or not path or path[0] not in section:
         return None
     inner = _reduced(section[path[0]], path[1:])

@@ -18,7 +18,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def settings_schema() -> dict[str, Any]:
-    """Give the schema.
+    """Return the schema.
 
     Returns:
         A schema whose properties all have a title and a description; `x-unit` names the unit,

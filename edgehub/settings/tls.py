@@ -50,14 +50,14 @@ _TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
 def certificate_fault(keys: CertificateKeys) -> str:
-    """Say what is wrong with the certificate of a section and its key; empty = nothing."""
+    """Return what is wrong with the certificate of a section and its key; empty = nothing."""
     if (keys.certificate_file is None) != (keys.key_file is None):
         return "certificate_file and key_file belong together"
     return ""
 
 
 def tls_fault(keys: TlsKeys, without: str, *, encrypted: bool) -> str:
-    """Say what is wrong with the TLS files of a section; empty = nothing."""
+    """Return what is wrong with the TLS files of a section; empty = nothing."""
     named = [name for name in _TLS_FILES if getattr(keys, name)]
     if named and not encrypted:
         return f"{', '.join(named)} {without}"

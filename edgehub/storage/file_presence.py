@@ -21,7 +21,7 @@ class FilePresence:
     __slots__ = ("_files",)
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Note what the names lead to now; those that lead nowhere are not looked after."""
+        """Record what the names lead to now; those that lead nowhere are not looked after."""
         self._files: list[tuple[Path, int, int]] = []
         for path in paths:
             with suppress(OSError):
@@ -29,7 +29,7 @@ class FilePresence:
                 self._files.append((path, status.st_dev, status.st_ino))
 
     def fault(self) -> str | None:
-        """Say which file is not there any more, None = all are."""
+        """Return which file is not there any more, None = all are."""
         for path, device, inode in self._files:
             try:
                 status = path.stat()

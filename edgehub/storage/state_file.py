@@ -227,7 +227,7 @@ def _restored_log(path: Path) -> str:
 
 
 def _damage(path: Path) -> str:
-    """Say what is wrong with the file, empty = nothing, or what no copy would mend."""
+    """Return what is wrong with the file, empty = nothing, or what no copy would mend."""
     if not path.exists() or path.stat().st_size == 0:
         return ""
     try:
@@ -287,7 +287,7 @@ def _copy(damaged: sqlite3.Connection, into: sqlite3.Connection, table: str) -> 
 
 
 def _readable(connection: sqlite3.Connection, sql: str) -> tuple[list[tuple[object, ...]], bool]:
-    """Give the rows before the first that cannot be read, and whether these are all."""
+    """Return the rows before the first that cannot be read, and whether these are all."""
     found: list[tuple[object, ...]] = []
     try:
         found.extend(connection.execute(sql))

@@ -212,13 +212,13 @@ class Boot:
         return None
 
     def counted(self, power_off: PowerOff) -> None:
-        """Note that the older rows are about to age by it, and that the file says so."""
+        """Record that the older rows are about to age by it, and that the file says so."""
         self._off_ms += power_off.off_ms
         self._past = self._aged(power_off)
         self._trusted(power_off.ahead_ms)
 
     def relations(self, power_off: PowerOff | None = None) -> list[list[int]]:
-        """Give first hub time and UTC minus hub time of each stretch.
+        """Return first hub time and UTC minus hub time of each stretch.
 
         Args:
             power_off: As they are once this is counted, None = as they are now.
@@ -241,14 +241,14 @@ class Boot:
         ]
 
     def utc_ms(self, hub_ms: int) -> int:
-        """Give UTC of a hub time, as well as it is known by now."""
+        """Return UTC of a hub time, as well as it is known by now."""
         place = bisect_right(self._firsts, hub_ms) - 1
         if place == len(self._past):
             return hub_ms + self._ahead_now_ms()
         return hub_ms + self._aheads[max(0, place)]
 
     def record(self, high_water: int, *, trusted_ahead_ms: int | None = None) -> Params:
-        """Give the row as of now; `trusted_ahead_ms` = as it is once the clock is trusted."""
+        """Return the row as of now; `trusted_ahead_ms` = as it is once the clock is trusted."""
         # Boot time first: a moment lost between the two reads must not let hub time go back.
         current = self._current
         boottime_ms, hub_ms = self._clock.boottime_ms(), self.hub_time.now_ms()
@@ -271,7 +271,7 @@ class Boot:
         )
 
     def statistics(self, *, ageing: bool) -> ClockStatistics:
-        """Give a snapshot."""
+        """Return a snapshot."""
         current = self._current
         correction_ms = 0
         if current.wall_trusted:
@@ -290,11 +290,11 @@ class Boot:
         self._survey()
 
     def _known(self) -> StoredBoot | None:
-        """Give the last earlier stretch whose times are known."""
+        """Return the last earlier stretch whose times are known."""
         return next((each for each in reversed(self._past) if each.wall_trusted), None)
 
     def _doubt(self) -> str:
-        """Say why the wall clock cannot be trusted now, empty = it can."""
+        """Return why the wall clock cannot be trusted now, empty = it can."""
         wall_ms = self._clock.wall_ms()
         known = self._known()
         if self._trust is ClockTrust.NEVER:

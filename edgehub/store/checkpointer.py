@@ -62,14 +62,14 @@ class Results:
         return bool(self.offsets or self.attempts or self.events)
 
     def leave(self, rows: Sequence[Row], kind: Departure) -> None:
-        """Note that `rows` leave."""
+        """Record that `rows` leave."""
         self.leave_unread([row.offset for row in rows], [row.size for row in rows], kind)
         if self.attempts:
             for row in rows:
                 self.attempts.pop(row.offset, None)
 
     def leave_unread(self, offsets: Sequence[int], sizes: Sequence[int], kind: Departure) -> None:
-        """Note that rows leave of which only so much is known."""
+        """Record that rows leave of which only so much is known."""
         self.offsets.extend(offsets)
         self.sizes.extend(sizes)
         self.bytes += sum(sizes)
@@ -133,12 +133,12 @@ class Checkpointer:
         """Rows read before their commit that will never be in the file: they count nowhere."""
 
     def propose(self, offset: int) -> None:
-        """Note the highest committed offset of the queue."""
+        """Record the highest committed offset of the queue."""
         assert offset > self.proposed, (offset, self.proposed)
         self.proposed = offset
 
     def came_in(self, offset: int) -> None:
-        """Note the highest offset of rows that came from another queue."""
+        """Record the highest offset of rows that came from another queue."""
         self.proposed = max(self.proposed, offset)
 
     def admit(self, rows: list[Row]) -> list[Row]:
@@ -186,8 +186,8 @@ class Checkpointer:
             return 0
         return bytes_of([*committing.values(), *self._results.dead_letters.values()])
 
-    def ripe(self) -> bool:
-        """Tell whether results wait that can be stored: of rows that are in the file."""
+    def is_due(self) -> bool:
+        """Return whether results wait that can be stored: of rows that are in the file."""
         results = self._results
         return min(chain(results.offsets, results.attempts), default=NEVER_MS) <= self.proposed
 
@@ -224,19 +224,19 @@ class Checkpointer:
         return self._committing
 
     def commit(self) -> None:
-        """Note that the results taken are in the file."""
+        """Record that the results taken are in the file."""
         self._committing = None
 
     def reach(self, lowest_offset: int | None, committed: int) -> None:
-        """Note the checkpoint that the rows left give, None = there are none left."""
+        """Record the checkpoint that the rows left give, None = there are none left."""
         self.checkpoint = committed if lowest_offset is None else lowest_offset - 1
 
     def refuse(self, offset: int) -> None:
-        """Note that a row read before its commit will never be in the file."""
+        """Record that a row read before its commit will never be in the file."""
         self.refused.add(offset)
 
     def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
-        """Note what the journal is to be told of some rows."""
+        """Record what the journal is to be told of some rows."""
         events = self._results.events
         if reason is None:
             events.add_later(event, rows, at_ms)
@@ -246,7 +246,7 @@ class Checkpointer:
             events.shrink(self.proposed)
 
     def roll_back(self) -> None:
-        """Note that the results taken are not in the file: they join the next transaction."""
+        """Record that the results taken are not in the file: they join the next transaction."""
         taken = self._committing
         if taken is not None:
             self._committing = None

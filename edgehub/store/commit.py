@@ -69,8 +69,8 @@ class Commit:
         "_dead_letters",
         "_high_water",
         "_queues",
-        "beside_bytes",
         "group",
+        "other_bytes",
         "transaction",
     )
 
@@ -79,7 +79,7 @@ class Commit:
     ) -> None:
         """Prepare to write `group` and the results of some queues."""
         self.group = group
-        self.beside_bytes = 0
+        self.other_bytes = 0
         """What else was written, about."""
         self._context = context
         self._dead_letters: list[Params] = []
@@ -106,7 +106,7 @@ class Commit:
 
     def apply(self, outcome: Outcome) -> None:
         """Bring memory to what the file holds now."""
-        self.beside_bytes = outcome.changes * CHANGE_BYTES
+        self.other_bytes = outcome.changes * CHANGE_BYTES
         context = self._context
         committed = self.transaction.empty_checkpoint
         context.offsets.stored(self._high_water, committed)

@@ -26,24 +26,24 @@ class Creations:
         return len(self._sizes)
 
     def came(self, offset: int, size: int) -> None:
-        """Take note of a row."""
+        """Record a row."""
         self._sizes[offset] = size
         self.bytes += size
 
     def left(self, offsets: Iterable[int]) -> None:
-        """Take note of rows that have left; others may be among them."""
+        """Record rows that have left; others may be among them."""
         for offset in offsets:
             self.bytes -= self._sizes.pop(offset, 0)
 
     def offsets(self) -> Iterable[int]:
-        """Give their offsets."""
+        """Return their offsets."""
         return self._sizes.keys()
 
     def __contains__(self, offset: int) -> bool:
-        """Tell whether a row is one of them."""
+        """Return whether a row is one of them."""
         return offset in self._sizes
 
     def idle(self, in_flight: Iterable[int]) -> tuple[int, int]:
-        """Give rows and bytes of those that are not in flight."""
+        """Return rows and bytes of those that are not in flight."""
         flying = [self._sizes[offset] for offset in in_flight if offset in self._sizes]
         return len(self._sizes) - len(flying), self.bytes - sum(flying)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edgehub.store.hold import Hold
+    from edgehub.store.lock import DatabaseLock
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def _classify_words(words: str) -> Fault:
 
 
 def translate(error: Exception) -> Exception:
-    """Give the store's own error for an exception of the sqlite3 module, else the exception."""
+    """Return the store's own error for an exception of the sqlite3 module, else the exception."""
     match classify(error):
         case Fault.RETRY:
             if isinstance(error, OSError):
@@ -130,7 +130,7 @@ class Database:
     connection_type: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
     """Where tests put faults."""
 
-    def __init__(self, hold: Hold, *, in_memory: bool = False) -> None:
+    def __init__(self, hold: DatabaseLock, *, in_memory: bool = False) -> None:
         self._hold = hold
         self.in_memory = in_memory
         """Nothing is on disk."""
@@ -142,7 +142,7 @@ class Database:
         )
 
     @classmethod
-    async def open(cls, hold: Hold) -> Self:
+    async def open(cls, hold: DatabaseLock) -> Self:
         """Open the file that is held, making it or bringing it to the current schema.
 
         Raises:
@@ -163,14 +163,14 @@ class Database:
             raise StartupError(open_hint(hold.path, exc)) from exc
 
     @classmethod
-    async def open_in_memory(cls, hold: Hold) -> Self:
+    async def open_in_memory(cls, hold: DatabaseLock) -> Self:
         """Open an empty database in memory; the file that is held stays as it is."""
         return await cls._open(hold, configure, in_memory=True)
 
     @classmethod
     async def _open(
         cls,
-        hold: Hold,
+        hold: DatabaseLock,
         configuring: Callable[[sqlite3.Connection], None],
         *,
         in_memory: bool = False,
@@ -234,7 +234,7 @@ class Database:
             raise StoreGoneError(fault)
 
     def has_file(self) -> bool:
-        """Tell whether the file itself is still there; blocks."""
+        """Return whether the file itself is still there; blocks."""
         return self._file.fault() is None
 
     async def close(self) -> None:
@@ -286,7 +286,7 @@ async def settled(future: asyncio.Future[T]) -> bool:
 
 
 def open_hint(path: Path, error: Exception) -> str:
-    """Say why the file cannot be opened, and what to do."""
+    """Return why the file cannot be opened, and what to do."""
     return f"{path} cannot be opened ({error}); check disk space and rights of its directory"
 
 

@@ -112,7 +112,7 @@ class DeadLetters:
         )
 
     def excess(self, added: list[Params]) -> tuple[int, int]:
-        """Give rows and bytes by which the bounds are exceeded once `added` are in."""
+        """Return rows and bytes by which the bounds are exceeded once `added` are in."""
         return (
             self.rows + len(added) - self._options.dead_letter_rows_max,
             self.bytes + bytes_of(added) - self._bytes_max,
@@ -231,7 +231,7 @@ _COLUMNS: Final = (
 
 
 def dead_offsets(connection: sqlite3.Connection, offsets: Collection[int]) -> set[int]:
-    """Say which of some rows are dead letters."""
+    """Return which of some rows are dead letters."""
     found = connection.execute(
         "SELECT offset FROM dead_letter WHERE offset IN (SELECT value FROM json_each(?))",
         (orjson.dumps(sorted(offsets)).decode(),),

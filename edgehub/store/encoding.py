@@ -81,7 +81,7 @@ def decode_message(header: bytes, body: bytes, message_id: str, labels: Labels) 
 
 
 def decode_sender(header: bytes) -> str:
-    """Give the sender that `encode_header` wrote, an empty one where the header is damaged."""
+    """Return the sender that `encode_header` wrote, an empty one where the header is damaged."""
     try:
         device, module, *_ = orjson.loads(header)
     except (ValueError, TypeError):

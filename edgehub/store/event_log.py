@@ -103,11 +103,11 @@ class EventBatch:
         self.bytes = 0
 
     def dead_letters_left(self, gone: Iterable[Depth], reason: str) -> None:
-        """Note dead letters that this very transaction deletes."""
+        """Record dead letters that this very transaction deletes."""
         self.own = [["dead_purged", *each, reason] for each in gone]
 
     def clock_trusted(self, ahead_ms: int, notes: list[Note]) -> None:
-        """Note that the clock is trusted from this very transaction on, and what follows from it.
+        """Record that the clock is trusted from this very transaction on, and what follows from it.
 
         Args:
             ahead_ms: UTC minus hub time.
@@ -180,8 +180,8 @@ class EventLog:
         "grew",
         "hub_time",
         "oldest_ms",
+        "recorded_total",
         "state",
-        "told_total",
         "urgent",
     )
 
@@ -201,7 +201,7 @@ class EventLog:
         """Hub time since which blobs wait, None = none does."""
         self.urgent = False
         """Something waits for a commit that no row may bring."""
-        self.told_total = 0
+        self.recorded_total = 0
         """Events of rows written one by one since the start."""
         self.grew: Callable[[int], None] = _nobody
         """Told of bytes that blobs have taken in the file."""
@@ -219,7 +219,7 @@ class EventLog:
         self._reads = 0
 
     def utc_now_ms(self) -> int:
-        """Give UTC, as well as it is known."""
+        """Return UTC, as well as it is known."""
         return self._utc_ms(self.hub_time.now_ms())
 
     @property
@@ -282,7 +282,7 @@ class EventLog:
         self.urgent = True
 
     def begin(self, queues: Sequence[QueueEvents] = ()) -> EventBatch:
-        """Give what the next transaction writes; `committed` or `failed` ends it.
+        """Return what the next transaction writes; `committed` or `failed` ends it.
 
         Args:
             queues: Events of the rows that it writes or deletes.
@@ -303,7 +303,7 @@ class EventLog:
         return batch
 
     def committed(self, batch: EventBatch) -> None:
-        """Note that the batch is in the file."""
+        """Record that the batch is in the file."""
         if not batch.bytes:
             return
         growth = batch.bytes - (batch.replaces.bytes if batch.replaces else 0)
@@ -313,7 +313,7 @@ class EventLog:
         if self.oldest_ms is None:
             self.oldest_ms = batch.hub_ms
         self._sums = batch if batch.summed else None
-        self.told_total += sum([len(columns) for _, _, columns in batch.queues])
+        self.recorded_total += sum([len(columns) for _, _, columns in batch.queues])
 
     def failed(self, batch: EventBatch) -> None:
         """Let notes join a later transaction; the events of rows come with their rows."""
@@ -331,7 +331,7 @@ class EventLog:
         self.urgent = bool(self._early or self._notes)
 
     def read(self) -> Callable[[sqlite3.Connection], list[tuple[int, bytes]]]:
-        """Give the job that reads the next blobs; what it may read is changed no more."""
+        """Return the job that reads the next blobs; what it may read is changed no more."""
         # A transaction that takes in an older blob was handed to the connection before this job.
         self._reads += 1
         return _read_some
@@ -356,7 +356,7 @@ class EventLog:
         return operation
 
     def forgotten(self, size: int, state: bytes, told_ms: int) -> None:
-        """Note that blobs are deleted; the lines reach up to hub time `told_ms`."""
+        """Record that blobs are deleted; the lines reach up to hub time `told_ms`."""
         self.bytes -= size
         self.state = state
         self.oldest_ms = told_ms if self.bytes else None

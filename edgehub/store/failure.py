@@ -29,7 +29,7 @@ class Failure:
         self.attempts = 0
 
     def met(self, reason: str, now_s: float, pending_bytes: int) -> None:
-        """Note why a try failed, before it is counted."""
+        """Record why a try failed, before it is counted."""
         self.reason = reason
         if self.attempts and now_s - self.logged_s < LOG_PERIOD_S:
             return

@@ -104,7 +104,7 @@ class Group:
 
     Attributes:
         apart: Results of other rows do not join, so that an error is surely one of these rows'.
-        hurried: Some operation does not wait for more rows.
+        commit_now: Some operation does not wait for more rows.
         freeing: Operations that only delete.
     """
 
@@ -112,8 +112,8 @@ class Group:
         "apart",
         "bodies",
         "bytes",
+        "commit_now",
         "freeing",
-        "hurried",
         "operations",
         "parts",
         "rows",
@@ -129,14 +129,14 @@ class Group:
         self.rows = 0
         self.bytes = 0
         self.apart = False
-        self.hurried = False
+        self.commit_now = False
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.operations or self.freeing)
 
     @property
     def only_frees(self) -> bool:
-        """Tell whether nothing of it needs space."""
+        """Return whether nothing of it needs space."""
         return not (self.rows or self.operations)
 
     def part(self, queue: Queue) -> Part:

@@ -37,7 +37,7 @@ class HeldRows:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether no more may be skipped; the offsets take memory."""
+        """Return whether no more may be skipped; the offsets take memory."""
         return self._count >= HELD_ROWS_MAX
 
     def hold_sender(self, sender: str) -> None:
@@ -62,7 +62,7 @@ class HeldRows:
             self.remember([offset])
 
     def holds(self, row: Row) -> bool:
-        """Tell whether a row is skipped now, for its own sake or its sender's."""
+        """Return whether a row is skipped now, for its own sake or its sender's."""
         return row.offset in self._rows or row.message.sender in self._senders
 
     def skip(self, row: Row) -> None:
@@ -79,7 +79,7 @@ class HeldRows:
         self.recall = array("q", sorted([*self.recall, *offsets]))
 
     def recalled(self, offsets: set[int]) -> None:
-        """Note that rows were recalled."""
+        """Record that rows were recalled."""
         self._keep_recall(lambda offset: offset not in offsets)
 
     def go_back(self, lowest: int) -> None:
@@ -87,7 +87,7 @@ class HeldRows:
         self._keep_recall(lambda offset: offset < lowest)
         self._keep_skipped(lambda offset: offset < lowest)
 
-    def displace(self, gone: set[int]) -> None:
+    def evict(self, gone: set[int]) -> None:
         """Forget skipped rows that leave."""
         self._keep_recall(lambda offset: offset not in gone)
         self._keep_skipped(lambda offset: offset not in gone)

@@ -70,7 +70,7 @@ class Inspection:
         self._dead_letters = dead_letters
 
     def offset_of(self, message_id: str) -> int | None:
-        """Give the offset in an id that this store has made, None = it has not."""
+        """Return the offset in an id that this store has made, None = it has not."""
         prefix, _, digits = message_id.rpartition("-")
         if prefix != self._store_id or not digits or set(digits) - set("0123456789abcdef"):
             return None
@@ -151,7 +151,7 @@ class Inspection:
         return rows + in_zone[0], size + in_zone[1]
 
     async def heads(self) -> dict[Queue, tuple[int, int]]:
-        """Give enqueue time and expiry of the oldest row of each queue that has rows.
+        """Return enqueue time and expiry of the oldest row of each queue that has rows.
 
         Raises:
             StoreError: See `peek`.

@@ -58,7 +58,7 @@ class JournalFeed:
         lost: list[Depth] | None,
         relations: list[list[int]] | None,
     ) -> None:
-        """Note that a life of the hub begins.
+        """Record that a life of the hub begins.
 
         Args:
             last: Hub time and UTC at which the last one was last seen, None = this is the first.
@@ -74,7 +74,7 @@ class JournalFeed:
         self._bring_about()
 
     def end(self) -> None:
-        """Note that the hub ends in order; what has been handed in is told before it.
+        """Record that the hub ends in order; what has been handed in is told before it.
 
         From then on nothing else may happen to rows, so clean-up and its like stand still.
         """
@@ -83,7 +83,7 @@ class JournalFeed:
         self._bring_about()
 
     def passed_midnight(self) -> None:
-        """Note that the time has passed midnight, though nothing else may have happened."""
+        """Record that the time has passed midnight, though nothing else may have happened."""
         self._events.note(["tick"])
         self._bring_about()
 
@@ -97,7 +97,7 @@ class JournalFeed:
         """
         self._events.refused(device.encode("utf-8", "replace").decode(), size, reason)
 
-    def tell_refused(self) -> None:
+    def record_refused(self) -> None:
         """Have a commit tell of refused messages, though nothing else may happen."""
         if self._events.has_refused:
             self._bring_about()
@@ -116,7 +116,7 @@ class JournalFeed:
             self.pump_changed(endpoint_id, PUMP_UNSERVED)
 
     def queue_delayed(self, endpoint_id: EndpointId, priority: Priority, delayed: bool) -> None:
-        """Note that a queue as a whole is held back after a refusal, or no more."""
+        """Record that a queue as a whole is held back after a refusal, or no more."""
         now_ms = self._events.hub_time.now_ms()
         self._events.note(["delay", endpoint_id, priority, now_ms, int(delayed)])
 
@@ -131,9 +131,9 @@ class JournalFeed:
         return self._events.bytes
 
     @property
-    def told_total(self) -> int:
+    def recorded_total(self) -> int:
         """Events of rows written since the start."""
-        return self._events.told_total
+        return self._events.recorded_total
 
     @property
     def waiting_ms(self) -> int:
@@ -147,11 +147,11 @@ class JournalFeed:
         return self._events.clock_trusted
 
     def hub_now_ms(self) -> int:
-        """Give hub time."""
+        """Return hub time."""
         return self._events.hub_time.now_ms()
 
     def utc_now_ms(self) -> int:
-        """Give UTC, as well as it is known."""
+        """Return UTC, as well as it is known."""
         return self._events.utc_now_ms()
 
     async def read(self) -> list[tuple[int, bytes]]:

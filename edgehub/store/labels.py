@@ -31,7 +31,7 @@ class Labels:
         self.unsaved: list[tuple[int, str]] = []
 
     def intern(self, text: str) -> int | str:
-        """Give the label of `text`, or the text itself where it is not interned.
+        """Return the label of `text`, or the text itself where it is not interned.
 
         Raises:
             UnicodeEncodeError: The text cannot be written as UTF-8.
@@ -49,11 +49,11 @@ class Labels:
         return label
 
     def text(self, label: int | str) -> str:
-        """Give the text of what `intern` returned."""
+        """Return the text of what `intern` returned."""
         return label if isinstance(label, str) else self._texts[label]
 
     def intern_routes(self, routes: tuple[str, ...]) -> int | str:
-        """Give the label of a list of route names, or the list as JSON text.
+        """Return the label of a list of route names, or the list as JSON text.
 
         Raises:
             UnicodeEncodeError: A name cannot be written as UTF-8.
@@ -70,7 +70,7 @@ class Labels:
         return label
 
     def routes(self, label: int | str) -> tuple[str, ...]:
-        """Give the route names of what `intern_routes` returned."""
+        """Return the route names of what `intern_routes` returned."""
         if isinstance(label, int):
             known = self._routes.get(label)
             if known is not None:
@@ -81,6 +81,6 @@ class Labels:
         return routes
 
     def saved(self, labels: list[tuple[int, str]]) -> None:
-        """Note that these labels are in the file."""
+        """Record that these labels are in the file."""
         done = set(labels)
         self.unsaved = [label for label in self.unsaved if label not in done]

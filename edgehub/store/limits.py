@@ -73,11 +73,11 @@ class Excess:
 
     @property
     def is_any(self) -> bool:
-        """Tell whether there is too much."""
+        """Return whether there is too much."""
         return bool(self.rows or self.bytes)
 
 
-class Verdict(StrEnum):
+class LimitDecision(StrEnum):
     """What becomes of a message, or of one of its copies."""
 
     JOINS = "joins"
@@ -86,11 +86,11 @@ class Verdict(StrEnum):
 
 
 class _Reached:
-    __slots__ = ("displaced", "dropped", "last_s", "logged_s", "refused", "since_s")
+    __slots__ = ("dropped", "evicted", "last_s", "logged_s", "refused", "since_s")
 
     def __init__(self, now_s: float) -> None:
         self.since_s = self.last_s = self.logged_s = now_s
-        self.refused = self.dropped = self.displaced = 0
+        self.refused = self.dropped = self.evicted = 0
 
 
 class Limits:
@@ -112,10 +112,10 @@ class Limits:
 
     __slots__ = (
         "_beside",
+        "_clean_up_soon",
         "_clock",
         "_disk_bytes",
         "_events",
-        "_hurry",
         "_look_after",
         "_reached",
         "_registry",
@@ -142,7 +142,7 @@ class Limits:
         self._clock = clock
         self._events = events
         self._seal = seal
-        self._hurry: Callable[[], None]
+        self._clean_up_soon: Callable[[], None]
         self._registry: Registry
         self._beside: list[Callable[[], int]] = []
         self._space: Space | None = None
@@ -152,15 +152,15 @@ class Limits:
         self._written = 0
         self._reached: dict[tuple[Cap, QueueId | None], _Reached] = {}
         if events is not None:
-            events.grew = self.taken_beside
+            events.grew = self.taken_by_other_tables
             self._bound_events(events)
 
-    def attach(self, registry: Registry, hurry: Callable[[], None]) -> None:
+    def attach(self, registry: Registry, clean_up_soon: Callable[[], None]) -> None:
         """Take over the queues, and how to have expired rows cleared away; before anything else."""
         self._registry = registry
-        self._hurry = hurry
+        self._clean_up_soon = clean_up_soon
 
-    def count_beside(self, beside: Callable[[], int]) -> None:
+    def count_other_tables(self, beside: Callable[[], int]) -> None:
         """Count further bytes of the file into those of the hub."""
         self._beside.append(beside)
 
@@ -170,7 +170,7 @@ class Limits:
         self.set_space(self._space)
 
     def set_space(self, space: Space | None) -> None:
-        """Take note of the volume; None = it does not matter."""
+        """Record the volume; None = it does not matter."""
         self._space = space
         self._disk_bytes = self._look_after = NEVER_MS
         caps = self.caps
@@ -191,11 +191,11 @@ class Limits:
         self._written += size
         return self._written > self._look_after
 
-    def taken_beside(self, size: int) -> None:
+    def taken_by_other_tables(self, size: int) -> None:
         """Count bytes that something beside messages has taken out of the room handed out."""
         self.bytes_left = max(0, self.bytes_left - size)
 
-    def kept_beside(self, size: int) -> None:
+    def other_tables_grew(self, size: int) -> None:
         """Count bytes of rows that are dead letters in the file now; none may join for them."""
         if self._disk_bytes < NEVER_MS:
             self._disk_bytes -= size
@@ -211,7 +211,7 @@ class Limits:
     # The way in.
 
     def is_overdrawn(self) -> bool:
-        """Tell whether what joined beyond the hub's caps has used up what it may.
+        """Return whether what joined beyond the hub's caps has used up what it may.
 
         Rows of what cannot be taken back join at a cap too; then their source is to be stopped.
         """
@@ -224,7 +224,7 @@ class Limits:
         return beyond > OVERDRAFTS_OPEN or self._beyond(*self._stored(), stored=True) > 1
 
     def _beyond(self, rows: int, size: int, *, stored: bool) -> float:
-        """Give by how many overdrafts the cap is exceeded that is exceeded most."""
+        """Return by how many overdrafts the cap is exceeded that is exceeded most."""
         caps = self.caps
         most = _overdrafts(rows, size, caps.rows, self._bytes_cap()[1])
         if caps.queue_rows or caps.queue_bytes:
@@ -243,8 +243,8 @@ class Limits:
         *,
         creation: bool = False,
         overdraw: bool = False,
-    ) -> list[Verdict]:
-        """Say what becomes of the copies of a message, once the room handed out is used up.
+    ) -> list[LimitDecision]:
+        """Return what becomes of the copies of a message, once the room handed out is used up.
 
         Args:
             queues: Where they go.
@@ -257,14 +257,14 @@ class Limits:
         self._hand_out()
         if self.rows_left >= count and self.bytes_left >= count * size:
             self._spend(count, count * size)
-            return [Verdict.JOINS] * count
+            return [LimitDecision.JOINS] * count
         full = {queue.number: cap for queue in queues if (cap := self._full_queue(queue, size))}
         overflow = self.caps.overflow
         if overflow is Overflow.DROP_NEWEST and not (creation or overdraw):
             return self._drop(queues, size, full)
         hub = self._full_hub(count, size)
         if full or hub is not None:
-            self._hurry()
+            self._clean_up_soon()
             rejects = overflow in {Overflow.REJECT_NEW, Overflow.DROP_NEWEST}
             if overdraw:
                 self.makes_room = self.makes_room or not rejects
@@ -274,13 +274,13 @@ class Limits:
                         self._note(full[queue.number], queue).refused += 1
                 if hub is not None:
                     self._note(hub, None).refused += 1
-                return [Verdict.REFUSED] * count
+                return [LimitDecision.REFUSED] * count
             else:
                 self.makes_room = True
             best = min([queue.priority for queue in queues])
             self.best_newcomer = min(self.best_newcomer, best)
         self._spend(count, count * size)
-        return [Verdict.JOINS] * count
+        return [LimitDecision.JOINS] * count
 
     def _spend(self, rows: int, size: int) -> None:
         self.rows_left = max(0, self.rows_left - rows)
@@ -350,18 +350,20 @@ class Limits:
         name, cap = self._bytes_cap()
         return name if taken + count * size > cap else None
 
-    def _drop(self, queues: Sequence[Queue], size: int, full: dict[int, Cap]) -> list[Verdict]:
+    def _drop(
+        self, queues: Sequence[Queue], size: int, full: dict[int, Cap]
+    ) -> list[LimitDecision]:
         joining = [queue for queue in queues if queue.number not in full]
         hub = self._full_hub(len(joining), size) if joining else None
-        verdicts: list[Verdict] = []
+        verdicts: list[LimitDecision] = []
         for queue in queues:
             cap = full.get(queue.number, hub)
             if cap is None:
-                verdicts.append(Verdict.JOINS)
+                verdicts.append(LimitDecision.JOINS)
                 continue
-            verdicts.append(Verdict.DROPPED)
+            verdicts.append(LimitDecision.DROPPED)
             self._note(cap, queue if queue.number in full else None).dropped += 1
-        joined = verdicts.count(Verdict.JOINS)
+        joined = verdicts.count(LimitDecision.JOINS)
         self._spend(joined, joined * size)
         return verdicts
 
@@ -397,7 +399,7 @@ class Limits:
     # What is too much in the file, once a group is in it.
 
     def hub_excess(self, group: Group) -> Excess:
-        """Give what is beyond the hub's caps with this group."""
+        """Return what is beyond the hub's caps with this group."""
         rows, size = self._stored()
         rows += group.rows
         size += group.bytes
@@ -406,7 +408,7 @@ class Limits:
         return Excess(max(0, over), max(0, size - cap), Cap.HUB_ROWS if over > 0 else name)
 
     def queue_excess(self, queue: Queue, group: Group) -> Excess:
-        """Give the same of one queue."""
+        """Return the same of one queue."""
         caps = self.caps
         rows = queue.zones.depth - queue.checkpointer.unstored
         size = queue.zones.bytes - queue.checkpointer.unstored_bytes
@@ -420,13 +422,13 @@ class Limits:
         return Excess(max(0, over), max(0, more), cap)
 
     def settled(self) -> None:
-        """Note that all that joined has its room."""
+        """Record that all that joined has its room."""
         self.makes_room = False
         self.best_newcomer = DEFAULT_PRIORITY
 
-    def displaced(self, cap: Cap, queue: Queue | None, rows: int) -> None:
-        """Note that rows have given way; `queue` None = a cap of the hub."""
-        self._note(cap, queue).displaced += rows
+    def evicted(self, cap: Cap, queue: Queue | None, rows: int) -> None:
+        """Record that rows have given way; `queue` None = a cap of the hub."""
+        self._note(cap, queue).evicted += rows
 
     # What operators see.
 
@@ -451,7 +453,7 @@ class Limits:
                 for_s=now_s - reached.since_s,
                 overflow=self.caps.overflow,
                 refused=reached.refused,
-                dropped=reached.dropped + reached.displaced,
+                dropped=reached.dropped + reached.evicted,
             )
             for (cap, queue_id), reached in self._reached.items()
         ]
@@ -483,7 +485,7 @@ def _words(
         "queue": queue_id,
         "for_s": round(now_s - reached.since_s, 1),
         "refused": reached.refused,
-        "dropped": reached.dropped + reached.displaced,
+        "dropped": reached.dropped + reached.evicted,
     }
 
 

@@ -27,16 +27,16 @@ class Offsets:
         self.reserved = high_water
 
     def high_water(self) -> int:
-        """Give the mark for the next commit: no offset above it has been handed out."""
+        """Return the mark for the next commit: no offset above it has been handed out."""
         if not self.ahead:
             return self.next - 1
         return max(self.reserved, self.next - 1 + RESERVE)
 
     def stored(self, high_water: int, committed: int) -> None:
-        """Note the mark that is in the file, and the highest offset whose fate is decided."""
+        """Record the mark that is in the file, and the highest offset whose fate is decided."""
         self.reserved = high_water
         self.committed = committed
 
     def scarce(self) -> bool:
-        """Tell whether the mark should be stored soon, although nothing else is to be written."""
+        """Return whether the mark should be stored soon, although nothing else is to be written."""
         return self.ahead and self.next > self.reserved - RESERVE // 2

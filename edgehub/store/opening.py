@@ -16,17 +16,17 @@ import structlog
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log
-from edgehub.store.damage import finish_replacement, replace_damaged
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
-from edgehub.store.file_header import header_fault
 from edgehub.store.recovery import Missing, Recovered, recover
-from edgehub.store.table_list import TableListKeeper
+from edgehub.store.salvage.damage import finish_replacement, replace_damaged
+from edgehub.store.salvage.file_header import header_fault
+from edgehub.store.salvage.table_list import TableListKeeper
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
-    from edgehub.store.damage import Damage
     from edgehub.store.database import Database
-    from edgehub.store.hold import Hold
+    from edgehub.store.lock import DatabaseLock
+    from edgehub.store.salvage.damage import Damage
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ OFFSETS_SKIPPED: Final = 1 << 20
 
 
 async def open_file(
-    hold: Hold, database_type: type[Database], clock: Clock
+    hold: DatabaseLock, database_type: type[Database], clock: Clock
 ) -> tuple[Database, Recovered]:
     """Open the file, and mend or replace it where it is damaged.
 
@@ -79,7 +79,7 @@ async def open_file(
     )
 
 
-def _restore_log(hold: Hold, clock: Clock) -> bool:
+def _restore_log(hold: DatabaseLock, clock: Clock) -> bool:
     """Put a whole log in the place of a damaged one; the file is marked where that lost pages.
 
     Returns:
@@ -109,9 +109,9 @@ def _restore_log(hold: Hold, clock: Clock) -> bool:
 
 
 async def _damage_shown(
-    hold: Hold, database: Database, damage: Damage | None, *, is_new: bool
+    hold: DatabaseLock, database: Database, damage: Damage | None, *, is_new: bool
 ) -> Damage | None:
-    """Give what damage has cost, as long as the file that was set aside is there."""
+    """Return what damage has cost, as long as the file that was set aside is there."""
     if damage is None:
         return None
     if await asyncio.to_thread(hold.path.with_name(damage.file).exists):
@@ -126,7 +126,9 @@ async def _damage_shown(
     return None
 
 
-async def open_in_memory(hold: Hold, database_type: type[Database]) -> tuple[Database, Recovered]:
+async def open_in_memory(
+    hold: DatabaseLock, database_type: type[Database]
+) -> tuple[Database, Recovered]:
     """Open an empty database that lasts as long as the process."""
     log.warning("store.not_durable", ignored=None if hold.is_new else str(hold.path))
     database = await database_type.open_in_memory(hold)
@@ -138,7 +140,7 @@ async def open_in_memory(hold: Hold, database_type: type[Database]) -> tuple[Dat
 
 
 async def _open_or_replace(
-    hold: Hold, database_type: type[Database], clock: Clock, *, is_exact: bool
+    hold: DatabaseLock, database_type: type[Database], clock: Clock, *, is_exact: bool
 ) -> tuple[Database, Recovered, bool]:
     reason = hold.damage
     if not reason and hold.is_known and not hold.is_new:
@@ -158,7 +160,7 @@ async def _open_or_replace(
         raise StartupError(open_hint(hold.path, exc)) from exc
 
 
-async def _open(hold: Hold, database_type: type[Database]) -> tuple[Database, Recovered]:
+async def _open(hold: DatabaseLock, database_type: type[Database]) -> tuple[Database, Recovered]:
     database = await database_type.open(hold)
     try:
         return database, await database.run(recover)

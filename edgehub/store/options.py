@@ -12,7 +12,7 @@ from edgehub.store.caps import Caps
 
 MIB = 1024 * 1024
 DAY_S = 86_400
-COMMIT_LINGER_MS_MAX = 1000
+COMMIT_DELAY_MS_MAX = 1000
 
 
 class ClockTrust(StrEnum):
@@ -36,7 +36,7 @@ class StoreOptions:
 
     Attributes:
         durable: Messages are kept on disk; False = in memory, as long as the process lives.
-        commit_linger_ms: 0 = adaptive (up to 2 ms while traffic is steady); 1 to 1000 = each
+        commit_delay_ms: 0 = adaptive (up to 2 ms while traffic is steady); 1 to 1000 = each
             row waits so long for its commit, confirmations too, to spare flash.
         check_entire_queue_on_cleanup: Clean-up looks at all rows; False = stops at the first row
             that has not expired.
@@ -56,7 +56,7 @@ class StoreOptions:
     """
 
     durable: bool = True
-    commit_linger_ms: int = 0
+    commit_delay_ms: int = 0
     check_entire_queue_on_cleanup: bool = True
     cache_bytes_max: int = 16 * MIB
     pending_bytes_max: int = 128 * MIB
@@ -71,4 +71,4 @@ class StoreOptions:
     caps: Caps = field(default_factory=Caps)
 
     def __post_init__(self) -> None:
-        assert 0 <= self.commit_linger_ms <= COMMIT_LINGER_MS_MAX, self.commit_linger_ms
+        assert 0 <= self.commit_delay_ms <= COMMIT_DELAY_MS_MAX, self.commit_delay_ms

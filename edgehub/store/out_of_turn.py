@@ -54,11 +54,11 @@ class OutOfTurn:
         self._taken: set[int] = set()
 
     def creates(self, offset: int) -> bool:
-        """Tell whether a row is here and creates an entity."""
+        """Return whether a row is here and creates an entity."""
         return offset in self._creations
 
     def is_in_flight(self, offset: int) -> bool:
-        """Tell whether a row is in flight."""
+        """Return whether a row is in flight."""
         return offset in self._checkpointer.in_flight
 
     async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:
@@ -75,7 +75,7 @@ class OutOfTurn:
         wanted = [offset for offset in sorted(offsets) if self._may_take(offset)][:TAKEN_ROWS_MAX]
         fresh = [offset for offset in wanted if offset not in self._taken]
         if fresh:
-            self._reader.displace(fresh)
+            self._reader.evict(fresh)
             self._taken.update(fresh)
         if not wanted:
             return []

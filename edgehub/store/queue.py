@@ -157,7 +157,7 @@ class Queue:
         self._requeued_total = 0
 
     def has_ready(self) -> bool:
-        """Tell whether some row is neither in flight nor held.
+        """Return whether some row is neither in flight nor held.
 
         May say True of rows that turn out to be expired or held once they are looked at; after a
         `read_batch` that gave nothing it is False until something changes.
@@ -252,7 +252,7 @@ class Queue:
         self._note_hold(offset, 0)
 
     def row_state(self, row: Row) -> RowState:
-        """Tell what becomes of a row that was just read from the file."""
+        """Return what becomes of a row that was just read from the file."""
         checkpointer = self.checkpointer
         if row.offset in checkpointer.in_flight:
             return RowState.IN_FLIGHT
@@ -276,7 +276,7 @@ class Queue:
         return QueueState.WAITING if self.has_ready() else QueueState.DELAYED
 
     def statistics(self) -> QueueStatistics:
-        """Give a snapshot."""
+        """Return a snapshot."""
         return QueueStatistics(
             id=self.id,
             endpoint_id=self.endpoint_id,
@@ -299,7 +299,7 @@ class Queue:
         )
 
     def wake(self) -> None:
-        """Tell who watches the endpoint that rows can be read."""
+        """Return who watches the endpoint that rows can be read."""
         for wake in self._wakes:
             wake(self)
 
@@ -322,7 +322,7 @@ class Queue:
         dropped = results.count(Departure.DROPPED)
         if dropped:
             self._dropped_total += dropped
-        self.reader.forget_displaced(results.offsets)
+        self.reader.forget_evicted(results.offsets)
         self.out_of_turn.left(results.offsets)
         self.checkpointer.commit()
 
@@ -371,7 +371,7 @@ class Queue:
         return size if part is None else size + part.bytes
 
     def may_give_way(self, *, with_open: bool) -> tuple[int, int]:
-        """Give rows and bytes that could leave for others: none of them is in flight.
+        """Return rows and bytes that could leave for others: none of them is in flight.
 
         Args:
             with_open: Rows of the open group count, too.
@@ -393,7 +393,7 @@ class Queue:
             size -= staying[1]
         return max(0, rows - len(in_flight)), max(0, size)
 
-    def displace(self, records: Sequence[Record], reason: str) -> int:
+    def evict(self, records: Sequence[Record], reason: str) -> int:
         """Let rows leave for others, with the next transaction; returns how many do.
 
         Args:
@@ -410,7 +410,7 @@ class Queue:
         if self._host.events is not None:
             now_ms = self._host.source.hub_time.now_ms()
             results.events.add_records(RowEvent.DROPPED, records, now_ms, reason)
-        self.reader.displace(offsets)
+        self.reader.evict(offsets)
         self._host.changed(self, len(records))
         return len(records)
 
@@ -435,7 +435,7 @@ class Queue:
         self.reader.pass_stale()
 
     def rows_moved_in(self, lowest: int, highest: int) -> None:
-        """Take note of rows that came from another queue (zones already replaced).
+        """Record rows that came from another queue (zones already replaced).
 
         Args:
             lowest: Their lowest offset.

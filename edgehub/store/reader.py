@@ -145,7 +145,7 @@ class Reader:
         """Up to here rows ahead of the position may have been read before: it went back."""
 
     def has_ready(self) -> bool:
-        """Tell whether a row may be had; never False while one can."""
+        """Return whether a row may be had; never False while one can."""
         if self._paused:
             return False
         if self._returned or self._held.recall:
@@ -184,7 +184,7 @@ class Reader:
         return batch.rows
 
     def rows_ahead(self) -> Iterable[Row]:
-        """Give the rows of the file that are in memory and not in flight."""
+        """Return the rows of the file that are in memory and not in flight."""
         return chain(self._returned, self._cache, self._unripe)
 
     def give_back(self, rows: Sequence[Row]) -> None:
@@ -229,7 +229,7 @@ class Reader:
         while cache and cache[0].fresh_until_ms <= now_ms:
             self._source.cache.bytes -= cache.popleft().size + ROW_MEMORY_BYTES
 
-    def displace(self, offsets: Sequence[int]) -> None:
+    def evict(self, offsets: Sequence[int]) -> None:
         """Forget rows that leave without having been read; they are not in flight."""
         gone = set(offsets)
         self._leaving |= gone
@@ -241,9 +241,9 @@ class Reader:
             self._cache = deque(kept)
         if self._returned:
             self._returned = deque([row for row in self._returned if row.offset not in gone])
-        self._held.displace(gone)
+        self._held.evict(gone)
 
-    def forget_displaced(self, offsets: Iterable[int]) -> None:
+    def forget_evicted(self, offsets: Iterable[int]) -> None:
         """Take note that displaced rows are not in the file any more; others may be among them."""
         if self._leaving:
             self._leaving.difference_update(offsets)
@@ -295,7 +295,7 @@ class Reader:
         self._held.release_sender(sender)
 
     def holds(self, row: Row) -> bool:
-        """Tell whether a row is skipped now, for its own sake or its sender's."""
+        """Return whether a row is skipped now, for its own sake or its sender's."""
         return self._held.holds(row)
 
     def hold_row(self, offset: int) -> None:

@@ -17,12 +17,12 @@ import structlog
 
 from edgehub.message import EndpointId, Priority
 from edgehub.storage.sqlite_transaction import in_transaction
-from edgehub.store.ageing import Ageing, stored_ageing
 from edgehub.store.boots import BOOT_COLUMNS, StoredBoot
 from edgehub.store.creations import Creations
-from edgehub.store.damage import Damage, stored_damage
 from edgehub.store.event_log import StoredEvents, stored_losses
+from edgehub.store.maintenance.ageing import Ageing, stored_ageing
 from edgehub.store.queue import QueueRecord
+from edgehub.store.salvage.damage import Damage, stored_damage
 from edgehub.store.transaction import create_queue_table, lowest_row, rebuild_zones
 from edgehub.store.zones import ZONE_OFFSETS, Zones
 
@@ -52,7 +52,7 @@ class Recovered:
     Attributes:
         boots: All that are stored, oldest first; none = the file is new.
         high_water: Highest offset that was ever handed out.
-        untold_losses: What damage has cost and no commit has told of yet, None = nothing.
+        unreported_losses: What damage has cost and no commit has told of yet, None = nothing.
         missing: See there; None = nothing.
         damaged_logs: Names of damaged logs that were set aside and are still there.
     """
@@ -66,7 +66,7 @@ class Recovered:
     checkpoints_repaired: int
     zones_repaired: int
     events: StoredEvents
-    untold_losses: list[Depth] | None
+    unreported_losses: list[Depth] | None
     ageing: Ageing | None
     damage: Damage | None
     suspects: list[tuple[int, int, int, int]]
@@ -110,7 +110,7 @@ def recover(connection: sqlite3.Connection) -> Recovered:
         checkpoints_repaired=repaired,
         zones_repaired=zones_repaired,
         events=StoredEvents(connection),
-        untold_losses=stored_losses(connection),
+        unreported_losses=stored_losses(connection),
         ageing=stored_ageing(connection),
         damage=stored_damage(connection),
         suspects=connection.execute(

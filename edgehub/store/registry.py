@@ -32,7 +32,7 @@ class Registry:
             self._add(record, registered=True)
 
     def queue(self, endpoint_id: EndpointId, priority: Priority) -> Queue:
-        """Give the queue of an endpoint and a priority, a new one if need be."""
+        """Return the queue of an endpoint and a priority, a new one if need be."""
         queue = self._queues.get((endpoint_id, priority))
         if queue is None:
             number = 1 + max([queue.number for queue in self._queues.values()], default=0)

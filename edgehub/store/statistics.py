@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from edgehub.message import EndpointId, Priority, QueueId
     from edgehub.store.boots import ClockStatistics
-    from edgehub.store.damage import Damage
     from edgehub.store.recovery import Missing
+    from edgehub.store.salvage.damage import Damage
 
 
 class QueueState(StrEnum):

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import structlog
 
 from edgehub.errors import StartupError, StoreError, StoreGoneError, first_of
+from edgehub.store.appender import Appender
 from edgehub.store.database import Database
 from edgehub.store.dead_letters import DeadLetter, dead_offsets
-from edgehub.store.demotion import Staleness
 from edgehub.store.event_log import forget_losses
-from edgehub.store.foundation import Foundation
 from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX
-from edgehub.store.hold import Hold
 from edgehub.store.inspection import Inspection
-from edgehub.store.intake import Intake
 from edgehub.store.journal_feed import JournalFeed
+from edgehub.store.lock import DatabaseLock
+from edgehub.store.maintenance.demotion import Staleness
+from edgehub.store.maintenance.maintenance import Maintenance
 from edgehub.store.opening import open_file, open_in_memory
+from edgehub.store.purge import Purger
 from edgehub.store.queue import Queue, QueueHost
 from edgehub.store.registry import Registry
-from edgehub.store.release import Release
-from edgehub.store.removal import Removals
+from edgehub.store.requeue import Requeuer
+from edgehub.store.shared_state import SharedState
 from edgehub.store.statistics import StoreStatistics
 from edgehub.store.suspects import Suspects
-from edgehub.store.upkeep import Upkeep
 from edgehub.store.writer import Writer
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, HubTime
     from edgehub.message import EndpointId, Message, Priority, RouteResult
     from edgehub.store.caps import Caps
-    from edgehub.store.damage import Damage
     from edgehub.store.group import Settle
     from edgehub.store.options import StoreOptions
     from edgehub.store.recovery import Recovered
+    from edgehub.store.salvage.damage import Damage
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Store:
 
     def __init__(
         self,
-        hold: Hold,
+        hold: DatabaseLock,
         database: Database,
         recovered: Recovered,
         clock: Clock,
@@ -72,7 +72,7 @@ class Store:
         self._is_closed = False
         self.store_id = recovered.store_id
         """Names the database file, and begins the ids of its messages."""
-        self._shared = shared = Foundation(recovered, clock, options)
+        self._shared = shared = SharedState(recovered, clock, options)
         self.hub_time: HubTime = shared.boot.hub_time
         self.utc_ms: Callable[[int], int] = shared.boot.utc_ms
         """Gives the UTC of a hub time, as well as it is known by now."""
@@ -85,7 +85,7 @@ class Store:
             source, shared.dead_letters, writer.changed, writer.withdraw, shared.events
         )
         self._registry = registry = Registry(host, recovered.queues)
-        self._upkeep = Upkeep(
+        self._upkeep = Maintenance(
             shared,
             registry,
             writer,
@@ -95,7 +95,7 @@ class Store:
             head_only=not options.check_entire_queue_on_cleanup,
         )
         retention = self._upkeep.retention
-        self._intake = Intake(
+        self._intake = Appender(
             registry,
             writer,
             retention,
@@ -104,8 +104,8 @@ class Store:
             pending_bytes_max=options.pending_bytes_max,
         )
         self.inspection = Inspection(source, registry, shared.dead_letters)
-        self.removals = Removals(source, writer)
-        self.release = Release(source, registry, writer, shared.dead_letters, retention)
+        self.removals = Purger(source, writer)
+        self.release = Requeuer(source, registry, writer, shared.dead_letters, retention)
         self.suspects = Suspects(recovered.suspects, writer)
         self.journal: JournalFeed | None = None
         if shared.events is not None:
@@ -133,7 +133,7 @@ class Store:
                 kernel does not say which boot this is.
         """
         await asyncio.to_thread(_look_at_boot, clock)
-        hold = await asyncio.to_thread(Hold.take, path)
+        hold = await asyncio.to_thread(DatabaseLock.take, path)
         try:
             if options.durable:
                 database, recovered = await open_file(hold, database_type, clock)
@@ -183,7 +183,7 @@ class Store:
 
     def _begin_journal(self) -> None:
         if self.journal is None:
-            if self._recovered.untold_losses is not None:
+            if self._recovered.unreported_losses is not None:
                 done = self._writer.transact(forget_losses)
                 done.add_done_callback(lambda future: future.exception())
             return
@@ -193,7 +193,7 @@ class Store:
         self.journal.begin(
             None if last is None else (last.hub_ms, last.wall_ms),
             [(each.endpoint_id, each.priority, each.depth, each.bytes) for each in queues],
-            lost=self._recovered.untold_losses,
+            lost=self._recovered.unreported_losses,
             relations=boot.relations() if boot.trusted else None,
         )
 
@@ -234,7 +234,7 @@ class Store:
         self._intake.refuse(message, reason)
 
     def has_room(self) -> bool:
-        """Say whether messages may come that cannot be refused; see `append`."""
+        """Return whether messages may come that cannot be refused; see `append`."""
         return self._intake.has_room()
 
     @contextmanager
@@ -262,7 +262,7 @@ class Store:
         return self._registry.queues_of(endpoint_id)
 
     def queue(self, endpoint_id: EndpointId, priority: Priority) -> Queue:
-        """Give the queue of an endpoint and a priority, a new one if need be."""
+        """Return the queue of an endpoint and a priority, a new one if need be."""
         return self._registry.queue(endpoint_id, priority)
 
     @property
@@ -291,9 +291,9 @@ class Store:
         """The limits in force."""
         return self._writer.limits.caps
 
-    def count_beside(self, beside: Callable[[], int]) -> None:
+    def count_other_tables(self, beside: Callable[[], int]) -> None:
         """Count bytes of other tables of the file into those of the hub's cap."""
-        self._writer.limits.count_beside(beside)
+        self._writer.limits.count_other_tables(beside)
 
     async def flush(self) -> None:
         """Wait until all that was handed in before, results included, has been committed."""
@@ -303,18 +303,18 @@ class Store:
         self,
         operation: Callable[[sqlite3.Connection], T],
         *,
-        hurry: bool = True,
+        commit_now: bool = True,
         frees: bool = False,
     ) -> asyncio.Future[T]:
         """Let an operation join the transaction of the messages appended so far.
 
         What it raises goes to the caller and undoes the operation alone; it may run again when
         the transaction has to be repeated. Each one costs a savepoint: gather what is frequent.
-        `hurry` False lets the transaction linger for more rows as it would without. One that
+        `commit_now` False lets the transaction linger for more rows as it would without. One that
         `frees` only deletes: it comes before the others, and while commits fail it is tried without
         what needs space, so it must not depend on that.
         """
-        return self._writer.transact(operation, hurry=hurry, frees=frees)
+        return self._writer.transact(operation, commit_now=commit_now, frees=frees)
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short reading operation between two groups."""
@@ -325,7 +325,7 @@ class Store:
         return await self.read(lambda conn: self._dead_letters.page(conn, after, limit))
 
     async def dead_among(self, offsets: Collection[int]) -> set[int]:
-        """Say which of some rows are dead letters, by their offsets."""
+        """Return which of some rows are dead letters, by their offsets."""
         if not offsets:
             return set()
         return await self.read(lambda conn: dead_offsets(conn, offsets))
@@ -364,7 +364,7 @@ class Store:
         return self._recovered.damage
 
     def statistics(self) -> StoreStatistics:
-        """Give a snapshot."""
+        """Return a snapshot."""
         writer = self._writer
         failure = writer.failure
         queues = self.queues()

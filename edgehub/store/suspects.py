@@ -33,7 +33,7 @@ class Suspects:
         self._writer = writer
 
     def get(self, offset: int) -> Counts:
-        """Give the counts of a row."""
+        """Return the counts of a row."""
         return self._known.get(offset, (0, 0, False))
 
     def note(self, offset: int, counts: Counts) -> None:

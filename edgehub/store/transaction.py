@@ -237,7 +237,7 @@ def write_checkpoint(
 
 
 def lowest_row(connection: sqlite3.Connection, number: int) -> tuple[int, int] | None:
-    """Give offset and enqueue time of the lowest row of a queue, None = it is empty."""
+    """Return offset and enqueue time of the lowest row of a queue, None = it is empty."""
     row: tuple[int, int] | None = connection.execute(
         f"SELECT offset, enqueued_ms FROM q_{number} ORDER BY offset LIMIT 1"  # noqa: S608 - our number
     ).fetchone()

@@ -19,7 +19,7 @@ import structlog
 from edgehub.errors import StoreError
 from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store.database import StoreBusyError
-from edgehub.store.table_list import TableListKeeper
+from edgehub.store.salvage.table_list import TableListKeeper
 
 if TYPE_CHECKING:
     import sqlite3
@@ -101,7 +101,7 @@ class Wal:
         """Count one commit."""
         self._estimate += COMMIT_PAGES * FRAME_BYTES + row_bytes + row_bytes // 8
 
-    def hasten(self) -> None:
+    def checkpoint_soon(self) -> None:
         """Have the next checkpoint made at once: the disk is full, and an emptied log has room."""
         self._estimate = max(self._estimate, self._threshold)
 

@@ -17,12 +17,12 @@ import structlog
 from edgehub.errors import StoreError
 from edgehub.message import Refusal
 from edgehub.store.commit import Commit
+from edgehub.store.commit_delay import CommitDelay
+from edgehub.store.commit_timer import CommitTimer
 from edgehub.store.database import StoreBusyError, StoreValueError, settled
-from edgehub.store.due import Due
 from edgehub.store.failure import Failure
 from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group, take_freeing
 from edgehub.store.limits import Limits
-from edgehub.store.linger import Linger
 from edgehub.store.pause import Pause
 from edgehub.store.wal import Wal
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgehub.message import Row
     from edgehub.store.commit import CommitContext
     from edgehub.store.database import Database
-    from edgehub.store.displacement import Displacer
+    from edgehub.store.maintenance.eviction import Evictor
     from edgehub.store.options import StoreOptions
     from edgehub.store.queue import Queue
 
@@ -78,20 +78,20 @@ class Writer:
         self.limits = Limits(
             options.caps, clock=clock, events=context.events, seal=self._seal_for_room
         )
-        self.displacer: Displacer | None = None
+        self.evictor: Evictor | None = None
         """Makes room where limits are reached; set once the queues are known."""
         self.look_at_space: Callable[[], Awaitable[None]] | None = None
         """Tells the limits how full the volume is; set once they know the queues."""
         self._space_is_due = False
         self.wal = Wal(database, clock, options.wal_bytes_max)
-        self._linger = Linger(options.commit_linger_ms)
-        self._results_delay_s = max(RESULTS_DELAY_S, self._linger.fixed_s)
-        self._early_delay_s = max(RESULTS_DELAY_S, EARLY_LINGERS * self._linger.fixed_s)
+        self._commit_delay = CommitDelay(options.commit_delay_ms)
+        self._results_delay_s = max(RESULTS_DELAY_S, self._commit_delay.fixed_s)
+        self._early_delay_s = max(RESULTS_DELAY_S, EARLY_LINGERS * self._commit_delay.fixed_s)
         self._sealed: deque[Group] = deque()
         self._idle = Pause()
         self._changed: dict[Queue, None] = {}
         self._changed_rows = 0
-        self._due = Due(clock, self._idle.cut)
+        self._due = CommitTimer(clock, self._idle.cut)
         self._jobs: deque[tuple[Callable[[], Job | None], asyncio.Future[bool]]] = deque()
         self._jobs_held = False
         self._back_off = Pause()
@@ -123,22 +123,22 @@ class Writer:
                 raise asyncio.CancelledError
 
     def rows_waiting(self) -> None:
-        """Note that the open group has reached `wake_at` rows, or its bytes."""
+        """Record that the open group has reached `wake_at` rows, or its bytes."""
         full = self.group.rows >= GROUP_ROWS_MAX or self.group.bytes >= GROUP_BYTES_MAX
         if full and not self.together:
             self._seal()
         self._idle.cut()
 
     def changed(self, queue: Queue, rows: int) -> None:
-        """Note that rows of a queue have results; they are committed within 50 ms."""
+        """Record that rows of a queue have results; they are committed within 50 ms."""
         self._changed[queue] = None
-        self._come(rows, self._results_delay_s)
+        self._schedule_results(rows, self._results_delay_s)
 
     def events_due(self) -> None:
         """Have the events that wait committed within 50 ms."""
         self._due.within(self._results_delay_s)
 
-    def _come(self, rows: int, delay_s: float) -> None:
+    def _schedule_results(self, rows: int, delay_s: float) -> None:
         self._changed_rows += rows
         if self._changed_rows >= RESULTS_MAX:
             self._due.at_once()
@@ -158,19 +158,19 @@ class Writer:
         self.pending_bytes -= row.size
         self.early_rows_total += 1
         if self.events is not None:
-            self._come(1, self._early_delay_s)
+            self._schedule_results(1, self._early_delay_s)
         return True
 
     def transact(
         self,
         operation: Callable[[sqlite3.Connection], Any],
         *,
-        hurry: bool = True,
+        commit_now: bool = True,
         frees: bool = False,
     ) -> asyncio.Future[Any]:
         """Let `operation` join the transaction of the messages appended so far.
 
-        With `hurry` the transaction does not linger for more rows. One that `frees` comes first.
+        With `commit_now` the transaction does not wait for more rows. One that `frees` comes first.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closing:
@@ -178,9 +178,9 @@ class Writer:
             return future
         operations = self.group.freeing if frees else self.group.operations
         operations.append((operation, future))
-        if hurry:
-            self.group.hurried = self._due.is_now = True
-        if hurry or self.wake_at == 1:
+        if commit_now:
+            self.group.commit_now = self._due.is_now = True
+        if commit_now or self.wake_at == 1:
             self._idle.cut()
         return future
 
@@ -270,22 +270,22 @@ class Writer:
         return not (self._sealed or self._due.is_now) and self._may_wait_on()
 
     def _may_wait_on(self) -> bool:
-        return bool(self.group) and not (self._closing or self.failure or self.group.hurried)
+        return bool(self.group) and not (self._closing or self.failure or self.group.commit_now)
 
     async def _wait_for_rows(self) -> None:
-        while self._may_linger() and (delay_s := self._unripe_s()) > 0:
+        while self._may_linger() and (delay_s := self._remaining_s()) > 0:
             await self._wait(delay_s, GROUP_ROWS_MAX)
             if self._jobs and not self._jobs_held:
                 return
         before = self.group.rows
-        delay_s = self._linger.delay_s(before, self._clock.monotonic())
+        delay_s = self._commit_delay.delay_s(before, self._clock.monotonic())
         if delay_s > 0:
             await self._wait(delay_s, GROUP_ROWS_MAX)
             if not self._due.is_now:
-                self._linger.lingered(before, self.group.rows)
+                self._commit_delay.waited(before, self.group.rows)
 
-    def _unripe_s(self) -> float:
-        return self._linger.unripe_s(self.group, self._context.boot.hub_time.now_ms())
+    def _remaining_s(self) -> float:
+        return self._commit_delay.remaining_s(self.group, self._context.boot.hub_time.now_ms())
 
     async def _wait(self, delay_s: float | None, wake_at: int) -> None:
         """Wait until woken, or until `delay_s` have passed."""
@@ -310,12 +310,12 @@ class Writer:
             # What frees space is tried first, without new rows.
             freeing = take_freeing((*self._sealed, self.group))
             self._sealed = deque(group for group in self._sealed if group)
-            if freeing or any(queue.checkpointer.ripe() for queue in self._changed):
+            if freeing or any(queue.checkpointer.is_due() for queue in self._changed):
                 group = Group()
                 group.freeing = freeing
                 return group
         if not self._sealed:
-            if self._may_wait_on() and self._unripe_s() > 0:
+            if self._may_wait_on() and self._remaining_s() > 0:
                 return Group()  # it is the results' turn
             self._seal()
         return self._sealed.popleft()
@@ -329,7 +329,7 @@ class Writer:
             await self._commit(group)
         except StoreBusyError as exc:
             self._put_back(group)
-            await self._bear(exc)
+            await self._handle_commit_failure(exc)
         except StoreValueError as exc:
             self._split(group, exc)
         except BaseException:
@@ -346,8 +346,8 @@ class Writer:
                 self.failure = None
 
     async def _make_room(self, group: Group) -> None:
-        assert self.displacer is not None
-        await self.displacer.make_room(group, self._run_now, is_last=lambda: not self.pending_rows)
+        assert self.evictor is not None
+        await self.evictor.make_room(group, self._run_now, is_last=lambda: not self.pending_rows)
 
     async def _run_now(self, prepare: Callable[[], Job | None]) -> None:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -397,14 +397,14 @@ class Writer:
         self.row_bytes_total += group.bytes
         dead = commit.dead_letter_bytes
         if dead:
-            self.limits.kept_beside(dead)
+            self.limits.other_tables_grew(dead)
         self._space_is_due = self.limits.committed(group.bytes + dead)
         # Deleting a row rewrites its page, which rows that leave in order share.
-        self.wal.written(group.bytes + dead + commit.deleted_bytes // 2 + commit.beside_bytes)
+        self.wal.written(group.bytes + dead + commit.deleted_bytes // 2 + commit.other_bytes)
         if group.rows:
-            self._linger.committed(group.rows, self._clock.monotonic())
+            self._commit_delay.committed(group.rows, self._clock.monotonic())
 
-    async def _bear(self, error: StoreBusyError) -> None:
+    async def _handle_commit_failure(self, error: StoreBusyError) -> None:
         """Count and report a failed commit, at a bounded rate, and wait before the next try."""
         now_s = self._clock.monotonic()
         self.commit_failures_total += 1
@@ -414,7 +414,7 @@ class Writer:
         failure.met(str(error), now_s, self.pending_bytes)
         delay_s = failure.delay_s()
         failure.attempts += 1
-        self.wal.hasten()
+        self.wal.checkpoint_soon()
         if self._closing or self._cancelled:
             return
         # Nothing but time or the end cuts it: a store that fails is not made better by traffic.

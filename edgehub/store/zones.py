@@ -153,7 +153,7 @@ class Zones:
         return self._expiry_bound if now_ms < self._expiry_bound else self.min_expires_ms
 
     def values_after(self, changes: ZoneChanges) -> list[ZoneValues]:
-        """Give the entries as they are once `changes` are done; 0 rows = the entry goes."""
+        """Return the entries as they are once `changes` are done; 0 rows = the entry goes."""
         result: list[ZoneValues] = []
         for zone, change in changes.zones.items():
             values = self.get(zone)
@@ -178,14 +178,14 @@ class Zones:
         return result
 
     def get(self, zone: int) -> ZoneValues | None:
-        """Give the entry of one zone, None = it has no rows."""
+        """Return the entry of one zone, None = it has no rows."""
         index = bisect_left(self._zones, zone)
         if index < len(self._zones) and self._zones[index] == zone:
             return self._values(index)
         return None
 
     def first_from(self, zone: int) -> ZoneValues | None:
-        """Give the first entry at or above `zone`, None = there is none."""
+        """Return the first entry at or above `zone`, None = there is none."""
         index = bisect_left(self._zones, zone)
         return self._values(index) if index < len(self._zones) else None
 
@@ -271,7 +271,7 @@ class Zones:
         return min(self._stale, default=NEVER_MS)
 
     def span(self) -> tuple[int, int]:
-        """Give the first and the last zone; there must be one."""
+        """Return the first and the last zone; there must be one."""
         return self._zones[0], self._zones[-1]
 
     def _values(self, index: int) -> ZoneValues:
@@ -323,7 +323,7 @@ class Zones:
 
 
 def _due(times: array[int], now_ms: int) -> tuple[list[int], int]:
-    """Give the places of the times up to now, and the lowest time of all."""
+    """Return the places of the times up to now, and the lowest time of all."""
     lowest: int = NEVER_MS
     due: list[int] = []
     # Ten thousand zones are looked at every few seconds; blocks without any cost little.

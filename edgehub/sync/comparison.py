@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from edgehub.routes.live import LiveRoutes
     from edgehub.routes.tenant import RouteKey
     from edgehub.sync.follower import Follower
+    from edgehub.sync.rebuild import Rebuild
     from edgehub.sync.reconciler import Reconciler
-    from edgehub.sync.restoration import Restoration
     from edgehub.sync.storage import TableStorage
 
 JITTER: Final = 0.1
@@ -64,7 +64,7 @@ class Comparison:
         self,
         storage: TableStorage,
         reconciler: Reconciler,
-        restoration: Restoration,
+        restoration: Rebuild,
         follower: Follower,
         live: LiveRoutes,
         *,
@@ -140,7 +140,7 @@ class Comparison:
             await self._restoration.put_back(now)
 
     async def _differing_rows(self) -> set[RouteKey]:
-        """Give the keys whose row here is not the one in the storage."""
+        """Return the keys whose row here is not the one in the storage."""
         known = self._reconciler.rows
         if await self._storage.digest() == self._reconciler.digest:
             return set()
@@ -155,13 +155,13 @@ class Comparison:
             await asyncio.sleep(0)
 
     def _keys(self) -> Iterator[list[RouteKey]]:
-        """Give all keys that something is known of; to join the lists would hold others up."""
+        """Return all keys that something is known of; to join the lists would hold others up."""
         yield list(self._live.ids())
         yield list(self._reconciler.rows)
         yield list(self._reconciler.file_routes)
 
     async def _differing_routes(self, keys: Sequence[RouteKey]) -> set[RouteKey]:
-        """Give those keys under which something else runs than their row says."""
+        """Return those keys under which something else runs than their row says."""
         reconciler, wrong = self._reconciler, set()
         for start in range(0, len(keys), LOOKED_AT_ONCE):
             if start:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.routes.tenant import RouteKey
+    from edgehub.sync.rebuild import Rebuild
     from edgehub.sync.reconciler import Reconciler
-    from edgehub.sync.restoration import Restoration
     from edgehub.sync.storage import LogEntry, TableStorage, WriteResult
 
 RETRY_S: Final = (0.1, 2.0)
@@ -58,7 +58,7 @@ class Follower:
         self,
         storage: TableStorage,
         reconciler: Reconciler,
-        restoration: Restoration,
+        restoration: Rebuild,
         *,
         instance: str,
         clock: Clock,

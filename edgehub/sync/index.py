@@ -35,7 +35,7 @@ class KeyIndex:
             del ids[at]
 
     def page(self, tenant: Tenant, after: str | None, limit: int) -> tuple[list[str], bool]:
-        """Give some ids of a tenant, and whether there are more behind them.
+        """Return some ids of a tenant, and whether there are more behind them.
 
         Args:
             tenant: Whose.

@@ -35,6 +35,6 @@ class TableOptions:
     tenants: Mapping[Tenant, int | None] = field(default_factory=dict)
 
     def quota(self, tenant: Tenant) -> int:
-        """Give the number of routes that a tenant may have."""
+        """Return the number of routes that a tenant may have."""
         own = self.tenants.get(tenant)
         return self.routes_max if own is None else own

@@ -106,12 +106,12 @@ class Presence:
             log.debug("sync.report_failed", reason=error.reason)
 
     async def report(self) -> None:
-        """Say where this hub stands."""
+        """Return where this hub stands."""
         before = await self._storage.report(self.own(), expires_s=FORGOTTEN_S + self._beat_s)
         now = self._clock.monotonic()
         if self._told and before not in {"", self._instance}:
             if not self.twin:
-                log.warning("sync.hub_id_shared", hub_id=self._hub_id, instance=before)
+                log.warning("sync.duplicate_hub_id", hub_id=self._hub_id, instance=before)
             self.twin, self._twin_at = before, now
         elif self.twin and now - self._twin_at > FORGOTTEN_S:
             self.twin = ""
@@ -125,7 +125,7 @@ class Presence:
             log.debug("sync.leave_failed", reason=error.reason)
 
     def own(self) -> Report:
-        """Give the report of this hub."""
+        """Return the report of this hub."""
         reconciler = self._reconciler
         failures = list(reversed(reconciler.failures.items()))
         return Report(
@@ -140,7 +140,7 @@ class Presence:
         )
 
     async def everybody(self) -> list[Report]:
-        """Give the reports of all hubs, this one's as it is now."""
+        """Return the reports of all hubs, this one's as it is now."""
         others = [each for each in await self._storage.reports() if each.instance != self._instance]
         return [self.own(), *sorted(others, key=lambda each: (each.hub_id, each.instance))]
 

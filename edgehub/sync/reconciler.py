@@ -121,7 +121,7 @@ class Reconciler:
         self._work.set()
 
     def awaits(self, key: RouteKey) -> bool:
-        """Say whether a row is still to be looked at, as while the storage is away."""
+        """Return whether a row is still to be looked at, as while the storage is away."""
         return key in self._dirty or key in self._looking
 
     @property
@@ -157,11 +157,11 @@ class Reconciler:
             self.look(due)
 
     def content(self, row: StoredRow) -> RouteContent | None:
-        """Give the content of a row, None = it cannot be read or was never needed."""
+        """Return the content of a row, None = it cannot be read or was never needed."""
         return self._contents.get(row.hash)
 
     def text(self, row: StoredRow) -> str | None:
-        """Give the canonical text of a row's content, None = it is not known."""
+        """Return the canonical text of a row's content, None = it is not known."""
         if row.key == DEFAULTS:
             text = self._defaults_text or ""
             return text if content_hash(text, DEFAULT_TENANT) == row.hash else None
@@ -169,7 +169,7 @@ class Reconciler:
         return None if content is None else content.text
 
     def wanted(self, key: RouteKey) -> str | None:
-        """Give the hash that should run under a key, None = nothing should."""
+        """Return the hash that should run under a key, None = nothing should."""
         row = self.rows.get(key)
         if isinstance(row, StoredRow):
             return row.hash if row.enabled and key != DEFAULTS else None
@@ -311,7 +311,7 @@ class Reconciler:
             self.index.discard(key)
 
     async def _read(self, row: Row | None) -> RouteContent | None:
-        """Give the content of a row that was read."""
+        """Return the content of a row that was read."""
         if row is None:
             return None
         if isinstance(row, BrokenRow):
@@ -350,7 +350,7 @@ class Reconciler:
         return self.head
 
     def _judge(self, rows: Mapping[RouteKey, Row | None], faults: Mapping[RouteKey, str]) -> None:
-        """Note what failed, and what does not any more."""
+        """Record what failed, and what does not any more."""
         for key, row in rows.items():
             before = self.failures.get(key)
             if key not in faults:

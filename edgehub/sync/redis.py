@@ -331,7 +331,7 @@ async def _asked(work: Awaitable[Any]) -> Any:
 def _refusal(
     word: bytes, rest: Sequence[int], changes: Sequence[Change], expected: int | None
 ) -> TableError:
-    """Say why the script refused a write."""
+    """Return why the script refused a write."""
     if word == b"LOST":
         return TableLostError()
     if word == b"CONFLICT":

@@ -16,15 +16,16 @@ import structlog
 from edgehub.routes.catch_all import lost_warnings
 from edgehub.routes.live import LiveRoutes
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
+from edgehub.sync.bootstrap import Bootstrap
 from edgehub.sync.comparison import Comparison
 from edgehub.sync.faults import ConflictError
 from edgehub.sync.follower import Follower
-from edgehub.sync.from_manifest import SharedManifest, contents_of, shared_head, taken_ids
-from edgehub.sync.lookup import LIST_MAX, Lookup
+from edgehub.sync.manifest_import import SharedManifest, contents_of, shared_head, taken_ids
+from edgehub.sync.mutations import Mutations
 from edgehub.sync.presence import Presence
+from edgehub.sync.queries import LIST_MAX, Queries
+from edgehub.sync.rebuild import Rebuild
 from edgehub.sync.reconciler import Reconciler
-from edgehub.sync.restoration import Restoration
-from edgehub.sync.stand_in import StandIn
 from edgehub.sync.storage import DEFAULTS, StoredRow
 from edgehub.sync.views import (
     InstanceView,
@@ -35,7 +36,6 @@ from edgehub.sync.views import (
     RouteView,
     TableStatistics,
 )
-from edgehub.sync.writes import Writes
 
 if TYPE_CHECKING:
     import random
@@ -60,7 +60,7 @@ BEAT_S: Final = (1.0, 30.0)
 log = structlog.get_logger(__name__)
 
 
-class RoutingTable(Writes):
+class RoutingTable(Mutations):
     """See the module.
 
     Args:
@@ -85,7 +85,7 @@ class RoutingTable(Writes):
         head = shared_head(manifest) if options.shared else manifest
         self.live = LiveRoutes(host, head, hub_id=options.hub_id)
         reconciler = Reconciler(storage, self.live, clock, head)
-        restoration = Restoration(storage, reconciler, clock)
+        restoration = Rebuild(storage, reconciler, clock)
         follower = Follower(
             storage,
             reconciler,
@@ -115,7 +115,7 @@ class RoutingTable(Writes):
             restoration=restoration,
             follower=follower,
             presence=presence,
-            lookup=Lookup(reconciler, self.live),
+            lookup=Queries(reconciler, self.live),
         )
         self._manifest = manifest
         self._clock = clock
@@ -131,7 +131,7 @@ class RoutingTable(Writes):
         )
         self._shared = SharedManifest(storage, reconciler, host, options, manifest)
         shared = self._shared if options.shared else None
-        self._stand_in = StandIn(storage, reconciler, follower, restoration, shared, clock)
+        self._stand_in = Bootstrap(storage, reconciler, follower, restoration, shared, clock)
         self._reconciler.on_applied.append(self._applied)
 
     # Life.
@@ -182,7 +182,7 @@ class RoutingTable(Writes):
     async def list(
         self, *, tenant: Tenant = DEFAULT_TENANT, after: str | None = None, limit: int = LIST_MAX
     ) -> RoutePage:
-        """Give some routes, sorted by id.
+        """Return some routes, sorted by id.
 
         Args:
             tenant: Whose.
@@ -198,7 +198,7 @@ class RoutingTable(Writes):
         return await self._lookup.page(tenant, after, limit, revision)
 
     async def get(self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT) -> RouteView:
-        """Give one route.
+        """Return one route.
 
         Raises:
             RouteNotFoundError: There is none.
@@ -210,7 +210,7 @@ class RoutingTable(Writes):
     # Several hubs.
 
     async def instances(self) -> tuple[InstanceView, ...]:
-        """Give the running hubs, this one first.
+        """Return the running hubs, this one first.
 
         Raises:
             StorageUnavailableError: They cannot be asked for.
@@ -233,7 +233,7 @@ class RoutingTable(Writes):
     async def route_status(
         self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT
     ) -> tuple[RouteStatus, ...]:
-        """Say what each running hub makes of a route.
+        """Return what each running hub makes of a route.
 
         Raises:
             RouteNotFoundError: There is none.
@@ -256,13 +256,13 @@ class RoutingTable(Writes):
 
     @property
     def last_drift(self) -> DriftReport | None:
-        """Give the latest report of drift, None = there was no comparison yet."""
+        """Return the latest report of drift, None = there was no comparison yet."""
         return self._comparison.last
 
     # The manifest.
 
     def check_file(self, manifest: Manifest) -> None:
-        """Say whether `follow_file` would take a manifest.
+        """Return whether `follow_file` would take a manifest.
 
         Raises:
             ManifestError: It has ids that the hub's own table has as well.
@@ -344,7 +344,7 @@ class RoutingTable(Writes):
         )
 
     def manifest_in_force(self) -> Manifest:
-        """Give those routes in force that come from a manifest."""
+        """Return those routes in force that come from a manifest."""
         rows, own = self._reconciler.rows, self._reconciler.file_routes
         ours = {key.name for key in own}
         ours |= {
@@ -364,7 +364,7 @@ class RoutingTable(Writes):
 
     @property
     def stale_reason(self) -> str:
-        """Say why the table may be old; empty = it is not."""
+        """Return why the table may be old; empty = it is not."""
         if self._stand_in.reason:
             return self._stand_in.reason
         away_since = self._follower.away_since
@@ -377,7 +377,7 @@ class RoutingTable(Writes):
 
     @property
     def ready(self) -> tuple[bool, str]:
-        """Say whether the table is as the storage has it, and why not."""
+        """Return whether the table is as the storage has it, and why not."""
         reason = self.stale_reason
         return (True, "") if not reason else (False, f"table stale: {reason}")
 
@@ -408,7 +408,7 @@ class RoutingTable(Writes):
         return found
 
     def statistics(self) -> TableStatistics:
-        """Give the figures of this hub's table."""
+        """Return the figures of this hub's table."""
         rows, failures = self._reconciler.rows, self._reconciler.failures
         follower, comparison, live = self._follower, self._comparison, self.live
         last = comparison.last

@@ -68,7 +68,7 @@ class Position:
     begun: Begun | None = None
 
     def continues(self, earlier: Position) -> bool:
-        """Tell whether this is the same table, at most further on."""
+        """Return whether this is the same table, at most further on."""
         return (
             self.epoch == earlier.epoch
             and self.server == earlier.server
@@ -77,11 +77,11 @@ class Position:
 
     @property
     def root(self) -> int:
-        """Give the epoch of the table from which this one comes, itself if it comes from none."""
+        """Return the epoch of the table from which this one comes, itself if it comes from none."""
         return self.epoch if self.begun is None else self.begun.root
 
     def lacks(self, held: Position) -> bool:
-        """Tell whether this table has lost what a hub holds.
+        """Return whether this table has lost what a hub holds.
 
         It has if it is as if it never was, and if it was begun anew since without that version or a
         later one: by the manifest of a hub that knew nothing, or from an older copy. Of two tables
@@ -126,7 +126,7 @@ class StoredRow:
 
     @property
     def raw(self) -> str:
-        """Give the form in which it is stored."""
+        """Return the form in which it is stored."""
         return (
             f"{self.revision} {self.hash} {int(self.enabled)} {self.origin} "
             f"{self.created_ms} {self.modified_ms}"
@@ -318,10 +318,10 @@ class TableStorage(Protocol):
 
     @property
     def kind(self) -> str:
-        """Give its name in the settings."""
+        """Return its name in the settings."""
 
     async def position(self) -> Position:
-        """Say where the table stands."""
+        """Return where the table stands."""
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
         """Read rows with their contents, each as it is now; None = there is none."""
@@ -368,7 +368,7 @@ class TableStorage(Protocol):
         """
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
-        """Give the keys that people changed since the table was begun; None = nobody knows."""
+        """Return the keys that people changed since the table was begun; None = nobody knows."""
 
     def knows(self, epoch: int) -> None:
         """Hear of a table that this hub knows, so that no write begins another one unseen."""
@@ -377,7 +377,7 @@ class TableStorage(Protocol):
         """Wait for entries of the log behind a position, at most `wait_s`."""
 
     async def report(self, report: Report, *, expires_s: float) -> str:
-        """Say where this hub stands, in place of what it said before; forgotten after a time.
+        """Return where this hub stands, in place of what it said before; forgotten after a time.
 
         Returns:
             The instance that said something under this hub's id last, empty = none did.

@@ -350,7 +350,7 @@ class TableStatistics:
 
 
 def cut(ids: list[str]) -> tuple[str, ...]:
-    """Give the first ids, sorted."""
+    """Return the first ids, sorted."""
     return tuple(sorted(ids)[:LISTED_MAX])
 
 

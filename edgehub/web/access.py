@@ -77,7 +77,7 @@ class Access:
     def check(
         self, method: str, path: str, headers: Mapping[str, str], *, from_here: bool
     ) -> Principal:
-        """Give who asks.
+        """Return who asks.
 
         Args:
             method: Of the request.

@@ -20,7 +20,7 @@ AT_ONCE_BYTES: Final = 16_384
 
 
 async def json_body(request: Request) -> Any:
-    """Give the value that a request brings.
+    """Return the value that a request brings.
 
     Raises:
         ProblemError: 415 for another kind of body, 400 if it is no JSON.

@@ -37,7 +37,7 @@ class Figure:
     labels: tuple[tuple[str, str], ...] = ()
 
     def samples(self, status: Document) -> Iterator[Sample]:
-        """Give what the document has."""
+        """Return what the document has."""
         value: Any = status
         for part in self.path.split("."):
             value = None if value is None else value.get(part)

@@ -213,7 +213,7 @@ def _values(scope: Scope, header: bytes) -> list[bytes]:
 
 
 def _over_loopback(server: Sequence[Any] | None) -> bool:
-    """Say whether a connection came to an address that this machine alone reaches."""
+    """Return whether a connection came to an address that this machine alone reaches."""
     return server is not None and ip_address(server[0].partition("%")[0]).is_loopback
 
 

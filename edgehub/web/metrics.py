@@ -27,7 +27,7 @@ STATES: Final = ("up", "connecting", "down", "draining", "parked", "waiting")
 
 
 def text(status: Document) -> str:
-    """Give the whole exposition.
+    """Return the whole exposition.
 
     Args:
         status: What `edgehub status --json` prints.

@@ -50,7 +50,7 @@ def probes_router(unready: Callable[[], str]) -> APIRouter:
         responses=problem_answers(HTTPStatus.SERVICE_UNAVAILABLE),
     )
     async def readyz() -> JsonResponse:
-        """Say whether messages should be sent here; 503 with `code` `not_ready` otherwise.
+        """Return whether messages should be sent here; 503 with `code` `not_ready` otherwise.
 
         Its `detail` is `starting`, `draining`, or why the table is not current: `table stale`.
         """

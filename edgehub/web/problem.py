@@ -86,7 +86,7 @@ class ProblemError(EdgeHubError):
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:
-        """Give the document as it is sent."""
+        """Return the document as it is sent."""
         document = ProblemDocument(
             type="about:blank",
             title=self.status.phrase,
@@ -99,7 +99,7 @@ class ProblemError(EdgeHubError):
         return encoded(document.model_dump(exclude_defaults=True))
 
     def response(self) -> Response:
-        """Give the answer."""
+        """Return the answer."""
         return Response(self.body(), self.status.value, self.headers, MEDIA_TYPE)
 
 
@@ -115,7 +115,7 @@ def problem_answers(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Give every error of framework and handlers the one form."""
+    """Return every error of framework and handlers the one form."""
 
     @app.exception_handler(ProblemError)
     async def _problem(_request: Request, error: ProblemError) -> Response:

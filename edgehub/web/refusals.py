@@ -51,7 +51,7 @@ def problem_of(error: EdgeHubError) -> ProblemError | None:
 
 
 def tenant_of(text: str | None, request: Request) -> Tenant:
-    """Give the tenant of a request.
+    """Return the tenant of a request.
 
     Args:
         text: Its parameter, `org/application`, None = the one of who asks.

@@ -29,7 +29,7 @@ class Wanted:
 
 
 def entity_tag(revision: int) -> str:
-    """Give the tag of a revision."""
+    """Return the tag of a revision."""
     return f'"{revision}"'
 
 
@@ -62,7 +62,7 @@ def parse_if_match(header: str | None) -> Wanted | None:
 
 
 def parse_if_none_match(header: str | None) -> bool:
-    """Say whether a request to write is for something new only.
+    """Return whether a request to write is for something new only.
 
     Raises:
         ProblemError: 400 if it is anything but `*`, which alone makes sense for one.

@@ -96,7 +96,7 @@ class Waiting(Whose):
     )
 
     def asked(self) -> dict[str, Any]:
-        """Give them as the table wants them."""
+        """Return them as the table wants them."""
         return {"wait": self.wait is not None, "timeout_s": self.timeout_s}
 
 
@@ -138,7 +138,7 @@ def _add_reading(router: APIRouter, table: RoutingTable, tenant_of: TenantOf) ->
     async def route_status(
         request: Request, route_id: str, options: Annotated[Whose, Query()]
     ) -> JsonResponse:
-        """Say whether a route runs, on every hub that shares the table."""
+        """Return whether a route runs, on every hub that shares the table."""
         found = await table.route_status(route_id, tenant=tenant_of(options.tenant, request))
         return JsonResponse({"instances": [each.document() for each in found]})
 
@@ -269,7 +269,7 @@ def _add_writing(router: APIRouter, table: RoutingTable, tenant_of: TenantOf) ->
 async def _revision(
     table: RoutingTable, route_id: str, tenant: Tenant, wanted: Wanted | None
 ) -> int | None:
-    """Give the one revision on which a change depends, None = on none."""
+    """Return the one revision on which a change depends, None = on none."""
     if wanted is None:
         return None
     # To the table 0 means that there must be none, which no `If-Match` can ask for.

@@ -100,7 +100,7 @@ class WebServer:
 
     @property
     def connections(self) -> set[Connection]:
-        """Give the open connections."""
+        """Return the open connections."""
         return cast("set[Connection]", self.state.connections)
 
     async def run(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:

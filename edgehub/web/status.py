@@ -117,7 +117,7 @@ def status_router(status: Callable[[], dict[str, Any]]) -> APIRouter:
         },
     )
     async def show_metrics() -> Response:
-        """Give the figures of the status in the text format of Prometheus."""
+        """Return the figures of the status in the text format of Prometheus."""
         return Response(metrics.text(status()), media_type=metrics.MEDIA_TYPE)
 
     return router

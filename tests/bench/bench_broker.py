@@ -36,7 +36,7 @@ LOG_LINES = 50
 
 
 def cpu_s(pid: int) -> float:
-    """Give the processor time that a process has used."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from edgehub.entities import Instant, Mapper, MapperOptions
-from edgehub.store.entity_tables import EntityContents
+from edgehub.entities.tables import EntityContents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ TIME = "2026-02-03T04:05:06.120Z"
 
 
 def a_mapper() -> Mapper:
-    """Give a mapper that knows the devices."""
+    """Return a mapper that knows the devices."""
     mapper = Mapper(MapperOptions(device_id="hub", alarm_sync_ms=0), EntityContents())
     now = Instant(0, WALL_MS)
     mapper.start(now)
@@ -37,14 +37,14 @@ def a_mapper() -> Mapper:
 
 
 def measurements(count: int) -> Iterator[tuple[str, bytes]]:
-    """Give measurements of registered devices."""
+    """Return measurements of registered devices."""
     payload = {"time": TIME, "temp": 21.5, "bar": 4, "env": {"t": 1, "h": 2, "p": 3.25}}
     body = json.dumps(payload).encode()
     return ((f"te/device/d{number % DEVICES}///m/env", body) for number in range(count))
 
 
 def mixed(count: int) -> Iterator[tuple[str, bytes]]:
-    """Give events, alarms and twin values of registered devices."""
+    """Return events, alarms and twin values of registered devices."""
     event = json.dumps({"time": TIME, "text": "door open", "user": 7}).encode()
     alarm = json.dumps({"time": TIME, "text": "hot", "severity": "major"}).encode()
     for number in range(count):
@@ -57,7 +57,7 @@ def mixed(count: int) -> Iterator[tuple[str, bytes]]:
 
 
 def rogue(count: int) -> Iterator[tuple[str, bytes]]:
-    """Give measurements for ever new entities that nobody registers."""
+    """Return measurements for ever new entities that nobody registers."""
     body = json.dumps({"time": TIME, "v": 1}).encode()
     return ((f"te/device/r{number}///m/", body) for number in range(count))
 

@@ -19,7 +19,7 @@ MESSAGES_PER_ROUND = 20_000
 
 
 def conditions() -> list[str]:
-    """Give 100 conditions: text, numbers, body values, chains of AND, OR and NOT, functions."""
+    """Return 100 conditions: text, numbers, body values, chains of AND, OR and NOT, functions."""
     texts = [f"kind = 'kind-{n}'" for n in range(20)]
     pairs = [f"kind = 'alarm' AND site = 'site-{n}'" for n in range(20)]
     numbers = [f"as_number(level) > {n * 10} AND site = 'site-{n}'" for n in range(15)]
@@ -54,7 +54,7 @@ def table() -> RouteTable:
 
 
 def messages() -> list[Message]:
-    """Give messages that differ in what they match."""
+    """Return messages that differ in what they match."""
     made = []
     for n in range(100):
         properties: dict[str, str | None] = {

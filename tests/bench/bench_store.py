@@ -20,7 +20,7 @@ CACHED_ROWS = 5000
 
 
 def disk_bytes() -> int:
-    """Give the bytes this process has caused to be written to disk."""
+    """Return the bytes this process has caused to be written to disk."""
     for line in Path("/proc/self/io").read_text("ascii").splitlines():
         if line.startswith("write_bytes:"):
             return int(line.split()[1])

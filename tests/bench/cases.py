@@ -81,7 +81,7 @@ def journal(folder: Path) -> Figures:
 
 
 def _written_per_byte(hub: HubProcess, written: int, messages: int) -> float:
-    """Give what was written since for each byte of payload, the journal's segments included."""
+    """Return what was written since for each byte of payload, the journal's segments included."""
     while hub.call("status")["journal"].get("waiting_bytes"):
         hub.call("journal plan", target="bench", close=True)
     return (hub.written_bytes() - written) / (messages * BODY_BYTES)

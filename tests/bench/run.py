@@ -46,7 +46,7 @@ class Bar:
     lower_is_better: bool = False
 
     def times_floor(self, value: float) -> float | None:
-        """Give how many times the floor is met; 1 and more is good."""
+        """Return how many times the floor is met; 1 and more is good."""
         if self.floor is None or value == 0:
             return None
         return self.floor / value if self.lower_is_better else value / self.floor

@@ -93,17 +93,17 @@ class HubProcess(Daemon):
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Give the processor time used so far."""
+        """Return the processor time used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def written_bytes(self) -> int:
-        """Give the bytes that it has caused to be written to disk."""
+        """Return the bytes that it has caused to be written to disk."""
         lines = Path(f"/proc/{self.pid}/io").read_text("ascii").splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("write_bytes:")))
 
     def rss_mb(self) -> float:
-        """Give the resident memory."""
+        """Return the resident memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text("ascii").splitlines()
         kilobytes = next(line.split()[1] for line in lines if line.startswith("VmRSS"))
         return int(kilobytes) / 1024
@@ -130,7 +130,7 @@ def a_hub(
 
 
 def a_mosquitto(folder: Path, *, bridge_to: int | None = None) -> Mosquitto:
-    """Give a Mosquitto without limits of its own, as a bridge with a session on disk if asked."""
+    """Return a Mosquitto without limits of its own, as a bridge with a session on disk if asked."""
     lines = ["max_inflight_messages 0"]
     if bridge_to is not None:
         lines += [

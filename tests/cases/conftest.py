@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def case(request):
-    """Give one case of the module's file."""
+    """Return one case of the module's file."""
     if isinstance(request.param, Path):
         pytest.fail(f"the case file {request.param} is missing")
     return request.param

@@ -13,7 +13,7 @@ PLACEHOLDERS = {"{{time}}": TIME, "{{any}}": r"(?s:.+)", "{{rest}}": r"(?s:.*)"}
 
 
 def text_matches(expected: str, actual: object) -> bool:
-    """Say whether a text is as expected; placeholders may stand inside it."""
+    """Return whether a text is as expected; placeholders may stand inside it."""
     if not isinstance(actual, str):
         actual = json.dumps(actual)
     parts = re.split(r"(\{\{(?:time|any|rest)\}\})", expected)
@@ -22,7 +22,7 @@ def text_matches(expected: str, actual: object) -> bool:
 
 
 def value_matches(expected: object, actual: object) -> bool:
-    """Say whether a JSON value is as expected, with exactly these members; 1 equals 1.0."""
+    """Return whether a JSON value is as expected, with exactly these members; 1 equals 1.0."""
     if isinstance(expected, str):
         return isinstance(actual, str) and text_matches(expected, actual)
     if isinstance(expected, dict):
@@ -41,7 +41,7 @@ def value_matches(expected: object, actual: object) -> bool:
 
 
 def message_matches(expected: dict, actual: dict) -> bool:
-    """Say whether a message is as expected; a payload that is a text is compared as a text."""
+    """Return whether a message is as expected; a payload that is a text is compared as a text."""
     payload = expected["payload"]
     same = text_matches if isinstance(payload, str) else value_matches
     return (

@@ -17,7 +17,7 @@ ORDER = [RouteFaultKind.SYNTAX, RouteFaultKind.SINK, RouteFaultKind.CONDITION]
 
 
 def sender_source(sender: str) -> str:
-    """Give the message source of a sender as the cases name it."""
+    """Return the message source of a sender as the cases name it."""
     if sender == "device":
         return message_source(None, None)
     if sender == "twin change":

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the root of a small Debian with Python and systemd; nobody changes it."""
+    """Return the root of a small Debian with Python and systemd; nobody changes it."""
     packages = ("systemd", "dbus", "python3", "python3-venv", "ca-certificates")
     return make_root(tmp_path_factory.mktemp("debian") / "root", *packages)
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with all wheels that the hub needs there, and those to build it."""
+    """Return a folder with all wheels that the hub needs there, and those to build it."""
     return make_wheels(tmp_path_factory.mktemp("wheels"), "setuptools>=77")

@@ -127,7 +127,7 @@ class Containers:
 
 @pytest.fixture
 def containers(tmp_path: Path) -> Iterator[Containers]:
-    """Give the hubs beside a broker that has the rules of `mosquitto.conf`."""
+    """Return the hubs beside a broker that has the rules of `mosquitto.conf`."""
     lines = (FOLDER / "mosquitto.conf").read_text("utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith(("#", "listener"))]
     with Mosquitto(tmp_path / "broker") as broker:

@@ -29,14 +29,14 @@ EXIT_CANNOT = 77
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto."""
+    """Return a running Mosquitto."""
     with Mosquitto(tmp_path / "broker") as running:
         yield running
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, broker: Mosquitto) -> Iterator[Daemon]:
-    """Give a confined hub with everything that brings native code: TLS, HTTP, an upstream."""
+    """Return a confined hub with everything that brings native code: TLS, HTTP, an upstream."""
     tried = subprocess.run([sys.executable, str(PROGRAM), "version"], check=False, timeout=15)
     if tried.returncode == EXIT_CANNOT:
         pytest.skip("this kernel has no PR_SET_MDWE")

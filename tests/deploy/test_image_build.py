@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def image(
     debian: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Builder, dict[str, Any]]:
-    """Give the image's configuration and where it is."""
+    """Return the image's configuration and where it is."""
     folder = tmp_path_factory.mktemp("images")
     builder = Builder(folder)
     builder.make_base(debian)
@@ -36,7 +36,7 @@ def image(
 def start(
     image: tuple[Builder, dict[str, Any]], tmp_path: Path
 ) -> Iterator[Callable[[], Container]]:
-    """Give a function that starts a container; all of them use one volume."""
+    """Return a function that starts a container; all of them use one volume."""
     builder, config = image
     volume = tmp_path / "volume"
     volume.mkdir(mode=0o700)

@@ -70,7 +70,7 @@ port = 1884
 
 @pytest.fixture(scope="module")
 def root(debian: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a Debian with the hub and its units installed as the guide says."""
+    """Return a Debian with the hub and its units installed as the guide says."""
     made = tmp_path_factory.mktemp("machine") / "root"
     subprocess.run(["cp", "--archive", str(debian), str(made)], check=True)
     install_hub(made, wheels)
@@ -84,7 +84,7 @@ def root(debian: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def machine(root: Path) -> Iterator[Machine]:
-    """Give the machine, booted for this test, without settings and state of the one before."""
+    """Return the machine, booted for this test, without settings and state of the one before."""
     for left in ("etc/edgehub", "etc/credstore", "var/lib/private", "var/log/journal"):
         shutil.rmtree(root / left, ignore_errors=True)
     for drop_in in (root / "etc/systemd/system").glob("*.d"):
@@ -118,7 +118,7 @@ def status(machine: Machine) -> dict[str, Any]:
 
 
 def journal(machine: Machine, unit: str = "edgehub") -> str:
-    """Give what a unit has logged."""
+    """Return what a unit has logged."""
     return machine.run("journalctl", "--unit", unit, "--output=cat", "--no-pager").stdout
 
 

@@ -50,7 +50,7 @@ client.disconnect()
 
 @pytest.fixture(scope="module")
 def machine(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Give a booted machine with hub, Java and Spark, installed as the guide says."""
+    """Return a booted machine with hub, Java and Spark, installed as the guide says."""
     packages = ("systemd", "dbus", "python3", "python3-venv", "ca-certificates")
     java = ("default-jre-headless", "libnss-systemd")
     root = make_root(tmp_path_factory.mktemp("java") / "root", *packages, *java)

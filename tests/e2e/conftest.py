@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto."""
+    """Return a running Mosquitto."""
     with Mosquitto(tmp_path / "broker") as running:
         yield running
 
 
 @pytest.fixture
 def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Give a function that makes a daemon; `upstream` is a port, `extra` more settings."""
+    """Return a function that makes a daemon; `upstream` is a port, `extra` more settings."""
     made: list[Daemon] = []
 
     def make(*, upstream: int | None = None, extra: str = "", top: str = "") -> Daemon:

@@ -99,7 +99,7 @@ async def test_a_killed_hub_loses_nothing(
 
 
 def bodies_of(daemon: Daemon) -> list[str]:
-    """Give the bodies of all rows for the upstream."""
+    """Return the bodies of all rows for the upstream."""
     found: list[dict[str, Any]] = []
     while True:
         after = found[-1]["offset"] if found else 0
@@ -182,12 +182,12 @@ def registrations(rng: random.Random) -> list[tuple[str, bytes, bool]]:
 
 
 def created(cloud: Subscriber) -> list[str]:
-    """Give the external ids of the create lines, in order."""
+    """Return the external ids of the create lines, in order."""
     return [body.decode().split(",")[1] for body in cloud.bodies if body.startswith(b"101,")]
 
 
 def updates(cloud: Subscriber) -> list[str]:
-    """Give the external ids of the twin updates, in order."""
+    """Return the external ids of the twin updates, in order."""
     start = "inventory/managedObjects/update/"
     return [
         topic.removeprefix(start)

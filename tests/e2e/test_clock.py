@@ -39,7 +39,7 @@ class FakeTime:
         self._file.write_text(f"{time}\n", "utf-8")
 
     def environment(self, boot_id: str) -> dict[str, str]:
-        """Give the environment of a daemon that lives in this time."""
+        """Return the environment of a daemon that lives in this time."""
         found = subprocess.run(
             ["faketime", "-m", "now", "printenv", "LD_PRELOAD"],
             capture_output=True,
@@ -58,13 +58,13 @@ class FakeTime:
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeTime:
-    """Give a time of day to play with."""
+    """Return a time of day to play with."""
     return FakeTime(tmp_path)
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, fake: FakeTime) -> Iterator[Daemon]:
-    """Give a daemon in that time, which trusts its clock and collects."""
+    """Return a daemon in that time, which trusts its clock and collects."""
     folder = tmp_path / "hub"
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps(MANIFEST), "utf-8")
@@ -89,7 +89,7 @@ def send(daemon: Daemon, count: int) -> None:
 
 
 def clock_of(daemon: Daemon) -> dict[str, object]:
-    """Give what the daemon says of its clock."""
+    """Return what the daemon says of its clock."""
     clock: dict[str, object] = daemon.call("status")["store"]["clock"]
     return clock
 
@@ -189,5 +189,5 @@ def test_a_running_daemon_bears_steps(
 
 
 def backoff_s(daemon: Daemon) -> float:
-    """Give the seconds until the next try to connect."""
+    """Return the seconds until the next try to connect."""
     return daemon.call("status")["endpoints"][0]["backoff_remaining_s"] or 0.0

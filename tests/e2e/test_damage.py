@@ -34,7 +34,7 @@ WAITING = 300
 
 
 def depths(daemon: Daemon) -> dict[str, int]:
-    """Give how many rows wait, by queue."""
+    """Return how many rows wait, by queue."""
     return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")}
 
 

@@ -23,7 +23,7 @@ FAIL_SYNC = Path(__file__).parents[1] / "support" / "fail_sync.c"
 
 
 def waiting(daemon: Daemon) -> int:
-    """Give how many rows wait."""
+    """Return how many rows wait."""
     return sum(queue["depth"] for queue in daemon.call("queue list"))
 
 

@@ -61,7 +61,7 @@ path = "cloud.jsonl"
 
 @pytest.fixture
 def make_gateway(make_daemon: Callable[..., Daemon]) -> Callable[..., Daemon]:
-    """Give a function that makes a daemon whose cloud is a file."""
+    """Return a function that makes a daemon whose cloud is a file."""
 
     def make(entities: str = "", settings: str = SETTINGS) -> Daemon:
         daemon = make_daemon(top='manifest = "manifest.json"', extra=settings + entities)
@@ -78,7 +78,7 @@ def publish(daemon: Daemon, topic: str, payload: Any, *, retain: bool = False) -
 
 
 def received(daemon: Daemon) -> list[tuple[str, str]]:
-    """Give topics and payloads that the cloud has, in their order."""
+    """Return topics and payloads that the cloud has, in their order."""
     path = daemon.folder / "cloud.jsonl"
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
@@ -96,7 +96,7 @@ def wait_for(daemon: Daemon, count: int) -> list[tuple[str, str]]:
 
 
 def values(rows: list[tuple[str, str]]) -> list[Any]:
-    """Give the values of the measurements among some rows."""
+    """Return the values of the measurements among some rows."""
     found = [json.loads(text) for topic, text in rows if topic.startswith("c8y/measurement")]
     return [document["t"]["t"]["value"] for document in found]
 
@@ -190,7 +190,7 @@ def test_an_operation_becomes_a_command_and_its_states_go_back(
 
 
 def retained(daemon: Daemon, topic: str, count: int) -> list[str]:
-    """Give the retained message of a topic; `count` are expected."""
+    """Return the retained message of a topic; `count` are expected."""
     command = [find("mosquitto_sub"), "-p", str(daemon.mqtt_port), "-q", "1", "-i", "looker"]
     done = subprocess.run(
         [*command, "-t", topic, "--retained-only", "-W", "5" if count else "1", "-C", "1"],
@@ -303,13 +303,13 @@ def test_a_rogue_client_takes_bounded_memory_and_disk(make_gateway: Callable[...
 
 
 def rss_mb(daemon: Daemon) -> float:
-    """Give the resident memory."""
+    """Return the resident memory."""
     lines = Path(f"/proc/{daemon.call('status')['pid']}/status").read_text("ascii").splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) / 1024
 
 
 def disk_mb(daemon: Daemon) -> float:
-    """Give the size of the database with its log."""
+    """Return the size of the database with its log."""
     files = (daemon.folder / "data").glob("queue.db*")
     return sum(file.stat().st_size for file in files) / 2**20
 

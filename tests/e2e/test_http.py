@@ -27,7 +27,7 @@ BATCH_HEADERS = {"Content-Type": BATCH}
 
 @pytest.fixture
 def make_hub(make_daemon: Callable[..., Daemon]) -> Iterator[MakeDaemon]:
-    """Give a function that starts a daemon with an HTTP head, and a device for it."""
+    """Return a function that starts a daemon with an HTTP head, and a device for it."""
     devices: list[HttpDevice] = []
 
     def make(

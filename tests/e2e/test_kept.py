@@ -37,7 +37,7 @@ MANIFEST = {
 
 
 def with_manifest(daemon: Daemon) -> Daemon:
-    """Give the hub its routes."""
+    """Return the hub its routes."""
     (daemon.folder / "m.json").write_text(json.dumps(MANIFEST), "utf-8")
     return daemon
 
@@ -71,7 +71,7 @@ class Senders:
 
     @property
     def acked(self) -> set[tuple[str, str, int]]:
-        """Give what the hub has answered for."""
+        """Return what the hub has answered for."""
         return {(self.device.device_id, *key) for key in self.device.acked} | self.posted
 
     def wait_posted(self, more: int) -> None:

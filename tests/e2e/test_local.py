@@ -41,7 +41,7 @@ def receive(daemon: Daemon, client_id: str, topic: str, count: int, *options: st
 
 
 def space(daemon: Daemon) -> dict[str, int]:
-    """Give the figures of the space as `edgehub status --json` shows them."""
+    """Return the figures of the space as `edgehub status --json` shows them."""
     figures: dict[str, int] = daemon.call("status")["mqtt"]["local"]
     return figures
 

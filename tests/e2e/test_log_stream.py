@@ -22,7 +22,7 @@ CONFIG = 'data_dir = "data"\n[mqtt]\nport = 0\n'
 
 
 def answers(folder: Path) -> bool:
-    """Say whether the hub answers on its control socket."""
+    """Return whether the hub answers on its control socket."""
     try:
         return call(folder / "data" / "control.sock", "status")["phase"] == "running"
     except DaemonUnreachableError:
@@ -31,7 +31,7 @@ def answers(folder: Path) -> bool:
 
 @pytest.fixture(params=["full disk", "closed", "no reader"])
 def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Give a hub with a broken standard error."""
+    """Return a hub with a broken standard error."""
     (tmp_path / "edgehub.toml").write_text(CONFIG)
     redirect = {"full disk": "2>/dev/full", "closed": "2>&-", "no reader": "2>&1"}[request.param]
     with subprocess.Popen(

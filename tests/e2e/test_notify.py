@@ -33,14 +33,14 @@ SILENCE_S = 3 * WATCHDOG_S
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[NotifySocket]:
-    """Give the service manager's end."""
+    """Return the service manager's end."""
     with NotifySocket(str(tmp_path / "notify")) as bound:
         yield bound
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Give a function that makes a daemon which tells a socket, with or without its faults."""
+    """Return a function that makes a daemon which tells a socket, with or without its faults."""
     made: list[Daemon] = []
 
     def build(heard: NotifySocket, *, upstream: int | None = None, faulty: bool = False) -> Daemon:
@@ -65,7 +65,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def falls_silent(heard: NotifySocket) -> bool:
-    """Tell whether nothing more comes, after what was on its way."""
+    """Return whether nothing more comes, after what was on its way."""
     for _ in range(3):
         try:
             heard.receive(SILENCE_S)

@@ -86,13 +86,13 @@ class Hub:
         return json.loads(self.run(*arguments, "--json").stdout)
 
     def depths(self) -> dict[str, int]:
-        """Give rows by queue."""
+        """Return rows by queue."""
         return {each["id"]: each["depth"] for each in self.ask("queue", "list")}
 
 
 @pytest.fixture
 def offline(make_daemon: Callable[..., Daemon]) -> Hub:
-    """Give a hub whose upstream never answers, with 3 alarms and 20 bulk messages."""
+    """Return a hub whose upstream never answers, with 3 alarms and 20 bulk messages."""
     hub = Hub(make_daemon(upstream=1, top='manifest = "manifest.json"'))
     device = Device("press-1", hub.daemon.mqtt_port)
     for kind, count in (("bulk", 20), ("alarm", 3)):

@@ -36,7 +36,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def shared(server: RedisServer) -> str:
-    """Give the settings of a hub that shares its table."""
+    """Return the settings of a hub that shares its table."""
     return f'[redis]\nurl = "{server.url}"\n[routing_table]\nstorage = "redis"\n'
 
 
@@ -51,7 +51,7 @@ def manifest(daemon: Daemon, **routes: Any) -> None:
 
 
 def ids(daemon: Daemon) -> dict[str, str]:
-    """Give id and state of every route."""
+    """Return id and state of every route."""
     return {route["id"]: route["state"] for route in daemon.call("route list")["routes"]}
 
 
@@ -63,7 +63,7 @@ def refusal(hub: Daemon, command: str, **arguments: Any) -> dict[str, Any]:
 
 
 def waiting(daemon: Daemon) -> dict[str, int]:
-    """Give the depth of each queue that is not empty."""
+    """Return the depth of each queue that is not empty."""
     return {each["id"]: each["depth"] for each in daemon.call("status")["queues"] if each["depth"]}
 
 
@@ -170,7 +170,7 @@ def test_hubs_share_one_table(make_daemon: Callable[..., Daemon], redis: RedisSe
 
 
 def table(daemon: Daemon) -> dict[str, Any]:
-    """Give the figures of a hub's table."""
+    """Return the figures of a hub's table."""
     figures: dict[str, Any] = daemon.call("status")["routing_table"]
     return figures
 

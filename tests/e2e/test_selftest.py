@@ -63,7 +63,7 @@ class Launch:
 
 @pytest.fixture(name="launch")
 def fixture_launch() -> Iterator[Launch]:
-    """Give the command."""
+    """Return the command."""
     launch = Launch()
     yield launch
     launch.close()

@@ -56,7 +56,7 @@ trust = "always"
 
 
 def resident_mib(daemon: Daemon) -> float:
-    """Give the memory that the process has."""
+    """Return the memory that the process has."""
     pid = daemon.call("status")["pid"]
     text = Path(f"/proc/{pid}/status").read_text("ascii")
     found = re.search(r"^VmRSS:\s+(\d+) kB$", text, re.MULTILINE)
@@ -145,7 +145,7 @@ async def first_send_s(daemon: Daemon, upstream: Peer) -> tuple[float, float]:
 
 
 def with_rows(daemon: Daemon, rows: int) -> Daemon:
-    """Give the hub a file with so many rows, half of them stale by now."""
+    """Return the hub a file with so many rows, half of them stale by now."""
     (daemon.folder / "m.json").write_text(json.dumps(MANIFEST), "utf-8")
     data = daemon.folder / "data"
     if rows:

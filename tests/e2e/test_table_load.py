@@ -91,7 +91,7 @@ async def fill(server: RedisServer, folder: Path) -> None:
 
 
 def latency(daemon: Daemon) -> float:
-    """Give the 99th percentile from publish to PUBACK in seconds."""
+    """Return the 99th percentile from publish to PUBACK in seconds."""
     return statistics.quantiles(acknowledged(daemon.mqtt_port), n=100)[98]
 
 

@@ -85,12 +85,12 @@ def check_drift(hubs: list[Daemon], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def stale(hub: Daemon) -> bool:
-    """Say whether a hub's table may be old."""
+    """Return whether a hub's table may be old."""
     return bool(table(hub)["stale"])
 
 
 def delivered(hub: Daemon) -> list[int]:
-    """Give the numbers of the messages that the endpoint has written."""
+    """Return the numbers of the messages that the endpoint has written."""
     return [
         int(json.loads(line)["body"].split("|")[2])
         for file in hub.folder.glob("out*")

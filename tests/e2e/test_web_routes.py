@@ -60,7 +60,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Api]
 def command(
     hub: tuple[Daemon, Api], capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Give a function that runs a command against the hub: exit code, output, error output."""
+    """Return a function that runs a command against the hub: exit code, output, error output."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:

@@ -8,7 +8,7 @@ import gc
 import pytest
 from structlog.testing import capture_logs
 
-from edgehub.store.affinity_table import LEDGER_ROWS_MAX, AffinityTable, FlagRow
+from edgehub.devices.affinity.table import LEDGER_ROWS_MAX, AffinityTable, FlagRow
 from tests.support.stores import a_message, a_result, running
 
 pytestmark = pytest.mark.integration

@@ -66,7 +66,7 @@ def _settings(folder: Path, hub_id: str, sink: str, **more: Any) -> Settings:
 
 
 def _reader() -> Callable[[bytes], list[dict[str, Any]]]:
-    """Give the function that the documentation shows to those who receive batches."""
+    """Return the function that the documentation shows to those who receive batches."""
     section = DOCUMENT.read_text("utf-8").partition("### Batches")[2]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert code is not None

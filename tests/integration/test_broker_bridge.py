@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto."""
+    """Return a running Mosquitto."""
     with Mosquitto(tmp_path / "broker") as running:
         yield running
 

@@ -27,14 +27,14 @@ DEVICES = ["site/{device}/#", "line/{device}/{module}/#"]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto."""
+    """Return a running Mosquitto."""
     with Mosquitto(tmp_path / "broker") as running:
         yield running
 
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """Give a running Redis."""
+    """Return a running Redis."""
     server = RedisServer(tmp_path).start()
     yield server
     server.stop()
@@ -48,7 +48,7 @@ async def send(client: aiomqtt.Client, topic: str, sequence: object, body: str) 
 
 
 async def stored(hub: BrokerHub) -> list[str]:
-    """Give the bodies that a hub keeps."""
+    """Return the bodies that a hub keeps."""
     return [row["body"] for row in await hub.rows()]
 
 

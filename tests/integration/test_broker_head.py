@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto that keeps nothing over a restart."""
+    """Return a running Mosquitto that keeps nothing over a restart."""
     with Mosquitto(tmp_path / "broker") as running:
         yield running
 
@@ -247,7 +247,7 @@ async def test_a_broker_that_lost_power_is_subscribed_to_again(tmp_path: Path) -
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give another Mosquitto, which is not started yet."""
+    """Return another Mosquitto, which is not started yet."""
     peer = Mosquitto(tmp_path / "cloud")
     try:
         yield peer

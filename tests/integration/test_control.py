@@ -42,7 +42,7 @@ async def _break(arguments):
 
 @pytest.fixture
 async def socket_path(tmp_path):
-    """Give the socket of a running server."""
+    """Return the socket of a running server."""
     commands = {"echo": _echo, "refuse": _refuse, "break": _break}
     server = ControlServer(tmp_path / "c.sock", commands)
     await server.open()

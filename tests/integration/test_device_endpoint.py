@@ -66,13 +66,13 @@ async def listening(port: int) -> AsyncIterator[aiomqtt.Client]:
 
 
 def flags_of(hub: Hub) -> Flags:
-    """Give what the hub knows of elections."""
+    """Return what the hub knows of elections."""
     [devices] = [part for part in hub._parts if part.name == "devices"]  # noqa: SLF001 - see below
     return devices._flags  # noqa: SLF001 - what only another hub could change otherwise
 
 
 async def hear(client: aiomqtt.Client, count: int) -> list[bytes]:
-    """Give the next payloads."""
+    """Return the next payloads."""
     heard: list[bytes] = []
     async with asyncio.timeout(10):
         async for message in client.messages:

@@ -177,7 +177,7 @@ class StrictPeer:
 
 @pytest.fixture
 async def listen():
-    """Give a function that lets a strict peer listen; gives its port."""
+    """Return a function that lets a strict peer listen; gives its port."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(peer: StrictPeer) -> int:

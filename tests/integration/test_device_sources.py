@@ -69,7 +69,7 @@ class StatePlace:
         self._file = file
 
     def source(self, common: DeviceProfile | None) -> DeviceSource:
-        """Give another source on the same storage."""
+        """Return another source on the same storage."""
         return StateRegistry(self._file, common=common)
 
     async def write(self, profile: str, device_id: str = "d1") -> None:
@@ -145,7 +145,7 @@ class TwinPlace:
         self._made: list[DeviceSessions] = []
 
     def sessions(self) -> DeviceSessions:
-        """Give sessions of devices."""
+        """Return sessions of devices."""
         sessions = DeviceSessions(
             SimpleNamespace(id="upstream"),
             self.options,
@@ -176,7 +176,7 @@ class TwinPlace:
 
 @pytest.fixture(params=["state", "redis", "twin 3.1.1", "twin 5"])
 async def place(request, redis, broker, tmp_path) -> AsyncIterator:
-    """Give a place where devices are kept."""
+    """Return a place where devices are kept."""
     if request.param == "state":
         file = await StateFile.open(tmp_path / "state.db", [SCRIPT])
         yield StatePlace(file)
@@ -195,7 +195,7 @@ async def place(request, redis, broker, tmp_path) -> AsyncIterator:
 
 
 def written(profile: DeviceProfile) -> str:
-    """Give all settings as a document."""
+    """Return all settings as a document."""
     return json.dumps(
         {name: value for name, value in asdict(profile).items() if name[:6] != "device"}
     )
@@ -283,7 +283,7 @@ async def test_a_damaged_session_is_no_half_device(place, session):
 
 @pytest.fixture(params=[4, 5], ids=["3.1.1", "5"])
 async def twins(request, broker) -> AsyncIterator[TwinPlace]:
-    """Give twins alone."""
+    """Return twins alone."""
     responder = await asyncio.to_thread(TwinResponder, broker.port)
     place = TwinPlace(responder, broker.port, request.param)
     yield place

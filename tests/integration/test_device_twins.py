@@ -27,28 +27,28 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto."""
+    """Return a running Mosquitto."""
     with Mosquitto(tmp_path / "broker") as running:
         yield running
 
 
 @pytest.fixture
 def responder(broker: Mosquitto) -> Iterator[TwinResponder]:
-    """Give what answers for twins there."""
+    """Return what answers for twins there."""
     with TwinResponder(broker.port) as responder:
         yield responder
 
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """Give a running Redis."""
+    """Return a running Redis."""
     server = RedisServer(tmp_path).start()
     yield server
     server.stop()
 
 
 def settings(port: int, **affinity: Any) -> dict[str, Any]:
-    """Give the sections of a hub with twins."""
+    """Return the sections of a hub with twins."""
     return {
         "upstream": {"type": "mqtt", "host": "127.0.0.1", "port": port, "identity": "device"},
         "affinity": {"coordinator": "in-process", "registry": "twin", **affinity},

@@ -30,7 +30,7 @@ EXECUTING, SUCCESSFUL = b'{"status":"executing"}', b'{"status":"successful"}'
 
 @pytest.fixture
 def tenant(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto that stands for the platform."""
+    """Return a running Mosquitto that stands for the platform."""
     with Mosquitto(tmp_path / "tenant") as running:
         yield running
 

@@ -25,7 +25,7 @@ NOW_MS = 10**12
 
 
 def single_rows(topic: str | None = None, *, expiry: bool = True) -> SingleRows:
-    """Give payloads of single rows at a fixed hub time."""
+    """Return payloads of single rows at a fixed hub time."""
     topics = (
         IotHubTopics() if topic is None else TopicTemplate(topic, endpoint_id=UPSTREAM, key="topic")
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgehub.store.entity_tables import EntityContents, EntityWrites, Table, load_entities
+from edgehub.entities.tables import EntityContents, EntityWrites, Table, load_entities
 from edgehub.store.migrations import migrate
 from tests.support.entities import INVENTORY, MEASUREMENTS, TIME, UP, MapperBench, cloud
 from tests.support.stores import a_message, a_result, running
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Give a new database file."""
+    """Return a new database file."""
     connection = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
     migrate(connection)
     yield connection
@@ -171,7 +171,7 @@ def register(bench: MapperBench, device: str) -> list[Any]:
 
 
 def owner_of(line: tuple[str, Any]) -> str:
-    """Give the external id of the entity that a line is about."""
+    """Return the external id of the entity that a line is about."""
     topic, payload = line
     if topic.startswith(INVENTORY):
         return topic.removeprefix(f"{INVENTORY}/")
@@ -309,7 +309,7 @@ def test_tables_always_hold_what_the_mapper_knows(
 
 
 def fields(debt: Any) -> dict[str, Any]:
-    """Give the attributes of a slotted dataclass."""
+    """Return the attributes of a slotted dataclass."""
     return {name: getattr(debt, name) for name in debt.__slots__}
 
 

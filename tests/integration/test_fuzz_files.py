@@ -24,8 +24,8 @@ from edgehub.journal.segments import Segments
 from edgehub.journal.trace import Passed, trace
 from edgehub.settings import SettingsError, load_settings
 from edgehub.settings.loading import find_hub
-from edgehub.store.pages import PAGE_BYTES, PageError, PageFile, RecordReader
-from edgehub.store.table_list import TableList, list_path, read_table_list
+from edgehub.store.salvage.pages import PAGE_BYTES, PageError, PageFile, RecordReader
+from edgehub.store.salvage.table_list import TableList, list_path, read_table_list
 from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile
 
 if TYPE_CHECKING:

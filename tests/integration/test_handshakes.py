@@ -21,7 +21,7 @@ BOUND = 5
 
 @pytest.fixture(scope="module", name="authority")
 def fixture_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Give the authority of the server."""
+    """Return the authority of the server."""
     return Authority(tmp_path_factory.mktemp("tls"))
 
 
@@ -38,7 +38,7 @@ class Mute:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def is_refused(self) -> bool:
-        """Tell whether the server closes at once."""
+        """Return whether the server closes at once."""
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(0.2):
                 return await self._reader.read(1) == b""

@@ -87,7 +87,7 @@ def test_the_equation_closes_over_boots_in_1970(seed: int, bound: int) -> None:
 
 async def test_rows_that_were_never_written_have_lines(tmp_path: Path) -> None:
     """Confirmed before their commit: enqueued and sent, the second attempt after a refusal."""
-    options = StoreOptions(journal=True, commit_linger_ms=500)
+    options = StoreOptions(journal=True, commit_delay_ms=500)
     async with journaling(tmp_path / "queue.db", options=options) as it:
         await it.hub.stored(1)
         it.hub.send_many(3)

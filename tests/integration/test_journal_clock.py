@@ -12,7 +12,7 @@ from edgehub.journal.journal import UNKNOWN_AFTER_MS
 from edgehub.journal.retention import Bounds
 from edgehub.journal.row_events import PUMP_IDLE
 from edgehub.journal.segments import Segments
-from edgehub.store.ageing import LOOK_S
+from edgehub.store.maintenance.ageing import LOOK_S
 from tests.support.journal import JournalHarness, journaling, state_copy
 from tests.support.journal_page import check_copies, check_equation, read_folder
 from tests.support.stores import LAB, P0, P2, FaultPlan, a_result, faulty_database
@@ -33,7 +33,7 @@ EVENING_MS = MAY_2026_MS + 20 * HOUR_S * 1000
 
 
 def unset(boot_id: str) -> ManualClock:
-    """Give the clock of a boot that begins in 1970."""
+    """Return the clock of a boot that begins in 1970."""
     return ManualClock(boot_id=boot_id, wall_ms=1_000_000, is_synchronized=False)
 
 
@@ -55,7 +55,7 @@ async def sent(it: JournalHarness, count: int) -> None:
 
 
 def edges(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
-    """Give date, edge and rows of the carried lines."""
+    """Return date, edge and rows of the carried lines."""
     carried = [line for line in lines if line["event"] == "carried"]
     return [(line["time"][:10], line["edge"], line["rows"]) for line in carried]
 

@@ -59,7 +59,7 @@ async def _read_everything(path: Path, clock: ManualClock) -> None:
 
 
 def cost(damage: Damage | None) -> tuple[int, int]:
-    """Give rows and bytes that a damage of one queue has cost."""
+    """Return rows and bytes that a damage of one queue has cost."""
     assert damage is not None
     ((*_, rows, size),) = damage.lost
     return rows, size

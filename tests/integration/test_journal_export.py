@@ -326,7 +326,7 @@ class BusyHub:
         }
 
     async def note(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Note what arrived."""
+        """Record what arrived."""
         self.exported += arguments["segments"]
         return {}
 

@@ -68,7 +68,7 @@ async def connected(port: int, context: ssl.SSLContext) -> RawClient:
 
 
 async def answer(port: int, context: ssl.SSLContext, **options: object) -> int:
-    """Give the return code of a CONNECT over TLS."""
+    """Return the return code of a CONNECT over TLS."""
     client = await connected(port, context)
     client.send(wire.connect(**options))
     code = (await client.read())[1][1]

@@ -30,14 +30,14 @@ CHILD = {"@type": "child-device"}
 
 
 def away() -> Cloud:
-    """Give a cloud that is not there."""
+    """Return a cloud that is not there."""
     cloud = Cloud()
     cloud.up_at_start = False
     return cloud
 
 
 def desk_of(hub: Gateway) -> Desk:
-    """Give the desk."""
+    """Return the desk."""
     assert hub.mapping.desk is not None
     return hub.mapping.desk
 

@@ -152,7 +152,7 @@ async def play(
 
 
 def priorities_of(seed: int) -> dict[str, int]:
-    """Give each output some priority."""
+    """Return each output some priority."""
     rng = random.Random(seed)
     names = ("inventory", "measurements", "alarms", "events", "twin", "health", "operations")
     return {name: rng.randrange(10) for name in names}

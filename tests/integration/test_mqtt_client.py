@@ -68,7 +68,7 @@ async def until(condition) -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    """Give a running Mosquitto."""
+    """Return a running Mosquitto."""
     with Mosquitto(tmp_path) as running:
         yield running
 

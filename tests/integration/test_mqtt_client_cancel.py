@@ -66,7 +66,7 @@ class Peer:
 
 @pytest.fixture(name="peer")
 def fixture_peer() -> Iterator[Peer]:
-    """Give a listening peer."""
+    """Return a listening peer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         peer = Peer(server)

@@ -45,14 +45,14 @@ class Bench:
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[NotifySocket]:
-    """Give the service manager's end."""
+    """Return the service manager's end."""
     with NotifySocket(str(tmp_path / "notify")) as bound:
         yield bound
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Callable[..., Bench]]:
-    """Give a function that runs reports; they end with the test."""
+    """Return a function that runs reports; they end with the test."""
     async with asyncio.TaskGroup() as group:
         tasks: list[asyncio.Task[None]] = []
 

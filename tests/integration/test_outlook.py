@@ -70,7 +70,7 @@ async def publish(hub: Hub, kind: str, count: int) -> None:
 
 
 def queue(hub: Hub, name: str) -> dict[str, Any]:
-    """Give what is shown of one queue."""
+    """Return what is shown of one queue."""
     return next(each for each in hub.status()["queues"] if each["id"] == name)
 
 
@@ -216,7 +216,7 @@ HALF_PAST_TWO_MS = round(datetime(2026, 12, 1, 2, 30, tzinfo=UTC).timestamp() * 
 
 
 def every_six_hours(folder: Path) -> dict[str, object]:
-    """Give an upstream with windows at 0, 6, 12 and 18 o'clock."""
+    """Return an upstream with windows at 0, 6, 12 and 18 o'clock."""
     return {"type": "file", "path": folder / "out.jsonl", "open_at": ["0 */6 * * *"]}
 
 

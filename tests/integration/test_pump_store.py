@@ -77,7 +77,7 @@ class Parts:
 
     @property
     def depth(self) -> int:
-        """Give the rows in all queues."""
+        """Return the rows in all queues."""
         return sum(queue.statistics().depth for queue in self.store.queues())
 
     def _rules_of(self, _row: Row) -> DeliveryRules:

@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @asynccontextmanager
 async def linked(server: RedisServer, **changes: object) -> AsyncIterator[RedisLink]:
-    """Give a link to it, closed afterwards."""
+    """Return a link to it, closed afterwards."""
     link = RedisLink(RedisOptions(**{"url": server.url, "timeout_s": 0.5, **changes}))
     try:
         yield link

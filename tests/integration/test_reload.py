@@ -76,7 +76,7 @@ class Bench:
                 await client.publish(f"devices/{device_id}/messages/events/", body, qos=1)
 
     def depths(self) -> dict[str, int]:
-        """Give the rows of each queue."""
+        """Return the rows of each queue."""
         return {queue["id"]: queue["depth"] for queue in self.hub.status()["queues"]}
 
     async def until(self, condition: Any, *, step_s: float = 0.0) -> None:
@@ -107,12 +107,12 @@ async def running(bench: Bench) -> AsyncIterator[Bench]:
 
 
 def upstream(port: int, **more: object) -> dict[str, object]:
-    """Give the settings of an MQTT endpoint on loopback."""
+    """Return the settings of an MQTT endpoint on loopback."""
     return {"type": "mqtt", "host": "127.0.0.1", "port": port, **more}
 
 
 def bodies(count: int, start: int = 0) -> list[bytes]:
-    """Give numbered bodies."""
+    """Return numbered bodies."""
     return [b"%d" % number for number in range(start, start + count)]
 
 

@@ -34,7 +34,7 @@ LIFE_S = 0.7
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: Path) -> Iterator[Path]:
-    """Give a prepared scratch folder."""
+    """Return a prepared scratch folder."""
     with scratch_folder(tmp_path, free_bytes_min=0) as folder:
         yield folder
 

@@ -33,7 +33,7 @@ def test_good_files(authority, server):
 
 
 def refused(*files) -> ConfigError:
-    """Give the error of bad files."""
+    """Return the error of bad files."""
     with pytest.raises(ConfigError) as error:
         read_server_tls("mqtt", *files)
     assert error.value.hint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.store.file_header import header_fault
+from edgehub.store.salvage.file_header import header_fault
 from tests.support.stores import LAB, P0, P2, a_message, a_result, bodies, read_all, running
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ NOT_LIKE_OURS: dict[str, Callable[[Path], None]] = {
 
 
 async def contents(hub: Harness) -> list[list[bytes]]:
-    """Give all that waits."""
+    """Return all that waits."""
     return [bodies(await read_all(hub.queue(*queue))) for queue in QUEUES]
 
 

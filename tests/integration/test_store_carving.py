@@ -16,12 +16,12 @@ from edgehub.hub.status import store_warnings
 from edgehub.message import EndpointId, FailureKind
 from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.store import SessionTable, Store
-from edgehub.store.file_header import header_fault
 from edgehub.store.opening import OFFSETS_SKIPPED
-from edgehub.store.page_owners import PageOwners
-from edgehub.store.pages import PageFile
-from edgehub.store.salvage import Salvaged, salvage
-from edgehub.store.table_list import list_path, read_table_list
+from edgehub.store.salvage.file_header import header_fault
+from edgehub.store.salvage.page_owners import PageOwners
+from edgehub.store.salvage.pages import PageFile
+from edgehub.store.salvage.salvage import Salvaged, salvage
+from edgehub.store.salvage.table_list import list_path, read_table_list
 from tests.support.backlog import PLAIN, STALE, make_backlog
 from tests.support.spoiling import Whole, map_of, queue_rows, roots_of, spoil, spoil_some
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, crash_copy, read_all, running
@@ -106,7 +106,7 @@ Copy = tuple["Path", Whole]
 
 @pytest.fixture
 def copy(template: Copy, tmp_path: Path) -> Copy:
-    """Give a copy to be spoilt."""
+    """Return a copy to be spoilt."""
     path, whole = template
     for suffix in ("", ".lock", ".tables"):
         shutil.copyfile(f"{path}{suffix}", tmp_path / f"q.db{suffix}")
@@ -157,7 +157,7 @@ def salvaged(path: Path, whole: Whole, spoilt: set[int]) -> Salvaged:
 
 
 def is_all_there(result: Salvaged, whole: Whole) -> bool:
-    """Tell whether nothing is missing, and the hub knows it."""
+    """Return whether nothing is missing, and the hub knows it."""
     rows = sum(len(rows) for rows in whole.rows.values())
     return (result.rows, result.lost, result.is_exact, result.tables) == (rows, [], True, [])
 
@@ -451,7 +451,7 @@ def test_any_pages_may_be_spoilt(copy: Copy, seed: int) -> None:
 
 SALVAGE = """
 import pathlib, re, sys
-from edgehub.store.salvage import salvage
+from edgehub.store.salvage.salvage import salvage
 def kibibytes(name):
     return int(re.search(name + r":\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 before = kibibytes("VmRSS")

@@ -8,8 +8,8 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.store import Store, StoreOptions
-from edgehub.store.ageing import LOOK_S
 from edgehub.store.boots import WALL_CEILING_MS
+from edgehub.store.maintenance.ageing import LOOK_S
 from edgehub.store.options import ClockTrust, TtlWhileOff
 from tests.support.stores import (
     LAB,
@@ -41,12 +41,12 @@ PAUSE = StoreOptions(ttl_while_off=TtlWhileOff.PAUSE)
 
 
 def booted(boot_id: str, wall_ms: int, *, is_synchronized: bool = True) -> ManualClock:
-    """Give the clock of another boot of the machine."""
+    """Return the clock of another boot of the machine."""
     return ManualClock(boot_id=boot_id, wall_ms=wall_ms, is_synchronized=is_synchronized)
 
 
 def unset(boot_id: str) -> ManualClock:
-    """Give the clock of a boot that begins in 1970."""
+    """Return the clock of a boot that begins in 1970."""
     return booted(boot_id, BOOT_1970_MS, is_synchronized=False)
 
 
@@ -72,7 +72,7 @@ async def passing(hub: Harness, seconds: int) -> None:
 
 
 def utc_of(hub: Harness, enqueued_ms: int) -> int:
-    """Give UTC of a row."""
+    """Return UTC of a row."""
     return hub.store.utc_ms(enqueued_ms)
 
 

@@ -14,8 +14,8 @@ from edgehub.errors import StartupError, StoreCorruptError
 from edgehub.hub.status import store_warnings
 from edgehub.message import FailureKind
 from edgehub.store import SessionTable, Store, StoreOptions
-from edgehub.store.damage import KEPT_MAX
 from edgehub.store.opening import OFFSETS_SKIPPED
+from edgehub.store.salvage.damage import KEPT_MAX
 from tests.support.stores import (
     LAB,
     P0,
@@ -105,7 +105,7 @@ async def meets_damage(path: Path) -> None:
 
 
 def are_bodies(found: Iterable[bytes], first: int, last: int) -> set[int]:
-    """Give the numbers that are missing; what is there must be in order."""
+    """Return the numbers that are missing; what is there must be in order."""
     numbers = [int(body.removeprefix(b"body-")) for body in found]
     assert numbers == sorted(set(numbers))
     return set(range(first, last)) - set(numbers)
@@ -437,7 +437,7 @@ async def test_no_room_for_the_copy_is_said(
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgehub.store.damage.salvage", full)
+    monkeypatch.setattr("edgehub.store.salvage.damage.salvage", full)
     before = path.read_bytes()
     with pytest.raises(StartupError, match="free as much disk space as the file takes"):
         await Store.open(path, clock=ManualClock(), options=StoreOptions())

@@ -54,7 +54,7 @@ async def purged(hub: Harness) -> None:
         at = done.next_offset
 
 
-async def displaced(hub: Harness) -> None:
+async def evicted(hub: Harness) -> None:
     """Let a lower limit be set, and something better come in."""
     hub.store.adjust(check_entire_queue_on_cleanup=True, cache_bytes_max=0, caps=Caps(rows=10))
     await hub.stored(1, a_result(P0))
@@ -62,7 +62,7 @@ async def displaced(hub: Harness) -> None:
 
 
 @pytest.mark.timeout(600 if SOAK else 60)
-@pytest.mark.parametrize("empty", [drained, expired, purged, displaced])
+@pytest.mark.parametrize("empty", [drained, expired, purged, evicted])
 async def test_free_pages_go_back_to_the_disk(
     tmp_path: Path, empty: Callable[[Harness], Awaitable[None]]
 ) -> None:

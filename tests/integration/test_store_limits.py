@@ -54,7 +54,7 @@ def limited(
     """Build options with caps."""
     return StoreOptions(
         caps=Caps(overflow=overflow, **caps),
-        commit_linger_ms=linger_ms,
+        commit_delay_ms=linger_ms,
         cache_bytes_max=cache_bytes,
     )
 
@@ -175,7 +175,7 @@ async def test_a_cap_that_stays_reached_is_reported_every_five_minutes() -> None
     limits = Limits(Caps(), clock=clock, events=None, seal=lambda: None)
     with capture_logs() as logs:
         for _ in range(130):
-            limits.displaced(Cap.HUB_ROWS, None, 10)
+            limits.evicted(Cap.HUB_ROWS, None, 10)
             await clock.advance(5)
             limits.look()
     assert [(line["event"], line["dropped"]) for line in logs] == [
@@ -199,7 +199,7 @@ async def test_the_cap_that_is_hit_first_is_named(tmp_path: Path) -> None:
 
 
 async def test_the_worst_priority_gives_way_first(tmp_path: Path) -> None:
-    """By value: expired, then the oldest of the worst; a newcomer displaces nothing better."""
+    """By value: expired, then the oldest of the worst; a newcomer evicts nothing better."""
     async with running(tmp_path / "q.db", options=limited(rows=30)) as hub:
         await hub.stored(10, a_result(P7))
         await hub.stored(10, a_result(P2))
@@ -220,7 +220,7 @@ async def test_the_worst_priority_gives_way_first(tmp_path: Path) -> None:
 
 
 async def test_a_better_row_stays_though_the_worse_ones_are_being_sent(tmp_path: Path) -> None:
-    """What an alarm took its room from is over: the next row of low priority displaces no alarm."""
+    """What an alarm took its room from is over: the next row of low priority evicts no alarm."""
     async with running(tmp_path / "q.db", options=limited(rows=3)) as hub:
         await hub.stored(3, a_result(P7))
         await hub.stored(1, a_result(P0))

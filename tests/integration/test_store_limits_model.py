@@ -100,7 +100,7 @@ class Contents:
         return [found for found in self.rows if found.key == key]
 
     def full(self, key: Key, size: int) -> bool:
-        """Tell whether a queue has no room for a row."""
+        """Return whether a queue has no room for a row."""
         rows, caps = self.of(key), self.caps
         more_bytes = sum(found.size for found in rows) + size
         return (bool(caps.queue_rows) and len(rows) + 1 > caps.queue_rows) or (
@@ -108,7 +108,7 @@ class Contents:
         )
 
     def hub_full(self, rows: Sequence[Found], count: int, size: int) -> bool:
-        """Tell whether the hub has no room for so many rows beside some."""
+        """Return whether the hub has no room for so many rows beside some."""
         caps = self.caps
         more_bytes = sum(found.size for found in rows) + count * size
         return (bool(caps.rows) and len(rows) + count > caps.rows) or (

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 
-LINGER = StoreOptions(commit_linger_ms=1000)
+LINGER = StoreOptions(commit_delay_ms=1000)
 
 
 async def started(hub: Harness) -> None:
@@ -87,7 +87,7 @@ async def test_a_group_has_1024_rows_at_most(tmp_path: Path) -> None:
 async def test_events_of_rows_that_were_never_written_share_a_commit(tmp_path: Path) -> None:
     """S-05: one message at a time, each confirmed soon: after five lingers one commit has all."""
     plan = FaultPlan()
-    options = StoreOptions(commit_linger_ms=1000, journal=True)
+    options = StoreOptions(commit_delay_ms=1000, journal=True)
     async with running(
         tmp_path / "q.db", options=options, database_type=faulty_database(plan)
     ) as hub:
@@ -153,7 +153,7 @@ async def test_a_message_costs_a_write_only_where_the_link_is_slow(
     """
     seconds = 3600 if SOAK else 40
     plan = FaultPlan()
-    options = StoreOptions(commit_linger_ms=1000, journal=journal)
+    options = StoreOptions(commit_delay_ms=1000, journal=journal)
     flying: deque[tuple[float, list[Row]]] = deque()
     async with running(
         tmp_path / "q.db", options=options, database_type=faulty_database(plan)
@@ -267,7 +267,7 @@ async def test_a_result_that_stayed_behind_is_committed_by_itself(tmp_path: Path
 
 async def test_order_holds_when_the_file_has_older_rows(tmp_path: Path) -> None:
     """Rows of the open group come after everything older, in the file or returned."""
-    options = StoreOptions(commit_linger_ms=1000, cache_bytes_max=1)
+    options = StoreOptions(commit_delay_ms=1000, cache_bytes_max=1)
     async with running(tmp_path / "q.db", options=options) as hub:
         await hub.stored(600)
         await hub.stored(600)

@@ -259,12 +259,12 @@ async def test_what_is_hastened_does_not_wait_for_more(tmp_path: Path):
         table.dequeue("a", message)
         await hub.store.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 1
-        table.hasten()
+        table.flush_now()
         await asyncio.sleep(0)
         await hub.store.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 0
         commits = hub.store.statistics().commits_total
-        table.hasten()
+        table.flush_now()
         await asyncio.sleep(0)
         assert hub.store.statistics().commits_total == commits
 

@@ -22,7 +22,7 @@ from edgehub.storage.sqlite_log import (
     replace_log,
 )
 from edgehub.storage.state_file import StateFile
-from edgehub.store.damage import replace_damaged, stored_damage
+from edgehub.store.salvage.damage import replace_damaged, stored_damage
 from tests.support.spoiling import queue_rows
 from tests.support.stores import P0, P2, a_result, bodies, crash_copy, read_all, running
 

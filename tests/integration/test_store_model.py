@@ -272,7 +272,7 @@ async def _at_least_once(directory: Path, dice: random.Random, linger: int) -> N
     number = 0
     clock = ManualClock()
     for generation in range(1, 4):
-        options = StoreOptions(commit_linger_ms=linger, cache_bytes_max=dice.choice([1, 1 << 20]))
+        options = StoreOptions(commit_delay_ms=linger, cache_bytes_max=dice.choice([1, 1 << 20]))
         async with running(path, clock=clock, options=options) as hub:
             order: list[int] = []
             confirmed: set[bytes] = set()

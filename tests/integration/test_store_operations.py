@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.store import Queue
-    from edgehub.store.removal import Removal
+    from edgehub.store.purge import Removal
 
 pytestmark = pytest.mark.integration
 
@@ -342,7 +342,7 @@ class _World:
         self._held: list[tuple[Queue, str]] = []
 
     def expected(self) -> tuple[set[bytes], set[bytes]]:
-        """Give bodies of rows and of dead letters."""
+        """Return bodies of rows and of dead letters."""
         return self.waiting, self.dead
 
     async def left(self, hub: Harness) -> tuple[set[bytes], set[bytes]]:

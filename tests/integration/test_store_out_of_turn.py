@@ -109,7 +109,7 @@ async def test_with_a_linger_neither_creations_nor_what_waits_for_them_is_read_e
     tmp_path: Path,
 ) -> None:
     """Before their commit they could not be found by their offsets."""
-    options = StoreOptions(commit_linger_ms=1000)
+    options = StoreOptions(commit_delay_ms=1000)
     async with running(tmp_path / "q.db", options=options) as hub:
         await hub.stored(1)
         assert len(await read_all(hub.queue())) == 1
@@ -160,7 +160,9 @@ async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
         before = hub.store.statistics().commits_total
         with hub.store.together() as transaction:
             hub.send_many(3000)
-            done = hub.store.transact(lambda conn: conn.execute("SELECT 7").fetchone(), hurry=False)
+            done = hub.store.transact(
+                lambda conn: conn.execute("SELECT 7").fetchone(), commit_now=False
+            )
             with hub.store.together() as same:
                 assert same is transaction
         await hub.until_settled(3000)

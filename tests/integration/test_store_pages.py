@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.storage.sqlite_log import PAGE_BYTES
-from edgehub.store.damaged_file import Table, row_of
-from edgehub.store.page_owners import PageOwners
-from edgehub.store.pages import (
+from edgehub.store.salvage.damaged_file import Table, row_of
+from edgehub.store.salvage.page_owners import PageOwners
+from edgehub.store.salvage.pages import (
     INNER,
     TABLE_INNER,
     PageError,

@@ -59,7 +59,7 @@ async def demoted(hub: Harness, seconds: float = 6.1) -> None:
 
 
 def depths(hub: Harness) -> dict[int, int]:
-    """Give depth by priority, of queues with rows."""
+    """Return depth by priority, of queues with rows."""
     found = {int(queue.priority): queue.statistics().depth for queue in hub.store.queues()}
     return {priority: depth for priority, depth in found.items() if depth}
 
@@ -365,7 +365,7 @@ async def test_every_row_is_read_once_whatever_moves_meanwhile(
     """Random sends, reads, results, holds and moves: each row is delivered exactly once."""
     rng = random.Random(seed)
     options = StoreOptions(
-        cache_bytes_max=rng.choice([1, 20_000, 1 << 20]), commit_linger_ms=linger_ms
+        cache_bytes_max=rng.choice([1, 20_000, 1 << 20]), commit_delay_ms=linger_ms
     )
     async with running(tmp_path / "q.db", options=options) as hub:
         life = Life(hub, rng)
@@ -398,7 +398,7 @@ class Life:
         ]
 
     def expected(self) -> list[int]:
-        """Give the numbers of all messages, in the order of their texts."""
+        """Return the numbers of all messages, in the order of their texts."""
         return sorted(range(len(self.hub.sent)), key=lambda n: b"body-%d" % n)
 
     async def send(self) -> None:

@@ -202,7 +202,7 @@ async def test_a_step_of_clean_up_ends_by_time_too(tmp_path: Path) -> None:
 
 
 def zones_by_transaction(plan: FaultPlan) -> list[int]:
-    """Give how many zones each transaction of clean-up has looked at."""
+    """Return how many zones each transaction of clean-up has looked at."""
     counts = [0]
     for sql in plan.statements:
         if sql.startswith("BEGIN"):

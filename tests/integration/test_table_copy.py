@@ -34,7 +34,7 @@ class Away(MemoryStorage):
 
 @pytest.fixture
 async def file(tmp_path: Path) -> AsyncIterator[StateFile]:
-    """Give the hub's state file."""
+    """Return the hub's state file."""
     opened = await StateFile.open(tmp_path / "state.db", [SCRIPT])
     yield opened
     await opened.close()

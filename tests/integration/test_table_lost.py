@@ -118,11 +118,11 @@ class Losses:
         assert not any(wrong.values()), (self.want, wrong, self.done)
 
     def converged(self) -> bool:
-        """Say whether all hubs run what people wanted last."""
+        """Return whether all hubs run what people wanted last."""
         return all(self.runs(hub) == self.want for hub in self.hubs)
 
     def runs(self, hub: Hub) -> dict[str, str]:
-        """Give the routes that a hub runs."""
+        """Return the routes that a hub runs."""
         live = hub.table.live
         contents = {key.id: live.content(each) for key, each in live.ids().items()}
         return {name: each.members["route"] for name, each in contents.items() if each is not None}

@@ -35,7 +35,7 @@ def put(name: str, content: str = A, **rest: object) -> Change:
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[object]:
-    """Give each kind, empty."""
+    """Return each kind, empty."""
     if request.param == "redis":
         with RedisServer(tmp_path) as server:
             async with storages("redis", tmp_path, server.url) as (only,):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give a session that starts quickly and writes nowhere but into its own folder."""
+    """Return a session that starts quickly and writes nowhere but into its own folder."""
     folder = tmp_path_factory.mktemp("spark")
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder))
     settings = {
@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give an export with hubs by hand and simulated ones; nobody changes it."""
+    """Return an export with hubs by hand and simulated ones; nobody changes it."""
     folder = tmp_path_factory.mktemp("export")
     write_export(folder)
     return folder
@@ -53,7 +53,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def results(spark: SparkSession, export: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Give what one run over the whole export wrote."""
+    """Return what one run over the whole export wrote."""
     output = tmp_path_factory.mktemp("results")
     args = parse_args([f"--input={export}", f"--output={output}", f"--date={DATE}"])
     assert job.run(spark, args) == 0

@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Callable[[HandJournal], None], str, list[tuple[int, int, 
 
 @pytest.fixture(scope="module")
 def balanced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """Give the equations of all cases."""
+    """Return the equations of all cases."""
     export = tmp_path_factory.mktemp("export")
     for name, (tell, _, _) in CASES.items():
         journal = HandJournal(DATE, hub=name)

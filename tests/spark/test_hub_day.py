@@ -37,13 +37,13 @@ async def _lived(folder: Path) -> HubDay:
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> HubDay:
-    """Give a day that was lived and exported."""
+    """Return a day that was lived and exported."""
     return asyncio.run(_lived(tmp_path_factory.mktemp("day")))
 
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession, day: HubDay) -> Results:
-    """Give what the report says of it."""
+    """Return what the report says of it."""
     output = day.folder / "results"
     args = parse_args([f"--input={day.export}", f"--output={output}", f"--date={DATE}"])
     assert job.run(spark, args) == 0
@@ -52,7 +52,7 @@ def results(spark: SparkSession, day: HubDay) -> Results:
 
 @pytest.fixture(scope="module")
 def database(day: HubDay) -> duckdb.DuckDBPyConnection:
-    """Give the lines of the date in DuckDB."""
+    """Return the lines of the date in DuckDB."""
     return export_lines(day.export)
 
 

@@ -38,18 +38,18 @@ class Runs:
         return job.run(self.spark, parse_args(given))
 
     def results(self) -> Results:
-        """Give what was written."""
+        """Return what was written."""
         return Results(self.output)
 
 
 @pytest.fixture
 def runs(spark: SparkSession, tmp_path: Path) -> Runs:
-    """Give an empty export and an empty output."""
+    """Return an empty export and an empty output."""
     return Runs(spark, tmp_path)
 
 
 def a_day() -> HandJournal:
-    """Give a day on which one row expires and some are sent."""
+    """Return a day on which one row expires and some are sent."""
     journal = HandJournal(DATE, hub="gateway-1")
     journal.add("enqueued", "10:00:00", priority=5)
     sends(journal, "10:00:10", "10:05:00")
@@ -185,13 +185,13 @@ def contents_of(output: Path, date: str) -> list[Path]:
 
 
 def contents(output: Path, date: str) -> dict[str, bytes]:
-    """Give all files of a date."""
+    """Return all files of a date."""
     files = contents_of(output, date)
     return {str(file): file.read_bytes() for file in files}
 
 
 def csv_rows(results: Results, table: str, columns: str) -> list[tuple[object, ...]]:
-    """Give rows of the one file that a table has."""
+    """Return rows of the one file that a table has."""
     [file] = (results.output / "csv" / table / f"date={results.date}").glob("*.csv")
     return duckdb.sql(f"SELECT {columns} FROM read_csv('{file}')").fetchall()
 

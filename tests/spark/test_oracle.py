@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def database(export: Path) -> duckdb.DuckDBPyConnection:
-    """Give the lines of the export in DuckDB."""
+    """Return the lines of the export in DuckDB."""
     return export_lines(export)
 
 

@@ -34,14 +34,14 @@ def lines_of(spark: SparkSession, export: Path, *more: str) -> DataFrame | None:
 
 
 def faults_of(spark: SparkSession, export: Path) -> list[tuple[str | None, str | None]]:
-    """Give fault and text of each line."""
+    """Return fault and text of each line."""
     lines = lines_of(spark, export)
     assert lines is not None
     return [(row["fault"], row["line"]) for row in lines.select("fault", "line").collect()]
 
 
 def a_line() -> HandJournal:
-    """Give a journal of one line."""
+    """Return a journal of one line."""
     journal = HandJournal(DATE)
     journal.add("enqueued", "10:00:00", priority=5)
     return journal

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def windows(results: Results, hub: str) -> list[tuple[int, str, str, int]]:
-    """Give priority, kind, time of the start, and length in seconds, of a hub's windows."""
+    """Return priority, kind, time of the start, and length in seconds, of a hub's windows."""
     found = results.table("starvation_windows", f"hub = '{hub}'")
     return sorted(
         (row["priority"], row["kind"], clock(row["start"]), row["length_ms"] // 1000)
@@ -26,12 +26,12 @@ def windows(results: Results, hub: str) -> list[tuple[int, str, str, int]]:
 
 
 def clock(moment: datetime) -> str:
-    """Give the time of day."""
+    """Return the time of day."""
     return f"{moment:%H:%M:%S}"
 
 
 def only(results: Results, hub: str) -> dict[str, Any]:
-    """Give a hub's only window."""
+    """Return a hub's only window."""
     [window] = results.table("starvation_windows", f"hub = '{hub}'")
     return window
 

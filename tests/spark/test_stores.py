@@ -42,7 +42,7 @@ def write(export: Path, hub: str, store: str, start_ms: int, first: str, last: s
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Give the report on three hubs."""
+    """Return the report on three hubs."""
     folder = tmp_path_factory.mktemp("stores")
     export, output = folder / "export", folder / "output"
     old, new = HUB_MS_OLD + TEN_DAYS_MS, HUB_MS_OLD - 43_200_000

@@ -106,12 +106,12 @@ def run(
 
 
 def results(outcome: dict) -> list[tuple]:
-    """Give result and time of the election of each data frame."""
+    """Return result and time of the election of each data frame."""
     return [(frame["result"], frame["elected_at_ms"]) for frame in outcome["uplinks"]]
 
 
 def connections(outcome: dict) -> list[tuple]:
-    """Give the connection log, one moment after the other."""
+    """Return the connection log, one moment after the other."""
     return [
         (entry["t_ms"], entry["gateway"], entry["action"])
         for entry in in_order(outcome["connection_log"])
@@ -119,6 +119,6 @@ def connections(outcome: dict) -> list[tuple]:
 
 
 def state(outcome: dict, gateway: str) -> tuple[str, str]:
-    """Give ownership and connection of a gateway at the end."""
+    """Return ownership and connection of a gateway at the end."""
     final = outcome["final"]["gateways"][gateway]
     return final["ownership"], final["connection"]

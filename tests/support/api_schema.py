@@ -19,7 +19,7 @@ _NOT_TOLD = {"positive_data_acceptance", "ignored_auth"}
 
 
 def operations(url: str, headers: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Give every operation of the document with its name."""
+    """Return every operation of the document with its name."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=dict(headers))
     for found in schema.get_all_operations():
         operation = found.ok()

@@ -31,7 +31,7 @@ STALE = a_result(P2, ttl_s=WEEK_S, recency=Recency(seconds=600, fallback_priorit
 
 
 def hour_old_clock() -> ManualClock:
-    """Give the clock of a machine that went off an hour ago."""
+    """Return the clock of a machine that went off an hour ago."""
     return ManualClock(wall_ms=round(time.time() * 1000) - AGE_S * 1000)
 
 

@@ -43,16 +43,16 @@ class BrokerHub:
 
     @property
     def mqtt_port(self) -> int:
-        """Give the port of its own listener."""
+        """Return the port of its own listener."""
         return self.hub.mqtt_port
 
     @property
     def broker(self) -> dict[str, Any]:
-        """Give the status of the broker head."""
+        """Return the status of the broker head."""
         return dict(self.hub.status()["broker"])
 
     def endpoint(self, endpoint_id: str = "upstream") -> dict[str, Any]:
-        """Give the status of an endpoint."""
+        """Return the status of an endpoint."""
         found = {each["id"]: each for each in self.hub.status()["endpoints"]}
         return dict(found[endpoint_id])
 
@@ -62,7 +62,7 @@ class BrokerHub:
         return int(depths.get(queue, 0))
 
     async def rows(self, queue: str = "upstream", limit: int = 100) -> list[dict[str, Any]]:
-        """Give the oldest rows of a queue with bodies and properties."""
+        """Return the oldest rows of a queue with bodies and properties."""
         answer = await self.call("queue peek", queue=queue, limit=limit, payload=True)
         return list(answer["rows"])
 
@@ -162,7 +162,7 @@ async def publish_all(client: aiomqtt.Client, topic: str, bodies: list[bytes]) -
 
 
 def bodies_of(rows: list[dict[str, Any]]) -> list[str]:
-    """Give the bodies of peeked rows."""
+    """Return the bodies of peeked rows."""
     return [row["body"] for row in rows]
 
 

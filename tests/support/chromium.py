@@ -104,7 +104,7 @@ class Browser:
         self._load("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
-        """Give what a script of the page gives; one that waits is waited for."""
+        """Return what a script of the page gives; one that waits is waited for."""
         told = self._ask(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )

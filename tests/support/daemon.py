@@ -77,11 +77,11 @@ class Daemon:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def wait_event(self, name: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
-        """Give the next log line with this event; fails when the daemon ends first."""
+        """Return the next log line with this event; fails when the daemon ends first."""
         while True:
             line = self._events.get(timeout=timeout_s)
             if line is None:

@@ -63,7 +63,7 @@ class Device:
 
     @property
     def in_flight(self) -> int:
-        """Give how many messages are not acknowledged yet."""
+        """Return how many messages are not acknowledged yet."""
         return len(self._pending)
 
     def wait_in_flight_below(self, count: int, timeout_s: float) -> bool:

@@ -14,7 +14,7 @@ Instruction = tuple[str, str]
 
 
 def read_stages(file: Path) -> list[list[Instruction]]:
-    """Give the instructions of each stage; what stands before the first `FROM` is left out."""
+    """Return the instructions of each stage; what stands before the first `FROM` is left out."""
     text = re.sub(r"^\s*#.*\n", "", file.read_text("utf-8"), flags=re.MULTILINE)
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     stages: list[list[Instruction]] = []
@@ -30,18 +30,18 @@ def read_stages(file: Path) -> list[list[Instruction]]:
 
 
 def values(stage: list[Instruction], word: str) -> list[str]:
-    """Give the arguments of every instruction of that name."""
+    """Return the arguments of every instruction of that name."""
     return [rest for name, rest in stage if name == word]
 
 
 def environment(stage: list[Instruction]) -> dict[str, str]:
-    """Give the variables that a stage sets."""
+    """Return the variables that a stage sets."""
     pairs = [pair for rest in values(stage, "ENV") for pair in shlex.split(rest)]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def exec_form(argument: str) -> list[str]:
-    """Give the words of an instruction in exec form; a shell form fails."""
+    """Return the words of an instruction in exec form; a shell form fails."""
     words = json.loads(argument)
     assert isinstance(words, list)
     return [str(word) for word in words]

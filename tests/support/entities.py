@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from edgehub.entities import Change, Effect, Instant, Mapper, MapperOptions, Output
-from edgehub.store.entity_tables import EntityWrites, load_entities
+from edgehub.entities.tables import EntityWrites, load_entities
 from edgehub.store.migrations import migrate
 
 WALL_MS = 1_770_091_506_000  # 2026-02-03T04:05:06Z
@@ -79,7 +79,7 @@ class MapperBench:
         self.carry_out(self.mapper.creation_refused(topic_id))
 
     def outputs(self) -> list[Output]:
-        """Give the rows of the last message."""
+        """Return the rows of the last message."""
         return [effect for effect in self.effects if isinstance(effect, Output)]
 
     def carry_out(self, effects: list[Effect]) -> list[Line]:
@@ -112,12 +112,12 @@ def _readable(payload: bytes) -> Any:
 
 
 def cloud(lines: list[Line]) -> list[Line]:
-    """Give what goes to the cloud."""
+    """Return what goes to the cloud."""
     return [line for line in lines if line[0].startswith("c8y/")]
 
 
 def error_of(lines: list[Line]) -> str:
-    """Give the text of the one error that a message caused, and nothing else."""
+    """Return the text of the one error that a message caused, and nothing else."""
     ((topic, text),) = lines
     assert topic == ERRORS, lines
     return str(text)

@@ -98,7 +98,7 @@ class Fleet:
 
     @property
     def ports(self) -> list[int]:
-        """Give the ports of the hubs' listeners."""
+        """Return the ports of the hubs' listeners."""
         return [hub.mqtt_port for hub in self.hubs]
 
     def take_overs(self) -> Counter[str]:
@@ -121,7 +121,7 @@ class Fleet:
             }
 
     def owners(self) -> dict[str, list[str]]:
-        """Give the hubs that hold each device's session, by device."""
+        """Return the hubs that hold each device's session, by device."""
         held: dict[str, list[str]] = {}
         for hub in self.hubs:
             if not hub.is_running:

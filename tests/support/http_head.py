@@ -117,7 +117,7 @@ def request(
 
 
 def basic(identity_id: str, password: str) -> str:
-    """Give the value of an Authorization header."""
+    """Return the value of an Authorization header."""
     return "Basic " + base64.b64encode(f"{identity_id}:{password}".encode()).decode()
 
 

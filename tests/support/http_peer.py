@@ -27,7 +27,7 @@ class Reply:
         self.headers = headers
 
     def data(self) -> bytes:
-        """Give the bytes on the wire."""
+        """Return the bytes on the wire."""
         lines = [f"HTTP/1.1 {self.status} Reason", f"Content-Length: {len(self.body)}"]
         if self.status == 204:
             del lines[1]

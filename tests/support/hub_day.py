@@ -296,7 +296,7 @@ class HubDay:
         }
 
     def _count(self, flow: str, endpoint: str, priority: int) -> int:
-        """Give rows of the date so far."""
+        """Return rows of the date so far."""
         key = (endpoint, priority)
         now, before = self._figures().get(key, Counter()), self._before.get(key, Counter())
         return self.counts[key][flow] + now[flow] - before[flow]
@@ -309,7 +309,7 @@ class HubDay:
         )
 
     def _middle(self) -> int:
-        """Give an offset in the middle of the rows that flood a queue."""
+        """Return an offset in the middle of the rows that flood a queue."""
         queue = next(each for each in self.hub.status()["queues"] if each["id"] == "upstream_Pri8")
         return queue["checkpoint"] + 10
 

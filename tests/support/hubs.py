@@ -123,7 +123,7 @@ class Hub:
         return self
 
     def link(self, device_id: str) -> TimedLink:
-        """Give the link of a device."""
+        """Return the link of a device."""
         return self.links.setdefault(device_id, TimedLink(self.world.clock))
 
     async def uplink(self, f_cnt: int, device_id: str = "d", **members) -> Outcome:
@@ -158,7 +158,7 @@ class World:
         return await Hub(self, hub_id, **options).open()
 
     async def give_session(self, device_id: str, session: str) -> None:
-        """Give a device another session, as a join elsewhere does."""
+        """Return a device another session, as a join elsewhere does."""
         stored = await self.registry.load(device_id)
         generation = stored.session.generation + 1
         joined = replace(stored.session, session=session, generation=generation, f_cnt_up=0)

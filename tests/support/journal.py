@@ -51,7 +51,7 @@ class JournalHarness:
         await self.journal.write_out()
 
     def depths(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Give rows and bytes of the queues that are not empty."""
+        """Return rows and bytes of the queues that are not empty."""
         figures = [queue.statistics() for queue in self.hub.store.queues()]
         return {(f.endpoint_id, f.priority): (f.depth, f.bytes) for f in figures if f.depth}
 

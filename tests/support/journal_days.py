@@ -138,7 +138,7 @@ class HubModel:
         return count
 
     def _day(self, start: datetime) -> Iterator[tuple[int, int, str, str]]:
-        """Give (hour, hub time, time, rest of the line) of each line of the day."""
+        """Return (hour, hub time, time, rest of the line) of each line of the day."""
         midnight_ms = self.hub_ms
         at = start.strftime("%Y-%m-%dT00:00:00.000Z")
         for rest in [*self._carried("in"), *self._links(0)]:

@@ -146,7 +146,7 @@ def _take(left: Line, key: str, kind: type, line: Line) -> None:
 
 
 def queue_of(line: Line) -> tuple[str, int | None]:
-    """Give endpoint and priority."""
+    """Return endpoint and priority."""
     return line["endpoint"], line.get("priority")
 
 

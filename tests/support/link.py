@@ -72,7 +72,7 @@ class LinkThread:
 
     @property
     def bytes_passed(self) -> int:
-        """Give the bytes carried upward so far."""
+        """Return the bytes carried upward so far."""
         return self.link.up.bytes_passed
 
     def _run(self) -> None:

@@ -62,7 +62,7 @@ class Outcome:
     bodies_s: float
 
     def wait_s(self, share: float) -> float:
-        """Give a quantile of the waits in seconds."""
+        """Return a quantile of the waits in seconds."""
         return self.waits_s[min(len(self.waits_s) - 1, int(len(self.waits_s) * share))]
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Arrivals:
             self.bulk += 1
 
     def take_payload(self, payload: bytes) -> None:
-        """Note the body, or the bodies of a batch."""
+        """Record the body, or the bodies of a batch."""
         if payload.startswith(ZSTD_MAGIC):
             for record in read_batch(payload, bytes_max=2**21):
                 self.take(record["body"].encode())

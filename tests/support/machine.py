@@ -96,7 +96,7 @@ class Machine:
         return done
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Give properties of a unit."""
+        """Return properties of a unit."""
         text = self.run("systemctl", "show", unit, f"--property={','.join(properties)}").stdout
         return dict(line.split("=", 1) for line in text.splitlines())
 

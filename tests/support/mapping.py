@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import ManualClock
 from edgehub.endpoints.cumulocity import MAPPER_MODULE
+from edgehub.entities.tables import load_entities
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
+from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.hub.entities import EntitiesPart
 from edgehub.local_message import LocalMessage
 from edgehub.message import UPSTREAM, DeliveryRules, EndpointId, FailureKind, Order, SendResult
@@ -23,8 +25,6 @@ from edgehub.routes.table import RouteTable
 from edgehub.settings import EntitySettings, MapperSettings, Settings
 from edgehub.store import Store, StoreOptions
 from edgehub.store.database import Database
-from edgehub.store.entity_tables import load_entities
-from edgehub.store.local_space import LocalTable
 from tests.support.endpoints import StalledEndpoint
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Cloud(StalledEndpoint):
             self.faults.append(f"{topic} {text} came before {row.message.device_id}")
 
     def bodies(self, device: str) -> list[Any]:
-        """Give the numbers that were delivered as measurements of a device, in order."""
+        """Return the numbers that were delivered as measurements of a device, in order."""
         return [
             json.loads(text)["v"]["v"]["value"]
             for topic, text in self.rows

@@ -72,7 +72,7 @@ class MemoryQueue:
 
     @property
     def waiting(self) -> list[int]:
-        """Give the offsets that are neither in flight nor gone."""
+        """Return the offsets that are neither in flight nor gone."""
         return [row.offset for row in self.rows]
 
     @property

@@ -66,7 +66,7 @@ class Ledger:
         """A queue is being told that rows leave."""
 
     def line(self, key: Key) -> Line:
-        """Give what is known of a queue."""
+        """Return what is known of a queue."""
         return self.lines.setdefault(key, Line(key))
 
     @property
@@ -83,7 +83,7 @@ class Ledger:
         now_ms: int,
         targets: Iterable[tuple[Key, int, tuple[Key, int] | None]],
     ) -> None:
-        """Note a message that is handed in."""
+        """Record a message that is handed in."""
         self.open[token] = copies = []
         for key, expires_ms, fallback in targets:
             copy = Copy(key, token, sender, now_ms, expires_ms, fallback)
@@ -92,7 +92,7 @@ class Ledger:
             line.live[token] = line.unsent[sender][token] = copy
 
     def accept(self, token: int, message_id: str) -> None:
-        """Note that the sender was told that all is well."""
+        """Record that the sender was told that all is well."""
         self.events += 1
         copies = self.open.pop(token)
         if copies:
@@ -107,7 +107,7 @@ class Ledger:
             copy.early = self.is_leaving
 
     def refuse(self, token: int) -> None:
-        """Note that the message was not taken: no copy may ever be found in the file."""
+        """Record that the message was not taken: no copy may ever be found in the file."""
         self.events += 1
         for copy in self.open.pop(token):
             if copy.left == "sent":
@@ -261,7 +261,7 @@ class Ledger:
         )
 
     def answer(self, key: Key, row: Row, result: SendResult) -> None:
-        """Note an answer of the endpoint."""
+        """Record an answer of the endpoint."""
         self.events += 1
         copy = self._copy(key, row)
         if not copy.on_link:
@@ -280,7 +280,7 @@ class Ledger:
                 later.again = True
 
     def link_up(self, endpoint: EndpointId) -> None:
-        """Note that pauses of the old link are over."""
+        """Record that pauses of the old link are over."""
         self.paused_until_s[endpoint] = self._paused_from_s[endpoint] = 0.0
 
     # -- files ---------------------------------------------------------------------------------

@@ -82,16 +82,16 @@ class Copy:
         return f"<{self.token} of {self.sender} in {self.key}, {self.sends} sends, {flags}>"
 
     def waits(self, now_ms: int) -> bool:
-        """Tell whether it must still be delivered."""
+        """Return whether it must still be delivered."""
         return not (self.gone or self.left or self.disowned) and self.expires_ms > now_ms
 
     @property
     def was_busy(self) -> bool:
-        """Tell whether it may have been on its way when others gave way."""
+        """Return whether it may have been on its way when others gave way."""
         return bool(self.sends or self.attempts or self.out or self.left or self.has_moved)
 
     def is_stale(self, now_ms: int) -> bool:
-        """Tell whether it must not be sent from the queue that it is in."""
+        """Return whether it must not be sent from the queue that it is in."""
         return self.fallback is not None and self.stale_ms <= now_ms
 
 
@@ -124,7 +124,7 @@ class Line:
 
     @property
     def out(self) -> bool:
-        """Tell whether the pump has some of its rows."""
+        """Return whether the pump has some of its rows."""
         return any(copy.out for copy in self.live.values())
 
     def ready(self, now_s: float, now_ms: int) -> list[Copy]:

@@ -108,9 +108,9 @@ class Plan:
     seed: int = 0
 
     def options(self) -> StoreOptions:
-        """Give the options of the store; its log is short, so that it is emptied often."""
+        """Return the options of the store; its log is short, so that it is emptied often."""
         return StoreOptions(
-            commit_linger_ms=self.linger_ms,
+            commit_delay_ms=self.linger_ms,
             cache_bytes_max=self.cache_bytes,
             check_entire_queue_on_cleanup=self.entire_clean_up,
             wal_bytes_max=200_000,
@@ -148,7 +148,7 @@ class World:
 
     @property
     def is_failing(self) -> bool:
-        """Tell whether the disk may fail."""
+        """Return whether the disk may fail."""
         return self.faults.is_armed
 
     async def start(self) -> None:

@@ -19,7 +19,7 @@ START_TIMEOUT_S = 10.0
 
 
 def find(program: str) -> str:
-    """Give the path of a program of the Mosquitto packages."""
+    """Return the path of a program of the Mosquitto packages."""
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
     assert found is not None, f"{program} is missing: apt-get install mosquitto mosquitto-clients"
     return found

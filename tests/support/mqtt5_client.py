@@ -64,13 +64,13 @@ class Client5:
         return [int(code) for code in answer.reason_codes]
 
     async def read(self, kind: type[P]) -> P:
-        """Give the next packet, which must be of this kind."""
+        """Return the next packet, which must be of this kind."""
         packet = await self.read_any()
         assert isinstance(packet, kind), packet
         return packet
 
     async def read_any(self) -> mqtt5.Packet:
-        """Give the next packet."""
+        """Return the next packet."""
         head, body = await self.raw.read()
         data = bytes([head]) + length(len(body)) + body
         packet, size = mqtt5.read(memoryview(data))
@@ -78,12 +78,12 @@ class Client5:
         return packet
 
     async def codes(self, count: int) -> list[tuple[int, int]]:
-        """Give packet id and reason code of the next `count` packets, PUBACKs."""
+        """Return packet id and reason code of the next `count` packets, PUBACKs."""
         answers = [await self.read(mqtt5.PubAckPacket) for _ in range(count)]
         return [(answer.packet_id, int(answer.reason_code)) for answer in answers]
 
     async def goodbye(self) -> mqtt5.DisconnectPacket:
-        """Give the DISCONNECT that comes next, and make sure that nothing follows."""
+        """Return the DISCONNECT that comes next, and make sure that nothing follows."""
         packet = await self.read(mqtt5.DisconnectPacket)
         assert await self.raw.closed()
         return packet

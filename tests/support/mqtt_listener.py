@@ -13,10 +13,10 @@ from edgehub.errors import StoreError
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
+from edgehub.heads.mqtt.local.tables import LocalContents, QueuedMessage
 from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.heads.mqtt.session_table import StoredSession
 from edgehub.mqtt.hub_path import HubPath
-from edgehub.store.local_space import LocalContents, QueuedMessage
-from edgehub.store.sessions import StoredSession
 
 if TYPE_CHECKING:
     import ssl
@@ -183,7 +183,7 @@ class MemoryLocal:
         self.free = True
         self.waiting: list[Settle] = []
         self.changing: set[str] = set()
-        # Nothing was removed since the last `hasten`.
+        # Nothing was removed since the last `flush_now`.
         self.hastened = True
         self._next = 1
 
@@ -243,7 +243,7 @@ class MemoryLocal:
         del self.queued[client_id, message.id]
         self.hastened = False
 
-    def hasten(self) -> None:
+    def flush_now(self) -> None:
         """See `LocalStore`."""
         self.hastened = True
 

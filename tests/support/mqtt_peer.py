@@ -52,7 +52,7 @@ class MqttPeer:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether a hub is connected."""
+        """Return whether a hub is connected."""
         return bool(self._writers)
 
     def confirm(self, count: int | None = None) -> None:

@@ -132,7 +132,7 @@ class RawClient:
         await self._writer.drain()
 
     async def read(self) -> tuple[int, bytes]:
-        """Give the next packet as first byte and body; fails at the end of the stream."""
+        """Return the next packet as first byte and body; fails at the end of the stream."""
         head = (await self._reader.readexactly(1))[0]
         size = shift = 0
         while True:
@@ -143,7 +143,7 @@ class RawClient:
                 return head, await self._reader.readexactly(size)
 
     async def read_pubacks(self, count: int) -> list[int]:
-        """Give the packet ids of the next `count` packets, which must be PUBACKs."""
+        """Return the packet ids of the next `count` packets, which must be PUBACKs."""
         ids = []
         for _ in range(count):
             head, body = await self.read()
@@ -152,7 +152,7 @@ class RawClient:
         return ids
 
     async def read_publish(self) -> tuple[str, bytes, int]:
-        """Give topic, body and packet id (0 with QoS 0) of the next packet, a PUBLISH."""
+        """Return topic, body and packet id (0 with QoS 0) of the next packet, a PUBLISH."""
         head, body = await self.read()
         assert head & 0xF0 == 0x30
         end = 2 + int.from_bytes(body[:2], "big")

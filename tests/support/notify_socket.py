@@ -26,7 +26,7 @@ class NotifySocket:
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
 
     def receive(self, timeout_s: float) -> Message:
-        """Give the next datagram by key.
+        """Return the next datagram by key.
 
         Raises:
             TimeoutError: If none comes.
@@ -38,14 +38,14 @@ class NotifySocket:
         return message
 
     def wait_for(self, key: str, value: str | None = None, *, timeout_s: float = 15.0) -> Message:
-        """Give the next datagram that has a key, and that value of it."""
+        """Return the next datagram that has a key, and that value of it."""
         while True:
             message = self.receive(timeout_s)
             if key in message and value in (None, message[key]):
                 return message
 
     def waiting(self) -> list[Message]:
-        """Give what has come so far and was not received yet."""
+        """Return what has come so far and was not received yet."""
         found: list[Message] = []
         while True:
             try:

@@ -37,7 +37,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Give the URL of its database 0."""
+        """Return the URL of its database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> Self:

@@ -51,7 +51,7 @@ class Results:
         self.date = date
 
     def table(self, name: str, where: str = "true") -> list[dict[str, Any]]:
-        """Give rows of a table as they stand in its Parquet files; none without files."""
+        """Return rows of a table as they stand in its Parquet files; none without files."""
         files = [str(file) for file in self.folder(name).glob("*.parquet")]
         if not files:
             return []
@@ -59,7 +59,7 @@ class Results:
         return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
 
     def folder(self, name: str) -> Path:
-        """Give the folder of a table and the date."""
+        """Return the folder of a table and the date."""
         return self.output / name / f"date={self.date}"
 
     @property
@@ -75,7 +75,7 @@ class Results:
 
 
 def export_lines(export: Path, date: str = DATE) -> duckdb.DuckDBPyConnection:
-    """Give a database whose view `lines` has each line of a date once, with `day_ms` and `n`."""
+    """Return a database whose view `lines` has each line of a date once, with `day_ms` and `n`."""
     database = duckdb.connect()
     columns = ", ".join(f"{name}: '{kind}'" for name, kind in _COLUMNS.items())
     database.execute(

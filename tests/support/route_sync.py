@@ -90,7 +90,7 @@ class Channel:
         self.arrived.set()
 
     async def follow(self, wait_s: float) -> list[Any]:
-        """Give what has arrived; what the hub calls in the place of the storage's log."""
+        """Return what has arrived; what the hub calls in the place of the storage's log."""
         if self.broken:
             raise StorageUnavailableError("the channel is down")
         if not self.inbox or self.stalled:
@@ -123,7 +123,7 @@ class HarnessStorage(RedisStorage):
         self.gate: asyncio.Event | None = None
 
     async def follow(self, after, wait_s):
-        """Give what the channel lets through."""
+        """Return what the channel lets through."""
         del after
         return await self.channel.follow(wait_s)
 
@@ -262,11 +262,11 @@ class World:
     # Words of the file.
 
     def tenant(self, name: str) -> Tenant:
-        """Give a tenant by the file's word."""
+        """Return a tenant by the file's word."""
         return self.tenants.get(name, Tenant("nobody", "nobody"))
 
     def key(self, label: str) -> RouteKey:
-        """Give the key of an id of the file."""
+        """Return the key of an id of the file."""
         tenant, _, name = label.rpartition("/")
         tenant = self.tenant(tenant or HOME)
         if name.startswith("@"):
@@ -274,7 +274,7 @@ class World:
         return RouteKey(tenant, name)
 
     def hash(self, label: str) -> str:
-        """Give the hash of a label."""
+        """Return the hash of a label."""
         config, _, tenant = label.partition("@")
         return read_body(self.body(config), self.tenant(tenant or HOME)).content.hash
 
@@ -305,7 +305,7 @@ class World:
         return f"{kind}-{sender['name']}-{read_digest(sender)}"
 
     def needs(self, label: str) -> dict[str, str]:
-        """Give what a host calls the plugin instances of a configuration."""
+        """Return what a host calls the plugin instances of a configuration."""
         config = self.document["configs"][label]
         receiver, sender = self.document["plugin_instances"][label]
         tenant = self.tenant(HOME).label
@@ -316,7 +316,7 @@ class World:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Give a label for each hash."""
+        """Return a label for each hash."""
         named: dict[str, str] = {}
         for tenant in self.tenants:
             for label in self.document["configs"]:
@@ -349,7 +349,7 @@ class World:
         return name if tenant == HOME else f"{tenant}/{name}"
 
     async def stored(self) -> dict[str, str]:
-        """Give what the storage holds: id and label."""
+        """Return what the storage holds: id and label."""
         labels = self.labels
         rows = {row.key: row async for page in self.control.scan() for row in page}
         found = {}
@@ -361,7 +361,7 @@ class World:
         return found
 
     def normal(self, label: str) -> str:
-        """Give the one label of a class of equal contents."""
+        """Return the one label of a class of equal contents."""
         for first, others in self.document["same_hash"].items():
             if label in others:
                 return first
@@ -369,7 +369,7 @@ class World:
 
 
 def read_digest(value: Any) -> str:
-    """Give eight characters for a value."""
+    """Return eight characters for a value."""
     import hashlib  # noqa: PLC0415 - only here
 
     return hashlib.sha256(_text(value).encode()).hexdigest()[:8]

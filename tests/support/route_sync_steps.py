@@ -89,7 +89,7 @@ class Scenario:
         self.differences += [f"{where}: {each}" for each in found]
 
     async def compare(self, wanted: dict[str, Any], lagging: Sequence[str] = ()) -> list[str]:
-        """Say which hubs are not as wanted."""
+        """Return which hubs are not as wanted."""
         found = []
         world = self.world
         stored = await world.stored() if lagging else {}
@@ -113,7 +113,7 @@ class Scenario:
         return found
 
     def broken_invariants(self, name: str, instance: Instance) -> list[str]:
-        """Say what must never be, of one hub."""
+        """Return what must never be, of one hub."""
         live = instance.table.live
         ids, running = live.ids(), set(instance.host.running)
         found = []
@@ -157,7 +157,7 @@ class Scenario:
         return any(name in step.get("lagging", ()) for step in self.world.scenario["steps"])
 
     async def judge(self, expect: dict[str, Any]) -> list[str]:
-        """Say what is not as in one world of the end."""
+        """Return what is not as in one world of the end."""
         wanted = {k: v for k, v in expect.items() if k in {"all", *self.world.instances}}
         if "all_counts" in expect:
             wanted = {"all": expect["all_counts"]}
@@ -197,7 +197,7 @@ class Scenario:
     # Steps.
 
     def on(self, step: dict[str, Any]) -> list[Instance]:
-        """Give the hubs of a step."""
+        """Return the hubs of a step."""
         names = step.get("on", "all")
         if names == "all":
             return [each for each in self.world.instances.values() if each.up]

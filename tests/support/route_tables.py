@@ -134,7 +134,7 @@ async def running(*tables: RoutingTable) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def storages(kind: str, folder: Path, url: str = "", count: int = 1) -> AsyncIterator[list]:
-    """Give `count` hubs' accesses `i1`, `i2`, ... to one storage."""
+    """Return `count` hubs' accesses `i1`, `i2`, ... to one storage."""
     names = [f"i{number}" for number in range(1, count + 1)]
     clock = SystemClock()
     if kind == "memory":

@@ -56,13 +56,13 @@ def a_table(
 
 
 def matches(condition: str, message: Message | None = None) -> bool:
-    """Say whether a route with this condition takes the message."""
+    """Return whether a route with this condition takes the message."""
     table = a_table({"r": f"FROM /* WHERE {condition} INTO $upstream"})
     return bool(table.evaluate(message or a_message()))
 
 
 def value_of(condition: str, message: Message | None = None) -> Any:
-    """Give the value of a condition, by the code that does not take the short forms."""
+    """Return the value of a condition, by the code that does not take the short forms."""
     expression = parse_condition(condition).expression
     assert expression is not None
     return compile_value(expression, "")(message or a_message(), [NOT_READ])

@@ -132,7 +132,7 @@ class SimulatedLink:
             self._step()
 
     def alarm_wait_s(self, share: float) -> float:
-        """Give a quantile of the alarms' waits, and forget them."""
+        """Return a quantile of the alarms' waits, and forget them."""
         waits, self.waits_s = sorted(self.waits_s), []
         return waits[min(len(waits) - 1, int(len(waits) * share))]
 

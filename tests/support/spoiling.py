@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from edgehub.storage.sqlite_log import PAGE_BYTES
-from edgehub.store.page_owners import ENTRIES, FIRST_MAP
-from edgehub.store.pages import INNER, TABLE_LEAF, PageFile, RecordReader, children
+from edgehub.store.salvage.page_owners import ENTRIES, FIRST_MAP
+from edgehub.store.salvage.pages import INNER, TABLE_LEAF, PageFile, RecordReader, children
 
 if TYPE_CHECKING:
     import random
@@ -32,7 +32,7 @@ def spoil(path: Path, number: int, content: bytes = bytes(PAGE_BYTES), start: in
 
 
 def roots_of(path: Path) -> dict[str, int]:
-    """Give the first page of each table and index."""
+    """Return the first page of each table and index."""
     with closing(sqlite3.connect(path)) as connection:
         return dict(
             connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0")
@@ -111,7 +111,7 @@ class Whole:
         return found
 
     def must_survive(self, offset: int, spoilt: set[int]) -> bool:
-        """Tell whether a row's pages are whole, and either its maps or all pages above are."""
+        """Return whether a row's pages are whole, and either its maps or all pages above are."""
         pages = self.pages[offset]
         maps = {map_of(page) for page in pages | self.above[offset]}
         return not pages & spoilt and not (maps & spoilt and self.above[offset] & spoilt)
@@ -131,7 +131,7 @@ class _Recording(PageFile):
 
 
 def map_of(page: int) -> int:
-    """Give the page of the map that tells of a page."""
+    """Return the page of the map that tells of a page."""
     return (page - FIRST_MAP) // (ENTRIES + 1) * (ENTRIES + 1) + FIRST_MAP
 
 

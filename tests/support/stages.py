@@ -34,7 +34,7 @@ STDERR: Final = os.dup(2)
 
 
 def stage_of(parts: Sequence[str]) -> int:
-    """Give the place of a test file, named by the parts of its path, among the stages."""
+    """Return the place of a test file, named by the parts of its path, among the stages."""
     found = [STAGES.index(part) for part in parts if part in STAGES]
     return found[0] if found else len(STAGES)
 

@@ -67,12 +67,12 @@ class Disk:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is to be done or told."""
+        """Return whether nothing is to be done or told."""
         return not self._busy and not self._unheard
 
     @property
     def is_ahead(self) -> bool:
-        """Tell whether something is in the file of which who waits for it has not heard yet."""
+        """Return whether something is in the file of which who waits for it has not heard yet."""
         return self._unheard > 0
 
     def submit(self, start: Start, job: Job) -> asyncio.Future[Any]:

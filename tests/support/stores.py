@@ -180,7 +180,7 @@ async def read_all(queue: Queue, *, rows_max: int = 100) -> list[Row]:
 
 
 def bodies(rows: Sequence[Row]) -> list[bytes]:
-    """Give the bodies of rows."""
+    """Return the bodies of rows."""
     return [row.message.body for row in rows]
 
 
@@ -212,7 +212,7 @@ class FaultPlan:
 
     @property
     def is_armed(self) -> bool:
-        """Tell whether a statement may still fail."""
+        """Return whether a statement may still fail."""
         return bool(self._faults)
 
     def check(self, sql: str) -> None:

@@ -22,7 +22,7 @@ class Subscriber:
 
     @property
     def bodies(self) -> list[bytes]:
-        """Give the bodies in order of arrival."""
+        """Return the bodies in order of arrival."""
         return [body for _, body in self.arrivals]
 
     async def wait(self, count: int, timeout_s: float = 10) -> None:

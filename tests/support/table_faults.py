@@ -94,7 +94,7 @@ class History:
             await asyncio.sleep(rng.random() * 0.01)
 
     def any_hub(self) -> Instance:
-        """Give one that runs."""
+        """Return one that runs."""
         return self.rng.choice([each for each in self.world.instances.values() if each.up])
 
     async def write(self) -> None:
@@ -230,7 +230,7 @@ class History:
             await asyncio.sleep(0.02)
 
     async def wrong(self) -> list[str]:
-        """Say which hubs do not run what the storage says, or run what nobody refers to."""
+        """Return which hubs do not run what the storage says, or run what nobody refers to."""
         try:
             rows = {row.key: row async for page in self.world.control.scan() for row in page}
         except StorageUnavailableError as error:

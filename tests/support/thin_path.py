@@ -40,7 +40,7 @@ class ProxyPath:
         yield
 
     def reach(self, port: int) -> tuple[str, int]:
-        """Give the address at which the hub reaches a port of the peer."""
+        """Return the address at which the hub reaches a port of the peer."""
         shape = self._shape
         link = LinkThread(
             port, bit_s=shape.up_bit_s, down_bit_s=shape.down_bit_s, delay_s=shape.rtt_s / 2
@@ -78,7 +78,7 @@ ThinPath = TunLink | ProxyPath
 
 @contextlib.contextmanager
 def thin_path(shape: LinkShape) -> Iterator[ThinPath]:
-    """Give a thin link for the length of the block."""
+    """Return a thin link for the length of the block."""
     if can_build():
         with TunLink(shape) as link:
             yield link

@@ -156,7 +156,7 @@ class TunLink:
         return self._far.entered()
 
     def reach(self, port: int) -> tuple[str, int]:
-        """Give the address at which the hub reaches a port of the peer."""
+        """Return the address at which the hub reaches a port of the peer."""
         return self.host, port
 
     @property
@@ -194,7 +194,7 @@ class TunLink:
 
 
 def can_build() -> bool:
-    """Tell whether this process may make name spaces and TUN devices."""
+    """Return whether this process may make name spaces and TUN devices."""
     try:
         probe = NetworkNamespace()
     except OSError:

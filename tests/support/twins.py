@@ -56,7 +56,7 @@ class TwinResponder:
         self.close()
 
     def twin(self, device_id: str) -> dict[str, dict[str, Any]]:
-        """Give the twin of a device, made if need be."""
+        """Return the twin of a device, made if need be."""
         return self.twins.setdefault(
             device_id, {"desired": {"$version": 1}, "reported": {"$version": 1}}
         )

@@ -13,7 +13,7 @@ _UNITS_S = {"": 1, "s": 1, "min": 60, "h": 3600}
 
 
 def read_unit(file: Path) -> Unit:
-    """Give the values of each key in their order, by section."""
+    """Return the values of each key in their order, by section."""
     unit: Unit = {}
     for line in file.read_text("utf-8").splitlines():
         if line.startswith("["):
@@ -25,6 +25,6 @@ def read_unit(file: Path) -> Unit:
 
 
 def seconds(span: str) -> int:
-    """Give a span of one unit, such as `15min`, in seconds."""
+    """Return a span of one unit, such as `15min`, in seconds."""
     number = span.rstrip("abcdefghijklmnopqrstuvwxyz")
     return int(number) * _UNITS_S[span.removeprefix(number)]

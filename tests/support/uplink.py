@@ -51,7 +51,7 @@ class Uplink:
         )
 
     def queue(self, priority: int = DEFAULT_PRIORITY) -> MemoryQueue:
-        """Give the queue of a priority, new or not."""
+        """Return the queue of a priority, new or not."""
         if priority not in self.queues:
             queue = self.queues[priority] = MemoryQueue(UPSTREAM, Priority(priority))
             queue.wake = self.pump.rows_ready
@@ -71,7 +71,7 @@ def _rules(_row: Row) -> DeliveryRules:
 def batched_rows(
     *, topics: Topics | None = None, packet_bytes_max: int | None = None, rows_max: int = 256
 ) -> BatchedRows:
-    """Give the payloads of an endpoint with `batch = "zstd"`."""
+    """Return the payloads of an endpoint with `batch = "zstd"`."""
     return BatchedRows(
         topics or BatchTopic(CLIENT_ID, compress=True),
         lambda hub_ms: hub_ms,

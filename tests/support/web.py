@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def document(self) -> Any:
-        """Give the JSON of it; of a refusal, its form is checked too."""
+        """Return the JSON of it; of a refusal, its form is checked too."""
         document = json.loads(self.body)
         if self.status >= 400:
             assert self.headers["content-type"] == PROBLEM

@@ -118,7 +118,7 @@ def test_every_log_event_is_described():
 
 
 def log_events(file: Path) -> Iterator[str]:
-    """Give the event names, `part.past_tense`, of all calls that log above debug."""
+    """Return the event names, `part.past_tense`, of all calls that log above debug."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if not isinstance(node, ast.Call):
             continue

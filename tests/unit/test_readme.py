@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def example(language: str) -> str:
-    """Give the only code block of a language."""
+    """Return the only code block of a language."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 1
     return str(blocks[0])

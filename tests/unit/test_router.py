@@ -25,11 +25,11 @@ class _Store:
         self.refused: list[str] = []
 
     def drop(self, _message, result, reason) -> None:
-        """Take note of one that is not stored."""
+        """Record one that is not stored."""
         self.dropped.append((result.endpoint_id, reason))
 
     def refuse(self, _message, reason) -> None:
-        """Take note of one that is refused."""
+        """Record one that is refused."""
         self.refused.append(reason)
 
     def append(self, message, results, settle, token) -> None:
@@ -48,7 +48,7 @@ class _Peer:
         self.row_bytes_max = row_bytes_max
 
     def wire_bytes(self, row) -> int:
-        """Give the size of a packet with a topic of 80 bytes."""
+        """Return the size of a packet with a topic of 80 bytes."""
         return len(row.message.body) + 80
 
 

@@ -28,7 +28,7 @@ def _grows(node: ast.AST, sizes: set[str]) -> bool:
 
 
 def _unmarked(module: ast.Module) -> Iterator[str]:
-    """Give the tests, by name, that depend on the variable and are not chosen by a mark."""
+    """Return the tests, by name, that depend on the variable and are not chosen by a mark."""
     sizes: set[str] = set()
     for statement in module.body:
         if not isinstance(statement, ast.Assign):

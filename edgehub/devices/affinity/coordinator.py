@@ -150,7 +150,7 @@ class Coordinator(Protocol):
         """
 
     async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
-        """Give the next downlink counter to the owner of a device; None = another hub owns it.
+        """Return the next downlink counter to the owner of a device; None = another hub owns it.
 
         Raises:
             CoordinatorUnreachableError: No answer, or it is busy.

@@ -37,7 +37,7 @@ class Copies:
         self._heard: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()
 
     def note(self, key: Hashable, station: str) -> Copy:
-        """Say what a frame is, and remember it."""
+        """Return what a frame is, and remember it."""
         now = self._clock.monotonic()
         while self._heard and next(iter(self._heard.values()))[1] <= now - REMEMBERED_S:
             self._heard.popitem(last=False)

@@ -157,15 +157,15 @@ class Flags:
         return self._position
 
     def of(self, device_id: str) -> Ownership:
-        """Tell whether this hub speaks for a device."""
+        """Return whether this hub speaks for a device."""
         return self._flags.get(device_id, NO_FLAG).ownership
 
     def flag(self, device_id: str) -> Flag:
-        """Give ownership and the election from which it is known."""
+        """Return ownership and the election from which it is known."""
         return self._flags.get(device_id, NO_FLAG)
 
     def all(self) -> dict[str, Flag]:
-        """Give the flags of all devices that were ever judged here."""
+        """Return the flags of all devices that were ever judged here."""
         return dict(self._flags)
 
     def count(self, ownership: Ownership) -> int:
@@ -204,7 +204,7 @@ class Flags:
             told(device_id)
 
     def apply(self, notice: Notice) -> bool:
-        """Give a device away as told; False = the notice is older than what is known."""
+        """Return a device away as told; False = the notice is older than what is known."""
         if notice.epoch < self._flags.get(notice.device_id, NO_FLAG).epoch:
             return False
         self.set(

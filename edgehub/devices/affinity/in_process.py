@@ -65,7 +65,7 @@ class Record:
     begun_s: float | None = None
 
     def may_begin(self, now_s: float) -> bool:
-        """Tell whether a hub that does not own the device may have heard it begin anew."""
+        """Return whether a hub that does not own the device may have heard it begin anew."""
         return self.begun_s is None or now_s - self.begun_s >= RESTART_PAUSE_S
 
     def clear(self, generation: int) -> None:
@@ -205,7 +205,7 @@ class InProcessCoordinator:
         )
 
     def position(self, hub_id: str) -> str:
-        """Give the newest place in a hub's stream."""
+        """Return the newest place in a hub's stream."""
         return f"{self._incarnation}-{self._stream(hub_id).count}"
 
     def record(self, device_id: str, f_cnt: int | None, owner: str, *, generation: int) -> Record:
@@ -222,7 +222,7 @@ class InProcessCoordinator:
         self._records.pop(device_id, None)
 
     def known(self, device_id: str) -> Record | None:
-        """Give what is known of a device, None = nothing."""
+        """Return what is known of a device, None = nothing."""
         return self._records.get(device_id)
 
     def _give(self, record: Record, ballot: Ballot) -> str:

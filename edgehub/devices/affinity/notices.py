@@ -56,7 +56,7 @@ class NoticeReader:
         self._away_since_s: float | None = None
 
     def unreachable_s(self) -> float:
-        """Give the seconds for which the coordinator has given no answer, 0 = it does."""
+        """Return the seconds for which the coordinator has given no answer, 0 = it does."""
         since = self._away_since_s
         return 0.0 if since is None else self._clock.monotonic() - since
 

@@ -145,7 +145,7 @@ class RedisCoordinator:
                 return NoticeBatch(notices=(), position=f"{present}-{count}", missed=True)
 
     async def position(self, hub_id: str) -> str:
-        """Give the newest place in a hub's stream."""
+        """Return the newest place in a hub's stream."""
         incarnation, count = await self._look(hub_id)
         return f"{incarnation}-{count}"
 

@@ -23,5 +23,5 @@ class AffinityRules:
 
     @property
     def is_sticky(self) -> bool:
-        """Tell whether losers wait."""
+        """Return whether losers wait."""
         return self.processing_delay_ms > 0

@@ -195,7 +195,7 @@ class Exchange:
         return None
 
     def may_fit(self, incoming: IncomingPublish) -> bool:
-        """Say whether a message that a limit refused is worth another try.
+        """Return whether a message that a limit refused is worth another try.
 
         One that goes to the local space reaches its clients at each try.
         """

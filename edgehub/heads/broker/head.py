@@ -161,7 +161,7 @@ class BrokerHead:
             self._retry.end()
 
     def statistics(self) -> BrokerStatistics:
-        """Give the counts of this moment."""
+        """Return the counts of this moment."""
         counters = self._counters
         intake = self._intake
         return BrokerStatistics(

@@ -73,7 +73,7 @@ class Outlet:
         self._session.detach(self)
 
     def confirmed(self, packet_ids: list[int]) -> None:
-        """Take note of PUBACKs."""
+        """Record PUBACKs."""
         for packet_id in packet_ids:
             confirm = self._under_way.pop(packet_id, None)
             if confirm is not None:
@@ -82,7 +82,7 @@ class Outlet:
         self._session.pump()
 
     def refused(self, refused: list[RefusedPublish]) -> None:
-        """Take note of PUBACKs that refuse; the same message would be refused again."""
+        """Record PUBACKs that refuse; the same message would be refused again."""
         for each in refused:
             confirm = self._under_way.pop(each.packet_id, None)
             if confirm is not None:

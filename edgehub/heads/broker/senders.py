@@ -33,7 +33,7 @@ class SenderPattern:
         self._module_at = levels.index(MODULE) if MODULE in levels else -1
 
     def sender(self, names: list[str]) -> tuple[str, str | None] | None:
-        """Give device and module of a topic, split at its slashes; None = it does not fit."""
+        """Return device and module of a topic, split at its slashes; None = it does not fit."""
         if not takes_levels(self._levels, names):
             return None
         device = names[self._device_at]
@@ -58,7 +58,7 @@ class Senders:
         self._hub_id = hub_id
 
     def of(self, topic: str) -> tuple[str, str | None]:
-        """Give device and module of a topic."""
+        """Return device and module of a topic."""
         names = topic.split("/")
         for pattern in self._patterns:
             sender = pattern.sender(names)

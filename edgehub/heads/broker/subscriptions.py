@@ -51,7 +51,7 @@ class Subscription:
 def wanted_wires(
     route_filters: Iterable[str], local_topics: Iterable[str], *, share_group: str | None
 ) -> list[str]:
-    """Give the subscriptions that routes and local topics need, none that another one covers.
+    """Return the subscriptions that routes and local topics need, none that another one covers.
 
     Args:
         route_filters: Topic filters of live routes.
@@ -128,7 +128,7 @@ class Subscriptions:
         self._firsts.clear()
 
     def add(self, wire: str) -> Subscription:
-        """Note that a subscription is about to be made."""
+        """Record that a subscription is about to be made."""
         self._firsts.clear()
         return self._known.setdefault(wire, Subscription(wire))
 
@@ -138,24 +138,24 @@ class Subscriptions:
             each.established = each.is_leaving = False
 
     def leave(self, wires: Iterable[str]) -> None:
-        """Note that subscriptions are about to be given up: no copy is to wait for theirs."""
+        """Record that subscriptions are about to be given up: no copy is to wait for theirs."""
         self._firsts.clear()
         for wire in wires:
             self._known[wire].is_leaving = True
             self._known[wire].established = False
 
     def remove(self, wire: str) -> None:
-        """Note that a subscription is given up, or was refused."""
+        """Record that a subscription is given up, or was refused."""
         self._firsts.clear()
         self._known.pop(wire, None)
 
     def to_make(self, wanted: Iterable[str]) -> list[str]:
-        """Give what is wanted and not known to be established."""
+        """Return what is wanted and not known to be established."""
         known = self._known
         return [wire for wire in wanted if wire not in known or not known[wire].established]
 
     def to_give_up(self, wanted: Iterable[str]) -> list[str]:
-        """Give what the session has and nobody wants any more."""
+        """Return what the session has and nobody wants any more."""
         kept = set(wanted)
         return [wire for wire in self._known if wire not in kept]
 

@@ -520,7 +520,7 @@ class Connection(asyncio.Protocol):
                 counters.newest_foreign = problem.detail
 
     def _known_sender(self, request: Request, sender: str) -> str:
-        """Give who has sent a request; empty while that is only claimed."""
+        """Return who has sent a request; empty while that is only claimed."""
         services, client = self._services, self._client
         authorization = request.authorization
         if authorization is None:

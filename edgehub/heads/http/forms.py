@@ -115,7 +115,7 @@ def parse_target(url: bytes) -> Target:
 
 
 def media_type(headers: Headers) -> tuple[str, str]:
-    """Give the media type of a request in lower case, and its charset; empty = not named."""
+    """Return the media type of a request in lower case, and its charset; empty = not named."""
     value = _last(headers, b"content-type")
     kind, _, parameters = value.partition(";")
     charset = ""
@@ -132,7 +132,7 @@ def read_path(headers: Headers) -> str | None:
 
 
 def check_form(headers: Headers) -> bool:
-    """Say whether a request carries a batch.
+    """Return whether a request carries a batch.
 
     Raises:
         RequestError: 415 for what is neither a message nor a batch that can be read.

@@ -176,7 +176,7 @@ class HttpHead:
         return [sock.getsockname()[:2] for sock in self._sockets]
 
     def statistics(self) -> HttpStatistics:
-        """Give the counts of this moment."""
+        """Return the counts of this moment."""
         services = self._services
         counters = services.counters
         return HttpStatistics(

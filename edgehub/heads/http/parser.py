@@ -104,13 +104,13 @@ class Request:
         self.refuse_now = False
 
     def refuse(self, problem: RequestError) -> None:
-        """Note why it is refused; the first reason holds."""
+        """Record why it is refused; the first reason holds."""
         if self.problem is None:
             self.problem = problem
             self.body.clear()
 
     def read_headers(self) -> None:
-        """Take note of the headers that decide how the request is read."""
+        """Record the headers that decide how the request is read."""
         for raw_name, value in self.headers:
             name = raw_name.lower()
             if name == b"content-length":

@@ -47,7 +47,7 @@ class RequestError(EdgeHubError):
         self.members: dict[str, Any] = members
 
     def document(self) -> bytes:
-        """Give the body of the answer."""
+        """Return the body of the answer."""
         return orjson.dumps(
             {
                 "type": "about:blank",
@@ -99,5 +99,5 @@ def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
 
 
 def shown(text: str) -> str:
-    """Give text of a client short and printable."""
+    """Return text of a client short and printable."""
     return ascii(text[:SHOWN_CHARACTERS_MAX])

@@ -93,7 +93,7 @@ class Services:
 
     @property
     def waiting_bytes(self) -> int:
-        """Give the bytes of requests that are being read or committed."""
+        """Return the bytes of requests that are being read or committed."""
         return self.backlog.used + self.reading.used
 
     def has_room(self, request: Request, size: int) -> bool:
@@ -113,12 +113,12 @@ class Services:
         request.body.clear()
 
     def no_content(self, connection: bytes) -> bytes:
-        """Give a 204; `connection` is one of the constants above."""
+        """Return a 204; `connection` is one of the constants above."""
         self._count(204)
         return b"HTTP/1.1 204 No Content\r\n" + self._date_line() + connection + b"\r\n"
 
     def refusal(self, problem: RequestError, connection: bytes, *, has_body: bool) -> bytes:
-        """Give the answer to a request that is refused."""
+        """Return the answer to a request that is refused."""
         self._count(problem.status)
         document = problem.document()
         lines = [f"HTTP/1.1 {problem.status.value} {problem.status.phrase}"]

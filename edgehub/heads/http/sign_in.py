@@ -46,7 +46,7 @@ class Client:
     scope: re.Pattern[str] | None
 
     def is_in_force(self, authorization: bytes, identities: Identities) -> bool:
-        """Say whether a later request with the same connection needs no new check."""
+        """Return whether a later request with the same connection needs no new check."""
         identity = self.identity
         return (
             authorization == self.authorization
@@ -55,7 +55,7 @@ class Client:
         )
 
     def speaks_for(self, sender: str) -> bool:
-        """Say whether the client may send in the name of `sender`."""
+        """Return whether the client may send in the name of `sender`."""
         if sender == self.identity.id:
             return True
         return self.scope is not None and self.scope.match(sender) is not None

@@ -187,7 +187,7 @@ MQTT_3_1_1: Final = Answers()
 
 
 def answers_to(connect: Connect, options: ListenerOptions) -> Answers:
-    """Give the answers in the protocol version of a client."""
+    """Return the answers in the protocol version of a client."""
     if connect.properties is None:
         return MQTT_3_1_1
     bytes_max = options.packet_bytes_max + _HEADER_BYTES_MAX

@@ -121,7 +121,7 @@ class ListenerContext:
         return parsed
 
     def limit_wait_s(self, client_id: str) -> float:
-        """Give how long a client must wait before it is closed because of a limit again."""
+        """Return how long a client must wait before it is closed because of a limit again."""
         last_s = self._limit_closes.get(client_id)
         if last_s is None:
             return 0.0
@@ -135,7 +135,7 @@ class ListenerContext:
             self._limit_closes.popitem(last=False)
 
     def takes_qos0(self) -> bool:
-        """Say whether messages of QoS 0 are stored at present."""
+        """Return whether messages of QoS 0 are stored at present."""
         return self.options.store_qos0 or self.link_up()
 
     def submit_will(self, message: Message | LocalMessage) -> None:

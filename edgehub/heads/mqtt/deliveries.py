@@ -236,12 +236,12 @@ class Deliveries:
         return self._terms.with_properties
 
     def has_room(self, held_max: int) -> bool:
-        """Say whether another message may be in flight, with at most `held_max` held ones."""
+        """Return whether another message may be in flight, with at most `held_max` held ones."""
         most = self._terms.receive_maximum
         return not self._waiting and len(self._held) < held_max and self._used < most
 
     def fits(self, data: bytes) -> bool:
-        """Say whether the client takes a packet of this size."""
+        """Return whether the client takes a packet of this size."""
         bytes_max = self._terms.packet_bytes_max
         return bytes_max is None or len(data) <= bytes_max
 
@@ -350,7 +350,7 @@ class Deliveries:
             self.freed()
 
     def free_id(self) -> int:
-        """Give a packet id that nothing uses."""
+        """Return a packet id that nothing uses."""
         packet_id = self._next_id
         while (
             packet_id in self._in_flight

@@ -16,7 +16,7 @@ _NORMAL_ENDS: Final = {CloseReason.DISCONNECT, CloseReason.LOST, CloseReason.HUB
 
 
 def ending(error: ProtocolError, ingress: Ingress) -> tuple[CloseReason, str, ReasonCode]:
-    """Give reason, detail and reason code of a connection that an error ends.
+    """Return reason, detail and reason code of a connection that an error ends.
 
     A message that is the error is accounted for.
     """

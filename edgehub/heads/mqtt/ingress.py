@@ -655,6 +655,6 @@ def _body_bytes(packet: Publish) -> int:
 
 
 def shown(raw: bytes) -> str:
-    """Give a topic as a log line shows it."""
+    """Return a topic as a log line shows it."""
     # Peer text in a log line stays short and printable.
     return ascii(raw[:_SHOWN_BYTES_MAX].decode(errors="backslashreplace"))

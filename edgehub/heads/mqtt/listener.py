@@ -131,7 +131,7 @@ class MqttListener:
     # Life cycle; see `edgehub.heads.head.Head`.
 
     def takes_qos0(self) -> bool:
-        """Say whether messages of QoS 0 are stored at present."""
+        """Return whether messages of QoS 0 are stored at present."""
         return self._context.takes_qos0()
 
     @property
@@ -269,7 +269,7 @@ class MqttListener:
     # Deliveries; see `edgehub.endpoints.module_input.ModuleSessions`.
 
     def is_connected(self, module_id: str, input_name: str) -> bool:
-        """Say whether a module of this hub is connected and subscribed to the input."""
+        """Return whether a module of this hub is connected and subscribed to the input."""
         return self._services.index.input_listener(module_id, input_name) is not None
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
@@ -297,7 +297,7 @@ class MqttListener:
         connection.deliver(topic, message, options, settle, expires_in_ms)
 
     def unsent_bytes(self, module_id: str) -> int:
-        """Give bytes handed over for a module that have not left this process."""
+        """Return bytes handed over for a module that have not left this process."""
         connection = self._services.sessions.get(f"{self._hub_id}/{module_id}")
         return 0 if connection is None else connection.unsent_bytes
 
@@ -359,7 +359,7 @@ class MqttListener:
         return waiting if await self._services.sessions.end(client_id) else None
 
     def statistics(self) -> ListenerStatistics:
-        """Give the counts of this moment."""
+        """Return the counts of this moment."""
         counters = self._context.counters
         sessions = self._services.sessions
         clients = list(sessions)

@@ -29,7 +29,7 @@ RECEIVED_MAX: Final = 20_000
 
 
 class ReceivedStore(Protocol):
-    """The packet ids of stored sessions on disk; see `edgehub.store.sessions`."""
+    """The packet ids of stored sessions on disk; see `edgehub.heads.mqtt.session_table`."""
 
     def together(self) -> AbstractContextManager[object]:
         """Have all that is handed in during this in one transaction."""
@@ -42,7 +42,7 @@ class ReceivedStore(Protocol):
 
 
 class LocalReceivedStore(Protocol):
-    """Those of local messages; see `edgehub.store.local_space`."""
+    """Those of local messages; see `edgehub.heads.mqtt.local.tables`."""
 
     def receive(self, session: int, packet_id: int, settle: Settle) -> None:
         """Store an id with the local messages that were handed in last."""

@@ -38,7 +38,7 @@ class SessionWrites:
         self._waiting: dict[str, list[Done]] = {}
 
     def is_pending(self, client_id: str) -> bool:
-        """Say whether what a client's session is now may not be durable yet."""
+        """Return whether what a client's session is now may not be durable yet."""
         return client_id in self._waiting
 
     def changed(self, client_id: str, done: Done) -> None:

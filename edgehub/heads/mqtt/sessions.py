@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
+    from edgehub.heads.mqtt.session_table import StoredSession
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.will import PendingWills
-    from edgehub.store.sessions import StoredSession
 
 
 class SessionStore(ReceivedStore, Protocol):
     """Stored sessions on disk."""
 
     async def load(self) -> Mapping[str, StoredSession]:
-        """Give the sessions by client id."""
+        """Return the sessions by client id."""
 
     def save(
         self,
@@ -205,7 +205,7 @@ class Sessions(Generic[C]):
         self.recount()
 
     def subscriptions(self) -> dict[str, Mapping[str, int]]:
-        """Give the subscriptions of all stored sessions by client id."""
+        """Return the subscriptions of all stored sessions by client id."""
         return {client_id: each.subscriptions for client_id, each in self._stored.items()}
 
     def start(self) -> None:
@@ -255,7 +255,7 @@ class Sessions(Generic[C]):
         return len(self._connected)
 
     def get(self, client_id: str) -> C | None:
-        """Give the connection of a client id."""
+        """Return the connection of a client id."""
         return self._connected.get(client_id)
 
     def excess(self) -> list[C]:

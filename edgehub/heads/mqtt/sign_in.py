@@ -85,7 +85,7 @@ class Client:
     model_id: str | None
 
     def may_speak_for(self, sender: str) -> bool:
-        """Say whether a message of `sender` may come over this connection."""
+        """Return whether a message of `sender` may come over this connection."""
         if sender == self.id:
             return True
         return self.scope is not None and self.scope.match(sender) is not None

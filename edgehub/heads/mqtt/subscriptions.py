@@ -61,7 +61,7 @@ class SubscriptionIndex(Generic[C]):
                 self._changed(subscription, listened=False)
 
     def find(self, prefixes: Iterable[str]) -> tuple[C, int] | None:
-        """Give a connection that listens to one of the prefixes, and its options.
+        """Return a connection that listens to one of the prefixes, and its options.
 
         The exact prefix comes first, and of several connections the one that subscribed last.
         """
@@ -72,7 +72,7 @@ class SubscriptionIndex(Generic[C]):
         return None
 
     def input_listener(self, module_id: str, input_name: str) -> tuple[C, int] | None:
-        """Give the connection that takes an input of a module of this hub."""
+        """Return the connection that takes an input of a module of this hub."""
         return self.find(input_prefixes(self._hub_id, module_id, input_name))
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:

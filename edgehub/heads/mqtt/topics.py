@@ -130,12 +130,12 @@ def parse_subscription(topic_filter: str) -> Subscription | None:
 
 
 def device_bound_prefix(device_id: str) -> str:
-    """Give the topic of messages to a device, up to the property bag."""
+    """Return the topic of messages to a device, up to the property bag."""
     return f"devices/{device_id}/messages/devicebound/"
 
 
 def input_prefixes(device_id: str, module_id: str, input_name: str) -> tuple[str, str, str]:
-    """Give the prefixes under which a module gets one input, the topic's own first."""
+    """Return the prefixes under which a module gets one input, the topic's own first."""
     module = f"devices/{device_id}/modules/{module_id}/"
     return f"{module}inputs/{input_name}/", f"{module}inputs/", module
 

@@ -149,7 +149,7 @@ class Turn:
         return self._clock.monotonic() - began_s >= SLICE_S
 
     def charge(self, began_s: float) -> None:
-        """Note that what is done since `began_s` costs much more than messages do."""
+        """Record that what is done since `began_s` costs much more than messages do."""
         self._costly = True
         self._began_s = began_s
 

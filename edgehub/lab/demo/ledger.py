@@ -35,18 +35,18 @@ class DownTimes:
         return self._since is not None
 
     def down(self, now_s: float) -> None:
-        """Note that the link went away; more than once is harmless."""
+        """Record that the link went away; more than once is harmless."""
         if self._since is None:
             self._since = now_s
 
     def up(self, now_s: float) -> None:
-        """Note that the link carries messages again."""
+        """Record that the link carries messages again."""
         if self._since is not None:
             self._spans.append((self._since, now_s))
             self._since = None
 
     def overlap_s(self, start_s: float, end_s: float) -> float:
-        """Give how much of the time from `start_s` to `end_s` the link was down."""
+        """Return how much of the time from `start_s` to `end_s` the link was down."""
         spans: Iterable[tuple[float, float]] = self._spans
         if self._since is not None:
             spans = [*spans, (self._since, end_s)]
@@ -92,11 +92,11 @@ class Account:
         self._waits_s: deque[float] = deque(maxlen=LATENCIES_MAX)
 
     def publish(self, message_id: str, now_s: float) -> None:
-        """Note that a device begins to publish."""
+        """Record that a device begins to publish."""
         self._sent[message_id] = _Sent(now_s)
 
     def acknowledge(self, message_id: str) -> None:
-        """Note the PUBACK; the message may have arrived already."""
+        """Record the PUBACK; the message may have arrived already."""
         self.acknowledged += 1
         sent = self._sent.get(message_id)
         if sent is not None:
@@ -104,11 +104,11 @@ class Account:
             self.undelivered += 1
 
     def abandon(self, message_id: str) -> None:
-        """Note that no PUBACK came: nothing was promised, so nothing can be missing."""
+        """Record that no PUBACK came: nothing was promised, so nothing can be missing."""
         self._sent.pop(message_id, None)
 
     def deliver(self, message_id: str, now_s: float, downs: DownTimes) -> bool:
-        """Note an arrival; False = seen before, or given up."""
+        """Record an arrival; False = seen before, or given up."""
         sent = self._sent.pop(message_id, None)
         if sent is None:
             return False
@@ -143,16 +143,16 @@ class Ledger:
         self.duplicates = 0
 
     def deliver(self, kind: Kind, message_id: str, now_s: float) -> None:
-        """Note an arrival at the collector."""
+        """Record an arrival at the collector."""
         if not self.accounts[kind].deliver(message_id, now_s, self.downs):
             self.duplicates += 1
 
     def of_priority(self, priority: int) -> list[Account]:
-        """Give the accounts that share a queue."""
+        """Return the accounts that share a queue."""
         return [a for a in self.accounts.values() if a.traffic.priority == priority]
 
     def waits_s(self, priority: int) -> list[float]:
-        """Give the waits of the latest deliveries of one priority."""
+        """Return the waits of the latest deliveries of one priority."""
         return [wait for account in self.of_priority(priority) for wait in account.waits_s]
 
     @property
@@ -180,7 +180,7 @@ class Ledger:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Give the smallest value that `share` of the values do not exceed, None of nothing."""
+    """Return the smallest value that `share` of the values do not exceed, None of nothing."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -114,7 +114,7 @@ TIMELINE: Final[Sequence[tuple[float, Step]]] = (
 
 
 def gateway_manifest() -> dict[str, Any]:
-    """Give the routes of the gateway: the kind of a message decides its priority."""
+    """Return the routes of the gateway: the kind of a message decides its priority."""
     routes = {}
     for traffic in TRAFFIC:
         route: dict[str, Any] = {
@@ -128,7 +128,7 @@ def gateway_manifest() -> dict[str, Any]:
 
 
 def parent_manifest() -> dict[str, Any]:
-    """Give the route of the parent hub: everything to the collector module."""
+    """Return the route of the parent hub: everything to the collector module."""
     sink = f'BrokeredEndpoint("/modules/{COLLECTOR}/inputs/{COLLECTOR_INPUT}")'
     return _manifest({"collect": {"route": f"FROM /messages/* INTO {sink}"}})
 

@@ -66,7 +66,7 @@ class Snapshot:
     news: tuple[str, ...]
 
     def of_priority(self, priority: int) -> QueueFigures:
-        """Give the figures of one priority."""
+        """Return the figures of one priority."""
         return next(queue for queue in self.queues if queue.priority == priority)
 
 
@@ -133,7 +133,7 @@ def rows_waiting(status: Mapping[str, Any], priority: int | None = None) -> int:
 
 
 def queue_figures(status: Mapping[str, Any], ledger: Ledger) -> tuple[QueueFigures, ...]:
-    """Give the figures of every priority of the scenario, also of those not used yet."""
+    """Return the figures of every priority of the scenario, also of those not used yet."""
     queues = {queue["priority"]: queue for queue in status["queues"]}
     return tuple(_figures(priority, queues.get(priority), ledger) for priority in PRIORITIES)
 

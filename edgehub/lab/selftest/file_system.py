@@ -38,7 +38,7 @@ class FileSystem:
 
     @property
     def remark(self) -> str:
-        """Say what the kind of file system means for the figures; empty = nothing special."""
+        """Return what the kind of file system means for the figures; empty = nothing special."""
         family = "fuse" if self.kind.startswith("fuse.") else self.kind
         if family in _MEMORY:
             return (

@@ -70,7 +70,7 @@ class Findings:
     unknown: int
 
     def faults(self) -> list[str]:
-        """Say what is wrong, empty = nothing."""
+        """Return what is wrong, empty = nothing."""
         found = []
         if not self.acknowledged:
             found.append("no message was acknowledged, so nothing was tested")

@@ -34,7 +34,7 @@ class Sent:
         return len(self._states) - 1
 
     def acknowledge(self, number: int) -> None:
-        """Note the PUBACK."""
+        """Record the PUBACK."""
         assert self._states[number] == _SENT, number
         self._states[number] = _ACKNOWLEDGED
         self.acknowledged += 1

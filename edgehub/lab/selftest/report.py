@@ -73,7 +73,7 @@ class Report:
         return []
 
     def document(self) -> dict[str, Any]:
-        """Give what `--json` prints; members are only ever added."""
+        """Return what `--json` prints; members are only ever added."""
         latency = self.latency
         after_kills = self.starts_s[1:]
         return {
@@ -106,7 +106,7 @@ class Report:
         return f"PASSED: {kills}, all {found.acknowledged} acknowledged messages are there"
 
     def rows(self) -> list[tuple[str, str]]:
-        """Give the figures, each with its name."""
+        """Return the figures, each with its name."""
         latency, found = self.latency, self.findings
         rows = [
             ("directory", self.directory),

@@ -41,7 +41,7 @@ class SelfTestError(EdgeHubError):
 
 
 def needed_bytes(seconds: float) -> int:
-    """Give the free space that a test with so many seconds of load asks for."""
+    """Return the free space that a test with so many seconds of load asks for."""
     return _RESERVE_BYTES + round(seconds * _BYTES_PER_S)
 
 

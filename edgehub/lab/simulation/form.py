@@ -366,7 +366,7 @@ class _Reader:
     def _per_device(
         self, form: Any, place: str, devices: tuple[str, ...], *, shared: bool = False
     ) -> dict[str, Any]:
-        """Give a value per device: it may be written once, for the first or for all of them."""
+        """Return a value per device: it may be written once, for the first or for all of them."""
         if not isinstance(form, dict):
             raise ScenarioError(f"{place} must be an object")
         if form and all(key in devices for key in form):

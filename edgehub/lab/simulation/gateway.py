@@ -84,7 +84,7 @@ class Gateway:
             await asyncio.Event().wait()
 
     def link(self, device_id: str) -> SimulatedLink:
-        """Give the session of a device."""
+        """Return the session of a device."""
         link = self._links.get(device_id)
         if link is None:
             link = self._links[device_id] = SimulatedLink(self._network, self.name, device_id)
@@ -96,7 +96,7 @@ class Gateway:
             link.cut()
 
     def is_open(self, device_id: str) -> bool:
-        """Tell whether it holds a connection for a device."""
+        """Return whether it holds a connection for a device."""
         return self.link(device_id).is_open
 
     async def _warm_up(self) -> None:

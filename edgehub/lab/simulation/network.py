@@ -38,13 +38,13 @@ class SimulatedCoordinator(Coordinator, Protocol):
         """Write down a device anew; nobody is told."""
 
     def known(self, device_id: str) -> Record | None:
-        """Give what is known of a device, None = nothing."""
+        """Return what is known of a device, None = nothing."""
 
     def forget(self, device_id: str) -> None:
         """Forget a device, as if it had never been heard."""
 
     def position(self, hub_id: str) -> str:
-        """Give the newest place in a hub's stream."""
+        """Return the newest place in a hub's stream."""
 
 
 Told = Callable[[str, Notice], None]
@@ -76,11 +76,11 @@ class Network:
         self.changed = asyncio.Event()
 
     def now_ms(self) -> int:
-        """Give the milliseconds since the start of the scenario."""
+        """Return the milliseconds since the start of the scenario."""
         return self.clock.boottime_ms() - self.started_ms
 
     def address_of(self, device: str) -> str:
-        """Give the address under which a device sends: its own name, or that of all."""
+        """Return the address under which a device sends: its own name, or that of all."""
         scenario = self.scenario
         shares = scenario.same_address and device in scenario.devices
         return scenario.devices[0] if shares else device
@@ -98,7 +98,7 @@ class Network:
         self.changed = asyncio.Event()
 
     def takes_notices(self, gateway: str) -> bool:
-        """Tell whether a notice to a gateway arrives now."""
+        """Return whether a notice to a gateway arrives now."""
         return not (gateway in self.down or gateway in self.unreachable or self.is_coordinator_down)
 
     async def spend(self, milliseconds: int) -> None:

@@ -42,7 +42,7 @@ class DrainForecast:
             await self._clock.sleep(SAMPLE_S)
 
     def seconds(self) -> dict[EndpointId, float]:
-        """Give the seconds until nothing waits, for each endpoint of which that can be said.
+        """Return the seconds until nothing waits, for each endpoint of which that can be said.
 
         One whose backlog does not shrink has no such time, nor has one that is not connected.
         """

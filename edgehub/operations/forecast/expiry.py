@@ -114,11 +114,11 @@ class ExpiryWatch:
                 warned += 1
 
     def head(self, queue_id: QueueId) -> OldestRow | None:
-        """Give the oldest row of a queue as of the last look, None = none, or not seen yet."""
+        """Return the oldest row of a queue as of the last look, None = none, or not seen yet."""
         return self._heads.get(queue_id)
 
     def near(self) -> Sequence[QueueId]:
-        """Give the queues whose oldest row is near its end."""
+        """Return the queues whose oldest row is near its end."""
         return sorted(self._near)
 
     def _share_left(self, head: OldestRow) -> float:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgehub.message import EndpointId, QueueId
     from edgehub.operations.forecast.rates import Rate
     from edgehub.operations.served import ServedEndpoints
-    from edgehub.pump.lane import Lane
+    from edgehub.pump.pumped_queue import PumpedQueue
     from edgehub.store.queue import Queue
     from edgehub.store.store import Store
 
@@ -80,7 +80,7 @@ class QueueForecast:
             group.create_task(self._watch.run(), name="forecast[expiry]")
 
     def rates(self) -> Mapping[QueueId, Rate]:
-        """Give what queues take in; empty = not measured yet."""
+        """Return what queues take in; empty = not measured yet."""
         return self._rates.rates()
 
     def endpoint_documents(self) -> list[dict[str, Any]]:
@@ -107,16 +107,16 @@ class QueueForecast:
             if queue.id not in expected:
                 loads, link = self._loads(queue.endpoint_id, rates), self._link(queue.endpoint_id)
                 expected |= drains(loads, link)
-            lane = self._lane(queue)
+            pumped = self._pumped(queue)
             known = queue_document(
-                queue, now_ms=now_ms, lane=lane, orphaned=queue.endpoint_id in orphans
+                queue, now_ms=now_ms, pumped=pumped, orphaned=queue.endpoint_id in orphans
             )
             # The watch looks every few seconds; what it saw may have left since.
             head = self._watch.head(queue.id) if known["depth"] else None
             documents.append(
                 {
                     **known,
-                    "unserved_s": self._unserved_s(lane),
+                    "unserved_s": self._unserved_s(pumped),
                     "oldest_ttl_s": None if head is None else head.ttl_s,
                     "oldest_expires_in_s": None if head is None else head.left_s(now_ms),
                     "drain": expected.get(queue.id, _UNSERVED).document(),
@@ -125,7 +125,7 @@ class QueueForecast:
         return documents
 
     def leaves(self, queue: Queue, before_bytes: int) -> Drain:
-        """Say when a row will leave.
+        """Return when a row will leave.
 
         Args:
             queue: Where it waits.
@@ -148,7 +148,7 @@ class QueueForecast:
         return None if head is None else head.left_s(self._store.hub_time.now_ms())
 
     def _missed_window_s(self, queue: Queue) -> float | None:
-        """Give the time to the next connection window, where the oldest row expires before it."""
+        """Return the time to the next connection window, where the oldest row expires before it."""
         left_s = self._left_s(queue)
         if left_s is None or not queue.zones.depth:
             return None
@@ -180,7 +180,7 @@ class QueueForecast:
 
     def _describe(self, queue_id: QueueId) -> dict[str, object]:
         queue = next(queue for queue in self._store.queues() if queue.id == queue_id)
-        unserved_s = self._unserved_s(self._lane(queue))
+        unserved_s = self._unserved_s(self._pumped(queue))
         loads = self._loads(queue.endpoint_id, self._inflows())
         return {
             "waiting": queue.zones.depth,
@@ -188,12 +188,12 @@ class QueueForecast:
             "drain": drains(loads, self._link(queue.endpoint_id))[queue_id].state.value,
         }
 
-    def _lane(self, queue: Queue) -> Lane | None:
+    def _pumped(self, queue: Queue) -> PumpedQueue | None:
         pump = self._endpoints.pump(queue.endpoint_id)
-        return None if pump is None else pump.lane(queue.id)
+        return None if pump is None else pump.pumped(queue.id)
 
-    def _unserved_s(self, lane: Lane | None) -> float | None:
-        return None if lane is None else lane.unserved_s(self._clock.monotonic())
+    def _unserved_s(self, pumped: PumpedQueue | None) -> float | None:
+        return None if pumped is None else pumped.unserved_s(self._clock.monotonic())
 
     def _inflows(self) -> dict[QueueId, float]:
         """Give what queues take in, in bytes per second: a burst that is over is none for long."""
@@ -215,7 +215,7 @@ class QueueForecast:
         ]
 
     def _link(self, endpoint_id: EndpointId) -> LinkRate:
-        """Say what an endpoint carries, in bytes as the store counts them."""
+        """Return what an endpoint carries, in bytes as the store counts them."""
         pump = self._endpoints.pump(endpoint_id)
         if pump is None:
             return LinkRate(is_up=False, bytes_s=None, is_served=False)

@@ -40,7 +40,7 @@ class Drain:
     seconds: float | None = None
 
     def document(self) -> dict[str, object]:
-        """Give what JSON can hold."""
+        """Return what JSON can hold."""
         return {"state": self.state, "seconds": self.seconds}
 
 
@@ -97,7 +97,7 @@ def drains(loads: Sequence[QueueLoad], link: LinkRate) -> dict[QueueId, Drain]:
 def leaves(
     loads: Sequence[QueueLoad], queue_id: QueueId, before_bytes: int, link: LinkRate
 ) -> Drain:
-    """Say when a row will leave: what better queues hold and take in goes before it.
+    """Return when a row will leave: what better queues hold and take in goes before it.
 
     Args:
         loads: The queues of its endpoint, best priority first.

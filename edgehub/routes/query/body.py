@@ -27,7 +27,7 @@ _CODECS: Final = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"
 
 
 def read_body(message: Message, memo: list[Any]) -> Any:
-    """Give the body as a dict, `UNDEFINED` where it is none; `memo[0]` keeps it."""
+    """Return the body as a dict, `UNDEFINED` where it is none; `memo[0]` keeps it."""
     document = memo[0]
     if document is NOT_READ:
         document = memo[0] = _decode(message)

@@ -318,13 +318,13 @@ def _depth(*children: Expression) -> int:
 
 
 def start_of(token: Token) -> int:
-    """Give the offset of a token."""
+    """Return the offset of a token."""
     assert token.start_pos is not None
     return token.start_pos
 
 
 def span_of(token: Token) -> Span:
-    """Give the place of a token."""
+    """Return the place of a token."""
     assert token.end_pos is not None
     return Span(start=start_of(token), end=token.end_pos)
 

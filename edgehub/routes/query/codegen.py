@@ -82,7 +82,7 @@ def _bound(emitter: Emitter, tree: Expression) -> str:
 
 
 def _dispatch_entry(emitter: Emitter, tree: Expression) -> tuple[str, str] | None:
-    """Give property and text of a condition that is just `property = 'text'`."""
+    """Return property and text of a condition that is just `property = 'text'`."""
     if not isinstance(tree, Comparison) or tree.operator != "=":
         return None
     named, literal = tree.left, tree.right

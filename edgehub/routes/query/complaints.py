@@ -32,7 +32,7 @@ _FOREIGN_OPERATORS: Final = {"&&": "AND", "&": "AND", "|": "OR", "!": "NOT"}
 
 
 def unexpected(token: Token, before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, str]:
-    """Give message and hint for a token that fits nowhere.
+    """Return message and hint for a token that fits nowhere.
 
     Args:
         token: The token, of type `$END` where the text ends too early.

@@ -58,7 +58,7 @@ _FIRST_SURROGATE: Final = "\ud800"
 
 
 def call_shapes(expression: Expression) -> Iterator[Shape]:
-    """Give the shape of every call in an expression; calls of equal shape have equal values."""
+    """Return the shape of every call in an expression; calls of equal shape have equal values."""
     if isinstance(expression, Call):
         yield _shape(expression)
     for child in children(expression):
@@ -100,7 +100,7 @@ class Emitter:
         self.constants: dict[str, Any] = {}
 
     def prologue(self) -> list[str]:
-        """Give the lines that look up properties and prepare what is kept."""
+        """Return the lines that look up properties and prepare what is kept."""
         lookups = [line for _, lines in self._lookups.values() for line in lines]
         lines = []
         if any("app(" in line for line in lookups) or self._memos:
@@ -110,7 +110,7 @@ class Emitter:
         return [*lines, *lookups, *(f"{memo} = X" for memo in self._memos)]
 
     def constant(self, value: Any) -> str:
-        """Give a name for a value that cannot be written as a literal."""
+        """Return a name for a value that cannot be written as a literal."""
         name = f"k{len(self.constants)}"
         self.constants[name] = value
         return name
@@ -232,7 +232,7 @@ class Emitter:
         return f"({name} := {code})", name
 
     def local(self, expression: AppProperty | SystemProperty) -> str:
-        """Give the local name that holds a property."""
+        """Return the local name that holds a property."""
         if isinstance(expression, AppProperty):
             key: Any = fold(expression.name)
         else:
@@ -307,7 +307,7 @@ def _operands(logic: Logic) -> list[Expression]:
 
 
 def _is_simple_text(expression: Expression) -> bool:
-    """Say whether Python's own search is the same as one by code unit."""
+    """Return whether Python's own search is the same as one by code unit."""
     return (
         isinstance(expression, Literal)
         and expression.value.__class__ is str

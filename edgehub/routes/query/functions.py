@@ -45,12 +45,12 @@ class Overload:
     more: bool = False
 
     def takes_count(self, count: int) -> bool:
-        """Say whether so many arguments fit."""
+        """Return whether so many arguments fit."""
         least = len(self.parameters)
         return count >= least if self.more else count == least
 
     def takes(self, types: tuple[ValueType, ...]) -> bool:
-        """Say whether arguments of these types fit."""
+        """Return whether arguments of these types fit."""
         if not self.takes_count(len(types)):
             return False
         wanted = self.parameters + self.parameters[-1:] * (len(types) - len(self.parameters))

@@ -83,7 +83,7 @@ _ESCAPE: Final = re.compile(r"""\\(?:["'\\]|u[0-9A-Fa-f]{4})""")
 
 @lru_cache(maxsize=1_024)
 def _patterns_for(first: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Give the patterns that may match from a character on; trying all costs most of a parse."""
+    """Return the patterns that may match from a character on; trying all costs most of a parse."""
     return tuple((name, pattern) for name, pattern, begins in _PATTERNS if begins.match(first))
 
 
@@ -94,7 +94,7 @@ class TokenStream(Lexer):
         del conf
 
     def lex(self, data: list[Token]) -> Iterator[Token]:  # type: ignore[override]  # tokens, not text, go in
-        """Give the tokens."""
+        """Return the tokens."""
         return iter(data)
 
 
@@ -107,7 +107,7 @@ class Positions:
         self._line_starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
 
     def at(self, offset: int) -> tuple[int, int]:
-        """Give line and column of `offset`."""
+        """Return line and column of `offset`."""
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
@@ -259,7 +259,7 @@ def _string_end(text: str, start: int) -> int:
 
 
 def unescape(quoted: str) -> str:
-    """Give the text of a string token: quotes off, escapes resolved from left to right."""
+    """Return the text of a string token: quotes off, escapes resolved from left to right."""
 
     def resolve(found: re.Match[str]) -> str:
         escape = found.group()

@@ -43,13 +43,13 @@ _SPELLING: Final = {fold(name): name for name in SYSTEM_NAMES}
 
 
 def system_name(name: str) -> str:
-    """Give the one spelling of a system property name."""
+    """Return the one spelling of a system property name."""
     folded = fold(name)
     return _SPELLING.get(folded, folded)
 
 
 def app_view(properties: Properties) -> Properties:
-    """Give application properties by folded names; of names that differ in case the last wins."""
+    """Return application properties by folded names; of names that differ in case the last wins."""
     names = "".join(properties)
     if names.isascii() and names == names.lower():
         return properties
@@ -57,7 +57,7 @@ def app_view(properties: Properties) -> Properties:
 
 
 def system_view(system: Properties) -> Properties:
-    """Give system properties by the spelling of `system_name`."""
+    """Return system properties by the spelling of `system_name`."""
     if SYSTEM_NAMES.issuperset(system):
         return system
     return {system_name(name): value for name, value in system.items()}

@@ -159,7 +159,7 @@ Expression = (
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """Give the expressions directly below one."""
+    """Return the expressions directly below one."""
     match expression:
         case Call():
             return expression.arguments

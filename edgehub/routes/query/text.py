@@ -36,12 +36,12 @@ def length(text: str) -> int:
 
 
 def units(text: str) -> bytes:
-    """Give the code units, big-endian, so that bytes compare as the units do."""
+    """Return the code units, big-endian, so that bytes compare as the units do."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def from_units(raw: bytes) -> str:
-    """Give the text of code units; half a pair stays a lone surrogate."""
+    """Return the text of code units; half a pair stays a lone surrogate."""
     return raw.decode("utf-16-be", "surrogatepass")
 
 
@@ -58,7 +58,7 @@ def has_surrogates(text: str) -> bool:
 
 
 def half_characters(text: str) -> bool:
-    """Say whether `text` holds half of a surrogate pair, which no file and no topic can hold."""
+    """Return whether `text` holds half of a surrogate pair, which no file and no topic can hold."""
     return has_surrogates(joined(text))
 
 
@@ -127,7 +127,7 @@ def lower(text: str) -> str:
 
 
 def fold(name: str) -> str:
-    """Give the form under which names that differ in letter case only are the same."""
+    """Return the form under which names that differ in letter case only are the same."""
     return name.lower() if name.isascii() else upper(name)
 
 

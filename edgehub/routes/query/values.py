@@ -60,7 +60,7 @@ def as_number(value: Value) -> Value:
 
 
 def defined(number: float) -> Value:
-    """Give `number`, or undefined for NaN."""
+    """Return `number`, or undefined for NaN."""
     return UNDEFINED if number != number else number  # noqa: PLR0124 - the test for NaN
 
 
@@ -245,28 +245,28 @@ def _cut(value: str, start: float, count: float | None) -> Value:
 
 
 def index_of(value: Value, part: Value) -> Value:
-    """Give the place of the first `part`, -1 where there is none."""
+    """Return the place of the first `part`, -1 where there is none."""
     if value.__class__ is str and part.__class__ is str:
         return float(text.find(value, part))
     return UNDEFINED
 
 
 def starts_with(value: Value, part: Value) -> Value:
-    """Say whether a text begins with another."""
+    """Return whether a text begins with another."""
     if value.__class__ is str and part.__class__ is str:
         return text.starts_with(value, part)
     return UNDEFINED
 
 
 def ends_with(value: Value, part: Value) -> Value:
-    """Say whether a text ends with another."""
+    """Return whether a text ends with another."""
     if value.__class__ is str and part.__class__ is str:
         return text.ends_with(value, part)
     return UNDEFINED
 
 
 def contains(value: Value, part: Value) -> Value:
-    """Say whether a text holds another."""
+    """Return whether a text holds another."""
     if value.__class__ is str and part.__class__ is str:
         return text.contains(value, part)
     return UNDEFINED
@@ -276,32 +276,32 @@ def contains(value: Value, part: Value) -> Value:
 
 
 def is_defined(value: Value) -> bool:
-    """Say whether there is a value; null is one."""
+    """Return whether there is a value; null is one."""
     return value is not UNDEFINED
 
 
 def is_null(value: Value) -> bool:
-    """Say whether the value is null; undefined is not."""
+    """Return whether the value is null; undefined is not."""
     return value is None
 
 
 def is_number(value: Value) -> bool:
-    """Say whether the value is a finite number."""
+    """Return whether the value is a finite number."""
     return value.__class__ is float and not math.isinf(value)
 
 
 def is_string(value: Value) -> bool:
-    """Say whether the value is a text."""
+    """Return whether the value is a text."""
     return value.__class__ is str
 
 
 def is_bool(value: Value) -> bool:
-    """Say whether a value is true or false."""
+    """Return whether a value is true or false."""
     return value.__class__ is bool
 
 
 def is_bool_of_bool(value: Value) -> Value:
-    """Tell whether a condition is true or false: always, unless it is undefined."""
+    """Return whether a condition is true or false: always, unless it is undefined."""
     return UNDEFINED if value is UNDEFINED else True
 
 

@@ -45,7 +45,7 @@ class Promises:
         self._unsure: set[str] = set()
 
     def play(self, records: Iterable[Record]) -> None:
-        """Take note of the marks among these records."""
+        """Record the marks among these records."""
         for record in records:
             if record.kind is Kind.MARK:
                 self._take(record.words)

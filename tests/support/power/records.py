@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Give the words of a mark."""
+        """Return the words of a mark."""
         return str(self.data, "utf-8").split()
 
 
@@ -61,7 +61,7 @@ def build_shim(folder: Path) -> Path:
 
 
 def recording(shim: Path, root: Path, log: Path) -> dict[str, str]:
-    """Give the environment in which a process has its changes below `root` recorded."""
+    """Return the environment in which a process has its changes below `root` recorded."""
     return {
         "LD_PRELOAD": str(shim),
         "EDGEHUB_POWER_ROOT": str(root),

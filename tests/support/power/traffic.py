@@ -146,7 +146,7 @@ class Acknowledged:
         return len(self._acked)
 
     def play(self, records: Iterable[Record]) -> None:
-        """Take note of the marks among these records, and of the time."""
+        """Record the marks among these records, and of the time."""
         for record in records:
             self._now_ns = record.time_ns
             if record.kind is Kind.MARK:

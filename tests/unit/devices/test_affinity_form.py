@@ -37,7 +37,7 @@ SHARED = {
 
 
 def changed(path: str, value: object) -> dict:
-    """Give the good scenario with one value changed; the path has dots."""
+    """Return the good scenario with one value changed; the path has dots."""
     form = copy.deepcopy(GOOD)
     *parents, last = path.split(".")
     place = form

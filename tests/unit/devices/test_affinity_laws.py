@@ -67,7 +67,7 @@ def g2_states():
 
 
 def senders(outcome):
-    """Give the hubs that sent a counter on, by counter."""
+    """Return the hubs that sent a counter on, by counter."""
     sent = {}
     for frame, written in zip(outcome["uplinks"], outcome["written"], strict=True):
         if frame["result"] == "processed" and frame["upstream"]:

@@ -18,7 +18,7 @@ PROCESSED, DROPPED, REJECTED, FAILED = "processed", "dropped", "rejected", "fail
 
 
 def reasons(outcome: dict) -> list:
-    """Give the reason of each data frame."""
+    """Return the reason of each data frame."""
     return [frame.get("reason") for frame in outcome["uplinks"]]
 
 

@@ -109,7 +109,7 @@ class Head:
             self.intake.submit(message, self.settled.__setitem__, self._tokens)
 
     def frames(self) -> dict[str, int]:
-        """Give the numbered messages by what became of them."""
+        """Return the numbered messages by what became of them."""
         return self._devices.statistics().frames
 
     @property

@@ -32,7 +32,7 @@ def message(device: str, module: str | None = None) -> Message:
 
 @pytest.fixture
 def identities():
-    """Give a list that is closed afterwards."""
+    """Return a list that is closed afterwards."""
     made = Identities()
     yield made
     made.close()

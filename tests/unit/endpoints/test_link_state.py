@@ -16,13 +16,13 @@ from tests.support.listener import RecordingListener
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Give a clock that the test moves."""
+    """Return a clock that the test moves."""
     return ManualClock()
 
 
 @pytest.fixture
 def link(clock: ManualClock) -> LinkState:
-    """Give the state of a link that was never up."""
+    """Return the state of a link that was never up."""
     return LinkState(UPSTREAM, clock=clock, rng=random.Random(1))
 
 

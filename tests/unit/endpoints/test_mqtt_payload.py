@@ -31,12 +31,12 @@ class Packer:
         self.refused: dict[int, SendResult] = {}
 
     def pack(self, *rows: Row) -> list[tuple[list[int], bytes, bytes]]:
-        """Give offsets, topic and body of each payload."""
+        """Return offsets, topic and body of each payload."""
         packed = self.payloads.pack(rows, self._refuse)
         return [([row.offset for row in group], topic, body) for group, topic, _, body in packed]
 
     def offsets(self, *rows: Row) -> list[list[int]]:
-        """Give the offsets of each payload."""
+        """Return the offsets of each payload."""
         return [offsets for offsets, _, _ in self.pack(*rows)]
 
     def _refuse(self, row: Row, result: SendResult) -> None:

@@ -54,7 +54,7 @@ class Bench:
 
 @pytest.fixture
 async def closed() -> AsyncIterator[Bench]:
-    """Give a bench at twenty minutes past noon, outside of the windows."""
+    """Return a bench at twenty minutes past noon, outside of the windows."""
     bench = Bench(NOON_MS + 20 * 60_000)
     async with asyncio.TaskGroup() as group:
         await bench.run(group)

@@ -12,7 +12,7 @@ B = Subject(UPSTREAM, "device/b//", "B")
 
 
 def stored(*changes: Change) -> list[tuple[str, bytes]]:
-    """Give the table after some changes."""
+    """Return the table after some changes."""
     table: dict[str, bytes] = {}
     for change in changes:
         key = str(change.key[0])

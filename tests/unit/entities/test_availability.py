@@ -17,7 +17,7 @@ def a_bench(interval_s=3600, *, enable=True):
 
 
 def beat(external_id):
-    """Give the heartbeat of a device."""
+    """Return the heartbeat of a device."""
     return (f"{INVENTORY}/{external_id}", {})
 
 

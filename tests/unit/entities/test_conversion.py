@@ -23,7 +23,7 @@ EVENTS = "c8y/event/events/create"
 
 
 def measured(payload, *, type_name="", bench=None):
-    """Give what a measurement of the main device becomes, without its type."""
+    """Return what a measurement of the main device becomes, without its type."""
     ((topic, document),) = (bench or MapperBench()).send(f"{MAIN}/m/{type_name}", payload)
     assert topic == MEASUREMENTS, document
     assert document.pop("type") == (type_name or "ThinEdgeMeasurement")

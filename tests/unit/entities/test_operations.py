@@ -27,7 +27,7 @@ def notify(bench, fragment, content, *, number="7", external_id="hub-01", **memb
 
 
 def command_of(fragment, content, **members):
-    """Give operation name and command that an operation for the main device becomes."""
+    """Return operation name and command that an operation for the main device becomes."""
     bench = MapperBench()
     ((topic, command),) = notify(bench, fragment, content, **members)
     (effect,) = [effect for effect in bench.effects if hasattr(effect, "retain")]
@@ -558,7 +558,7 @@ def test_device_profile_is_reported_in_its_parts():
 
 
 def software_list(*groups):
-    """Give a finished software list."""
+    """Return a finished software list."""
     return {"status": "successful", "currentSoftwareList": list(groups)}
 
 

@@ -14,7 +14,7 @@ CREATED = (UP, "101,TANK4,TANK4,thin-edge.io-child,false")
 
 
 def values_of(lines):
-    """Give the single values of the measurements among lines, in order."""
+    """Return the single values of the measurements among lines, in order."""
     return [
         next(iter(document["v"].values()))["value"]
         for topic, document in lines

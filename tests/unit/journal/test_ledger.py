@@ -69,7 +69,7 @@ class Told:
 
 
 def figures(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Give time, edge, rows and bytes of the carried lines."""
+    """Return time, edge, rows and bytes of the carried lines."""
     carried = [line for line in lines if line["event"] == "carried"]
     return [(line["time"], *(line[key] for key in FIGURES)) for line in carried]
 

@@ -17,7 +17,7 @@ class _Source:
     def __init__(self) -> None:
         self.bytes_waiting = 0
         self.waiting_ms = 0
-        self.told_total = 0
+        self.recorded_total = 0
 
 
 def a_pace() -> tuple[Pace, Any, ManualClock]:

@@ -60,7 +60,7 @@ def feed(taken: ClientDecoder, stream: bytes, sizes: Chunks) -> None:
 
 
 def shown(message: IncomingPublish) -> tuple[object, ...]:
-    """Give what tests compare."""
+    """Return what tests compare."""
     return (message.topic, message.body, message.packet_id, message.qos, message.properties)
 
 

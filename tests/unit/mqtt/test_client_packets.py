@@ -163,7 +163,7 @@ answers = st.one_of(
 
 
 def expected(theirs) -> object:
-    """Give what an answer of the oracle's is here; None = it stands in a list of its own."""
+    """Return what an answer of the oracle's is here; None = it stands in a list of its own."""
     match theirs:
         case mqtt5.ConnAckPacket():
             return Connack(

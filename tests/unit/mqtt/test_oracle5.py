@@ -39,7 +39,7 @@ LIMIT = 100_000
 
 
 def members(kind: type) -> list:
-    """Give the members of an enumeration of the oracle's, which is none of Python's."""
+    """Return the members of an enumeration of the oracle's, which is none of Python's."""
     return [value for name, value in vars(kind).items() if name.isupper()]
 
 
@@ -172,7 +172,7 @@ def decoded(*data: bytes) -> list:
 
 
 def read(data: bytes):
-    """Give the one packet that the oracle reads."""
+    """Return the one packet that the oracle reads."""
     packet, size = mqtt5.read(memoryview(data))
     assert size == len(data)
     return packet

@@ -34,7 +34,7 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    """Give a bench whose forecast runs."""
+    """Return a bench whose forecast runs."""
     bench = Bench()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(bench.forecast.run())

@@ -49,7 +49,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    """Give a watch."""
+    """Return a watch."""
     return Bench()
 
 

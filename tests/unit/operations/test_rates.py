@@ -15,7 +15,7 @@ QUEUE = QueueId("upstream")
 
 @pytest.fixture
 async def measured():
-    """Give rates that run on a manual clock, and the totals they look at."""
+    """Return rates that run on a manual clock, and the totals they look at."""
     clock, totals = ManualClock(), {QUEUE: (1_000, 50_000)}
     rates = QueueRates(clock, lambda: totals)
     async with asyncio.TaskGroup() as group:

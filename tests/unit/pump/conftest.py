@@ -44,7 +44,7 @@ class Bench:
         self.task = group.create_task(self.pump.run())
 
     def queue(self, priority: int = DEFAULT_PRIORITY) -> MemoryQueue:
-        """Give the queue of a priority, new or not."""
+        """Return the queue of a priority, new or not."""
         if priority not in self.queues:
             queue = MemoryQueue("upstream", Priority(priority))
             queue.wake = self._rows_ready
@@ -64,7 +64,7 @@ class Bench:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Callable[..., Bench]]:
-    """Give a function that starts a pump; it ends with the test."""
+    """Return a function that starts a pump; it ends with the test."""
     with contextlib.suppress(asyncio.CancelledError):
         async with asyncio.TaskGroup() as group:
             benches: list[Bench] = []

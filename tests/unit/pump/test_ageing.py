@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
 from edgehub.message import FailureKind, Priority, SendResult
-from edgehub.pump.choice import Choice
-from edgehub.pump.lane import Lane
 from edgehub.pump.options import PumpOptions
+from edgehub.pump.pumped_queue import PumpedQueue
+from edgehub.pump.scheduler import Scheduler
 from tests.support.endpoints import StalledEndpoint, ThinLinkEndpoint
 from tests.support.memory_queue import MemoryQueue, a_row
 
@@ -90,7 +90,7 @@ async def test_time_since_the_last_batch_is_known(start: Start) -> None:
     await bench.settle()
     await bench.clock.advance(7)
     now = bench.clock.monotonic()
-    served, waits = bench.pump.lane(bench.queue(9).id), bench.pump.lane(bench.queue(3).id)
+    served, waits = bench.pump.pumped(bench.queue(9).id), bench.pump.pumped(bench.queue(3).id)
     assert served is not None
     assert waits is not None
     assert (served.unserved_s(now), waits.unserved_s(now)) == (7, None)
@@ -134,9 +134,11 @@ def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) 
     count = data.draw(st.integers(2, 6), "queues")
     aging_s = data.draw(st.integers(1, 50), "aging_s")
     batch_s = data.draw(st.floats(0.1, 20), "longest batch")
-    lanes = [Lane(MemoryQueue("upstream", Priority(at)), _no_jitter()) for at in range(count)]
-    queues = [lane.queue for lane in lanes]
-    choice = Choice(aging_s)
+    pumped_queues = [
+        PumpedQueue(MemoryQueue("upstream", Priority(at)), _no_jitter()) for at in range(count)
+    ]
+    queues = [pumped.queue for pumped in pumped_queues]
+    scheduler = Scheduler(aging_s)
     now = 0.0
     offset = 0
     at = 0
@@ -147,16 +149,16 @@ def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) 
             queue = queues[place]
             assert isinstance(queue, MemoryQueue)
             queue.put(a_row(offset))
-            lanes[place].waits_since = min(lanes[place].waits_since, now)
+            pumped_queues[place].waits_since = min(pumped_queues[place].waits_since, now)
             waits_since.setdefault(place, now)
-        lane, _ = choice.next(lanes, now, ())
-        assert lane is not None
-        before, at = at, lanes.index(lane)
+        pumped, _ = scheduler.next(pumped_queues, now, ())
+        assert pumped is not None
+        before, at = at, pumped_queues.index(pumped)
         assert 0 in (before, at)  # the best queue, which always has rows, has every second batch
         queue = queues[at]
         assert isinstance(queue, MemoryQueue)
         queue.rows.pop(0)
-        choice.took(lane, now)
+        scheduler.took(pumped, now)
         del waits_since[at]
         if queue.rows:
             waits_since[at] = now

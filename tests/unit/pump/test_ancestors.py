@@ -21,7 +21,7 @@ NO = SendResult(FailureKind.REJECTED, "no")
 
 
 class Account(Announcements):
-    """Announcements as the pump's `Succession`; notes what is dead."""
+    """Announcements as the pump's `DependencyTracker`; notes what is dead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,23 +29,23 @@ class Account(Announcements):
 
     @property
     def is_busy(self) -> bool:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return len(self) > 0
 
     def must_wait(self, endpoint_id: EndpointId, predecessor: int) -> bool:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return self.is_open(predecessor, endpoint_id)
 
     def next_of(self, predecessor: int) -> object:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return self.stand_in(predecessor)
 
     def confirmed(self, row: Row | int) -> list[int]:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         return super().confirmed(row if isinstance(row, int) else row.offset)
 
     def dead(self, row: Row, _reason: str) -> None:
-        """See `Succession`."""
+        """See `DependencyTracker`."""
         self.buried.append(row.offset)
         self.refused(row.offset)
 
@@ -89,7 +89,7 @@ class World:
 
 @pytest.fixture
 async def world(start: Callable[..., object]) -> World:
-    """Give a world whose link is up."""
+    """Return a world whose link is up."""
     made = World(start)
     await made.bench.settle()
     return made

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from edgehub.devices.upstream_lanes import Way
 from edgehub.message import DEFAULT_PRIORITY, FailureKind
-from edgehub.pump.dealing_queue import (
+from edgehub.pump.fair_queue import (
     READ_ROWS,
     STAGED_MAX,
     STAGED_OF_ONE_MAX,
-    DealingQueue,
-    DealtQueues,
+    FairQueue,
+    FairQueues,
 )
 from tests.support.memory_queue import MemoryQueue, a_row
 
@@ -71,7 +71,7 @@ class Bench:
             *(a_row_of(name, offset) for offset, name in enumerate(senders.split(), start=1))
         )
         self.woken = 0
-        self.queue = DealingQueue(self.store, self.ways, self._wake)
+        self.queue = FairQueue(self.store, self.ways, self._wake)
 
     def _wake(self, queue) -> None:
         assert queue is self.queue
@@ -219,7 +219,7 @@ async def test_every_end_of_a_row_is_counted():
 async def test_the_end_puts_back_what_is_staged():
     """Nothing stays in flight that no pump will send."""
     bench = Bench("a a b b")
-    dealt = DealtQueues(lambda: [bench.store], bench.ways)
+    dealt = FairQueues(lambda: [bench.store], bench.ways)
     (queue,) = dealt()
     assert dealt() == [queue]
     await queue.read_batch(1, 10**9)

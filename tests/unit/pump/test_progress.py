@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edgehub.message import FailureKind, SendResult
-from edgehub.pump.progress import Progress
+from edgehub.pump.stall_detector import StallDetector
 from tests.support.endpoints import RevivableEndpoint, StalledEndpoint
 from tests.support.memory_queue import MemoryQueue, a_row
 
@@ -43,7 +43,7 @@ async def _stalled_after(bench: Bench, seconds: float) -> float:
 
 def test_time_counts_from_the_look_that_found_work():
     """Hours without work are no stall of the first row after them."""
-    progress = Progress()
+    progress = StallDetector()
     assert progress.stalled_s(10.0, owes=False) == 0
     assert progress.stalled_s(5000.0, owes=True) == 0
     assert progress.stalled_s(5030.0, owes=True) == 30
@@ -51,7 +51,7 @@ def test_time_counts_from_the_look_that_found_work():
 
 def test_a_step_or_no_work_begins_anew():
     """Only unbroken work without a step adds up."""
-    progress = Progress()
+    progress = StallDetector()
     progress.stalled_s(0.0, owes=True)
     progress.steps += 1
     assert progress.stalled_s(10.0, owes=True) == 0

@@ -295,7 +295,7 @@ class OddQueue(MemoryQueue):
 
 
 def with_odd_queue(bench: Bench, *faults: str) -> OddQueue:
-    """Give a bench an odd queue with one row."""
+    """Return a bench an odd queue with one row."""
     queue = OddQueue()
     queue.wake = bench.pump.rows_ready
     queue.faults = list(faults)

@@ -190,8 +190,8 @@ async def test_a_row_that_is_moved_while_it_is_kept_back_can_be_refused_again(st
     await bench.clock.advance(12)
     assert stale.confirmed == [5]
     assert bench.pump.statistics().holds == 0
-    lanes = [bench.pump.lane(queue.id) for queue in (fresh, stale)]
-    assert [lane and lane.holds for lane in lanes] == [0, 0]
+    pumped_queues = [bench.pump.pumped(queue.id) for queue in (fresh, stale)]
+    assert [pumped and pumped.holds for pumped in pumped_queues] == [0, 0]
 
 
 async def test_the_back_off_of_a_row_doubles_with_its_attempts(start: Start) -> None:

@@ -10,7 +10,7 @@ from edgehub.routes.document import FILE_BYTES_MAX, read_file
 
 
 def fault(path: Path) -> str:
-    """Give the one fault of a file that is refused."""
+    """Return the one fault of a file that is refused."""
     with pytest.raises(ManifestError) as caught:
         read_file(path)
     (found,) = caught.value.faults

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def reference():
-    """Give the text of the reference."""
+    """Return the text of the reference."""
     return (ROOT / "docs" / "routes.md").read_text("utf-8")
 
 

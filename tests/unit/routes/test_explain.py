@@ -12,7 +12,7 @@ MESSAGE = a_message(
 
 
 def verdict(condition: str, message=MESSAGE):
-    """Give the verdict of a route with this condition."""
+    """Return the verdict of a route with this condition."""
     table = a_table({"r": f"FROM /* WHERE {condition} INTO $upstream"})
     (only,) = table.explain(message)
     assert (only.outcome is Outcome.ROUTED) == bool(table.evaluate(message))

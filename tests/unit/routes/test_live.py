@@ -21,7 +21,7 @@ CONDITIONS = ["kind = 'k1'", "kind = 'k2'", "true"]
 
 
 def content(tenant, number: int):
-    """Give one of a few contents, of which some share source or endpoint."""
+    """Return one of a few contents, of which some share source or endpoint."""
     source, condition = SOURCES[number % 3], CONDITIONS[number // 3 % 3]
     body = {
         "route": f'FROM {source} WHERE {condition} INTO Endpoint("e{number % 2}")',
@@ -31,7 +31,7 @@ def content(tenant, number: int):
 
 
 def live_routes(host) -> LiveRoutes:
-    """Give live routes of which none runs."""
+    """Return live routes of which none runs."""
     return LiveRoutes(host, EMPTY, hub_id="hub")
 
 
@@ -111,7 +111,7 @@ def compare(table, expected, source: str, kind: str, tenant: Tenant) -> None:
 
 
 def takes(source, message_source: str) -> bool:
-    """Say whether one of the few sources takes a message."""
+    """Return whether one of the few sources takes a message."""
     text = str(source)
     if text == "/messages/":
         return message_source == "/messages/"

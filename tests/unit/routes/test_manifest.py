@@ -25,12 +25,12 @@ def refused(document) -> ManifestError:
 
 
 def paths(document) -> list[str]:
-    """Give the paths of all faults."""
+    """Return the paths of all faults."""
     return [fault.path for fault in refused(document).faults]
 
 
 def with_route(**members):
-    """Give a manifest of one route in object form."""
+    """Return a manifest of one route in object form."""
     return a_manifest({"r1": {"route": UP, **members}})
 
 

@@ -23,7 +23,7 @@ OUTPUTS = {"output o of m", "output p of m"}
 
 
 def taken_from(source: str) -> set[str]:
-    """Give the senders whose messages a route with this source takes."""
+    """Return the senders whose messages a route with this source takes."""
     table = a_table({"r": f"FROM {source} INTO $upstream"})
     taken = {name for name, sent in SENDERS.items() if table.evaluate(a_message(source=sent))}
     spec = table.manifest.routes[0]

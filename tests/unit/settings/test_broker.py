@@ -13,7 +13,7 @@ CLOUD = {"type": "cumulocity", "host": "acme.example.com"}
 
 
 def faults_of(document: dict[str, Any]) -> str:
-    """Give what is wrong with settings."""
+    """Return what is wrong with settings."""
     with pytest.raises(SettingsError) as error:
         check_settings(document, file=None)
     return str(error.value)

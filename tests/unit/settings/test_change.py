@@ -21,7 +21,7 @@ def test_the_live_keys_exist():
 
 def test_a_key_that_is_not_listed_needs_a_restart():
     """Nothing new is ever ignored in silence."""
-    assert not is_live("store.commit_linger_ms")
+    assert not is_live("store.commit_delay_ms")
     assert not is_live("mqtt.port")
     assert not is_live("something.new")
     assert is_live("endpoints.lab.path")

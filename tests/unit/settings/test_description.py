@@ -133,7 +133,7 @@ def _parts(value: object) -> list[object]:
     ("name", "unit", "title"),
     [
         ("ack_timeout_s", "seconds", "Ack timeout (seconds)"),
-        ("commit_linger_ms", "milliseconds", "Commit linger (milliseconds)"),
+        ("commit_delay_ms", "milliseconds", "Commit delay (milliseconds)"),
         ("message_bytes_max", "bytes", "Message bytes max"),
         ("ca_file", "", "CA file"),
         ("store_qos0", "", "Store QoS 0"),

@@ -34,7 +34,7 @@ def test_every_value_names_its_origin(tmp_path, monkeypatch):
     assert found["data_dir"] == (str(tmp_path), "flag", "--data-dir")
     assert found["log.level"] == ("debug", "flag", "--log-level")
     assert found["store.cache_bytes"] == (5, "environment", "EDGEHUB_STORE")
-    assert found["store.commit_linger_ms"] == (0, "default", "")
+    assert found["store.commit_delay_ms"] == (0, "default", "")
     legacy = "checkEntireQueueOnCleanup"
     assert found["store.check_entire_queue_on_cleanup"] == (False, "environment", legacy)
     assert found["endpoints.lab.path"] == (str(tmp_path / "a"), "file", str(file))

@@ -26,7 +26,7 @@ CAPS: list[tuple[dict[str, Any], Caps]] = [
 ]
 OTHERS: list[tuple[dict[str, Any], str, Any]] = [
     ({"durable": False}, "durable", False),
-    ({"commit_linger_ms": 250}, "commit_linger_ms", 250),
+    ({"commit_delay_ms": 250}, "commit_delay_ms", 250),
     ({"check_entire_queue_on_cleanup": False}, "check_entire_queue_on_cleanup", False),
     ({"cache_bytes": 5}, "cache_bytes_max", 5),
 ]

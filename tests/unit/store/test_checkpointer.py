@@ -80,11 +80,11 @@ def test_a_row_read_from_the_file_has_its_latest_attempts() -> None:
 def test_results_of_uncommitted_rows_stay_behind() -> None:
     """A row cannot be deleted before it was inserted."""
     checkpointer = Checkpointer(checkpoint=0, proposed=2)
-    assert not checkpointer.ripe()
+    assert not checkpointer.is_due()
     checkpointer.results.leave(rows(2, 3), Departure.DEAD_LETTERED)
     checkpointer.results.dead_letters = {2: ("two",), 3: ("three",)}
     checkpointer.results.attempts = {1: 1, 4: 1}
-    assert checkpointer.ripe()
+    assert checkpointer.is_due()
     taken = checkpointer.take()
     assert (list(taken.offsets), taken.dead_letters, taken.attempts) == ([2], {2: ("two",)}, {1: 1})
     left = checkpointer.results

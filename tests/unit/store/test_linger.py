@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from edgehub.store.commit_delay import LINGER_S, CommitDelay
 from edgehub.store.group import Group
-from edgehub.store.linger import LINGER_S, Linger
 
 
-def steady(rate: float, seconds: float = 1.0) -> tuple[Linger, float]:
+def steady(rate: float, seconds: float = 1.0) -> tuple[CommitDelay, float]:
     """Feed a rule with evenly spaced single rows."""
-    linger = Linger(0)
+    linger = CommitDelay(0)
     now = 0.0
     while now < seconds:
         linger.committed(1, now)
@@ -20,7 +20,7 @@ def steady(rate: float, seconds: float = 1.0) -> tuple[Linger, float]:
 
 def test_lone_message_does_not_wait() -> None:
     """Nothing is known of the traffic, or it is thin: commit at once."""
-    assert Linger(0).delay_s(1, 0.0) == 0
+    assert CommitDelay(0).delay_s(1, 0.0) == 0
     linger, now = steady(200)
     assert linger.delay_s(1, now) == 0
 
@@ -47,11 +47,11 @@ def test_linger_that_brings_nothing_stops_for_a_while() -> None:
         while not linger.delay_s(1, now):
             skipped += 1
         pauses.append(skipped)
-        linger.lingered(3, 4)
+        linger.waited(3, 4)
     assert pauses == [0, 8, 16, 32, 64, 128, 256, 512]
     while not linger.delay_s(1, now):
         pass
-    linger.lingered(3, 9)
+    linger.waited(3, 9)
     assert linger.delay_s(1, now) == LINGER_S
 
 
@@ -63,18 +63,18 @@ def test_a_fixed_linger_is_that_of_the_oldest_row() -> None:
             """Stand in for rows, which need a whole store."""
             return 5000
 
-    linger, group = Linger(250), OldGroup()
+    linger, group = CommitDelay(250), OldGroup()
     assert linger.delay_s(1, 0.0) == linger.delay_s(1000, 9.0) == 0
-    assert linger.unripe_s(Group(), 5000) == 0
-    assert linger.unripe_s(group, 5000) == pytest.approx(0.25)
-    assert linger.unripe_s(group, 5200) == pytest.approx(0.05)
-    assert linger.unripe_s(group, 5250) == 0
-    assert Linger(0).unripe_s(group, 5000) == 0
+    assert linger.remaining_s(Group(), 5000) == 0
+    assert linger.remaining_s(group, 5000) == pytest.approx(0.25)
+    assert linger.remaining_s(group, 5200) == pytest.approx(0.05)
+    assert linger.remaining_s(group, 5250) == 0
+    assert CommitDelay(0).remaining_s(group, 5000) == 0
 
 
 def test_clock_that_stands_still_says_nothing() -> None:
     """On a manual clock many commits at one moment are not a high rate."""
-    linger = Linger(0)
+    linger = CommitDelay(0)
     for _ in range(10):
         linger.committed(1000, 5.0)
     assert linger.delay_s(1, 5.0) == 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
-    """Give an empty database."""
+    """Return an empty database."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     yield connection
     connection.close()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from edgehub.store.damaged_file import DamagedFile, Table, queue_shape
 from edgehub.store.migrations import migrate
-from edgehub.store.placement import ZoneDepths
-from edgehub.store.stray_rows import StrayRows
+from edgehub.store.salvage.damaged_file import DamagedFile, Table, queue_shape
+from edgehub.store.salvage.orphaned_rows import OrphanedRows
+from edgehub.store.salvage.placement import ZoneDepths
 from edgehub.store.transaction import create_queue_table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def a_row(offset: int, routes: str = '["a"]') -> tuple[Any, ...]:
 
 @pytest.fixture
 def into() -> Iterator[sqlite3.Connection]:
-    """Give a new file with two queues and one for what is parked."""
+    """Return a new file with two queues and one for what is parked."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         migrate(connection)
         for number in (1, 2, PARKED):
@@ -55,14 +55,14 @@ def place(
         into.executemany(sql, records)
         return into.total_changes - before
 
-    carving = SimpleNamespace(has_unowned=True, unowned_rows=unowned_rows)
-    source = cast("DamagedFile", SimpleNamespace(carving=carving))
+    page_recovery = SimpleNamespace(has_unowned=True, unowned_rows=unowned_rows)
+    source = cast("DamagedFile", SimpleNamespace(page_recovery=page_recovery))
     depths = ZoneDepths()
     for (number, zone), rows in zones.items():
         depths.add(ZONE_COLUMNS, (number, zone, rows, rows))
     depths.is_whole = is_whole
     queues = {number: Table(into, f"q_{number}") for number in (1, 2)}
-    strays = StrayRows(source, into, queues, queue_shape(), copy)
+    strays = OrphanedRows(source, into, queues, queue_shape(), copy)
     strays.place(depths, lambda: Table(into, f"q_{PARKED}"))
     return {
         number: [offset for (offset,) in into.execute(f"SELECT offset FROM q_{number}")]

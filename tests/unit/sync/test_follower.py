@@ -46,7 +46,7 @@ class Cut(MemoryStorage):
 
 
 async def waits(heard_s: float) -> list[float]:
-    """Give the waits between attempts."""
+    """Return the waits between attempts."""
     clock = Waits()
     table = make_table(Cut(MemoryTable(clock), clock, heard_s), "i1", clock=clock)
     await table.open()

@@ -18,17 +18,17 @@ FILE = {"m1": ROUTE, "m2": OTHER}
 
 @pytest.fixture
 def shared():
-    """Give what several hubs share."""
+    """Return what several hubs share."""
     return MemoryTable(SystemClock())
 
 
 def names(table):
-    """Give the ids that run."""
+    """Return the ids that run."""
     return {key.id for key in table.live.ids()}
 
 
 def begun(epoch=0, revision=0, root=2):
-    """Say what a table was begun with."""
+    """Return what a table was begun with."""
     return Begun(epoch=epoch, revision=revision, first=1, root=root)
 
 

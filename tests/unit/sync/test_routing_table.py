@@ -49,7 +49,7 @@ def manifest(**routes):
 
 @pytest.fixture
 def shared():
-    """Give what several hubs share."""
+    """Return what several hubs share."""
     return MemoryTable(SystemClock())
 
 

@@ -19,7 +19,7 @@ M1 = RouteKey(DEFAULT_TENANT, "m1")
 
 @pytest.fixture
 def shared():
-    """Give what several hubs share."""
+    """Return what several hubs share."""
     return MemoryTable(SystemClock())
 
 

@@ -34,7 +34,7 @@ def outcome(
     from_here: bool = True,
     **headers: str,
 ) -> str:
-    """Give the name of who was let in, or the code of the refusal."""
+    """Return the name of who was let in, or the code of the refusal."""
     try:
         return access.check(method, path, headers, from_here=from_here).name
     except ProblemError as problem:
@@ -42,7 +42,7 @@ def outcome(
 
 
 def bearer(text: str) -> dict[str, str]:
-    """Give the header of a token."""
+    """Return the header of a token."""
     return {"authorization": f"Bearer {text}"}
 
 

@@ -70,7 +70,7 @@ class LocalClient:
     # What the subscriber asks.
 
     def refusal(self, topic_filter: str) -> ReasonCode | None:
-        """Say why the client may not subscribe to a filter; None = it may."""
+        """Return why the client may not subscribe to a filter; None = it may."""
         if topic_filter in self._granted:
             # Rights do not change while a connection lasts.
             return None

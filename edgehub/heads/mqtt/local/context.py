@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.retained import RetainedMessages
     from edgehub.heads.mqtt.local.session import LocalSession
     from edgehub.heads.mqtt.local.shared import SharedSubscriptions
+    from edgehub.heads.mqtt.local.tables import LocalContents
     from edgehub.local_message import LocalMessage, Settle
-    from edgehub.store.local_space import LocalContents
     from edgehub.telemetry.log_limit import LogLimit
 
 
 class LocalStore(Protocol):
-    """Retained and queued messages on disk; see `edgehub.store.local_space`."""
+    """Retained and queued messages on disk; see `edgehub.heads.mqtt.local.tables`."""
 
     def now_ms(self) -> int:
-        """Give hub time."""
+        """Return hub time."""
 
     async def load(self) -> LocalContents:
-        """Give what is stored."""
+        """Return what is stored."""
 
     def is_changing(self, topic: str) -> bool:
-        """Say whether the last message of a topic is not durable yet."""
+        """Return whether the last message of a topic is not durable yet."""
 
     def keep(self, message: LocalMessage, settle: Settle) -> None:
         """Store a message as the last of its topic; an empty one clears the topic."""
@@ -61,7 +61,7 @@ class LocalStore(Protocol):
     def dequeue(self, client_id: str, message: LocalMessage) -> None:
         """Remove a message from a session."""
 
-    def hasten(self) -> None:
+    def flush_now(self) -> None:
         """Have what has changed committed without delay."""
 
     async def flush(self) -> None:

@@ -122,7 +122,7 @@ class FilterTree(Generic[S]):
         _recount(path)
 
     def match(self, topic: str) -> list[Mapping[S, int]]:
-        """Give subscribers with their options, one mapping for each filter that takes the topic.
+        """Return subscribers with their options, one mapping for each filter that takes the topic.
 
         The mappings are the tree's own: read them before anything is added or removed.
         """

@@ -97,7 +97,7 @@ def local_message(
 
 
 def is_utf8(body: bytes) -> bool:
-    """Say whether a payload is text."""
+    """Return whether a payload is text."""
     try:
         body.decode()
     except UnicodeDecodeError:

@@ -70,11 +70,11 @@ class RetainedMessages:
         return len(self._by_topic)
 
     def get(self, topic: str) -> LocalMessage | None:
-        """Give the last message of a topic, expired or not."""
+        """Return the last message of a topic, expired or not."""
         return self._by_topic.get(topic) or self._own.get(topic)
 
     def has_room(self, message: LocalMessage) -> bool:
-        """Say whether a message may take its place."""
+        """Return whether a message may take its place."""
         if not message.body:
             return True
         before = self._by_topic.get(message.topic)

@@ -31,20 +31,20 @@ class LocalRights:
     subscribe: tuple[str, ...] | None = None
 
     def may_publish(self, topic: str) -> bool:
-        """Say whether a message of the client on this topic is taken."""
+        """Return whether a message of the client on this topic is taken."""
         return self.publish is None or any(matches(each, topic) for each in self.publish)
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Say whether the client may have all that a filter takes."""
+        """Return whether the client may have all that a filter takes."""
         return self.subscribe is None or any(covers(each, topic_filter) for each in self.subscribe)
 
     def may_read(self, topic: str) -> bool:
-        """Say whether the client may be sent a message on this topic."""
+        """Return whether the client may be sent a message on this topic."""
         return self.subscribe is None or any(matches(each, topic) for each in self.subscribe)
 
 
 def rights_of(client_id: str, identity: Identity | None) -> LocalRights:
-    """Give the rights of a signed-in client."""
+    """Return the rights of a signed-in client."""
     if identity is None:
         return LocalRights()
     return LocalRights(

@@ -68,7 +68,7 @@ class RouteFeed:
 
 
 def routed(message: LocalMessage, expiry_ms: int | None) -> Message:
-    """Give a message on a topic the form in which routes take it.
+    """Return a message on a topic the form in which routes take it.
 
     Args:
         message: Its publisher becomes the sender.

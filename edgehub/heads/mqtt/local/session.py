@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.context import LocalContext
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.shared import SharedSubscription
+    from edgehub.heads.mqtt.local.tables import QueuedMessage
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import Refusal
-    from edgehub.store.local_space import QueuedMessage
 
 SEARCH_STEPS: Final = 300
 """Retained topics that are looked at in one go."""
@@ -373,7 +373,7 @@ class LocalSession:
             if not self._hand_over(entry):
                 self._drop(entry, LocalDrop.SESSION_ENDED)
         # A session that begins now must not find it after a crash.
-        self._context.store.hasten()
+        self._context.store.flush_now()
 
     def drop_expired(self, now_ms: int) -> None:
         """Let go of what nobody wants any more."""
@@ -545,7 +545,7 @@ class LocalSession:
         return False
 
     def _hand_over(self, entry: Entry) -> bool:
-        """Give a message of a shared subscription to another member, unless it may be done."""
+        """Return a message of a shared subscription to another member, unless it may be done."""
         if entry.share is None or (entry.qos > 1 and entry.is_sent):
             return False
         found = entry.share.next_member(entry.qos)
@@ -634,5 +634,5 @@ def _expiry_ms(entry: Entry) -> int:
 
 
 def filter_cost(topic_filter: str) -> int:
-    """Give what a subscription takes in memory."""
+    """Return what a subscription takes in memory."""
     return bytes_in(topic_filter) + LEVEL_BYTES * (1 + topic_filter.count("/"))

@@ -177,7 +177,7 @@ class LocalSpace:
     # Questions.
 
     def now_ms(self) -> int:
-        """Give hub time, which message expiry counts in."""
+        """Return hub time, which message expiry counts in."""
         return self._context.store.now_ms()
 
     def topic(self, raw: bytes) -> str | None:
@@ -222,7 +222,7 @@ class LocalSpace:
         return found
 
     def may_retain(self, message: LocalMessage) -> bool:
-        """Say whether a message may be kept as the last of its topic."""
+        """Return whether a message may be kept as the last of its topic."""
         return self._has_room_to_retain(message)
 
     # Messages.
@@ -289,7 +289,7 @@ class LocalSpace:
         return subscription
 
     def carry(self, client_id: str, filters: Iterable[str]) -> LocalSession:
-        """Give a stored session to a part of the hub that carries messages elsewhere.
+        """Return a stored session to a part of the hub that carries messages elsewhere.
 
         To be asked for before `load`, which gives it what the disk holds for it.
 
@@ -315,7 +315,7 @@ class LocalSpace:
         return any(self._inner.match(topic))
 
     def begin(self, client_id: str, *, clean: bool, durable: bool) -> LocalSession:
-        """Give the local side of a client's session as it connects.
+        """Return the local side of a client's session as it connects.
 
         Args:
             client_id: The signed-in client.
@@ -368,7 +368,7 @@ class LocalSpace:
         return (0, 0) if session is None else (len(session), session.bytes)
 
     def statistics(self) -> LocalStatistics:
-        """Give the counts of this moment."""
+        """Return the counts of this moment."""
         context = self._context
         return LocalStatistics(
             subscriptions=context.tree.count + context.shared.count,

@@ -35,7 +35,7 @@ class Ticket:
         return self.done
 
     def done(self, _token: int, refusal: Refusal | None) -> None:
-        """Note that one thing is done, or was refused."""
+        """Record that one thing is done, or was refused."""
         self._open -= 1
         self._refusal = self._refusal or refusal
         if not self._open:

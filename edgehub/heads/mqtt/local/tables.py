@@ -1,0 +1,433 @@
+"""The local topic space on disk: retained messages, and messages that wait for stored sessions.
+
+Owns the tables `retained`, `local_message` and `local_queue`, and the changes to them that are not
+committed yet. Changes are gathered and join one group commit as one operation; while it runs the
+next ones gather, and what is taken back meanwhile is never written. Invariants: a change is settled
+once it is durable or void; a message is stored once, however many sessions it waits for, and leaves
+with the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.errors import StoreError
+from edgehub.heads.mqtt.session_table import RECEIVE
+from edgehub.local_message import LocalMessage
+from edgehub.message import Refusal
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.local_message import Settle
+    from edgehub.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+DEQUEUE_DELAY_S: Final = 0.05
+"""What clients confirmed leaves the file within this time, as rows of queues do."""
+
+Key = tuple[str, int]
+"""Client id and message id: one message in one session."""
+
+_Statements = list[tuple[str, Sequence[tuple[Any, ...]]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedMessage:
+    """A message that waits for a stored session.
+
+    Attributes:
+        retain: The retain flag that the client is to see.
+        sent: Whether it may have been sent already.
+        qos: With which it travels to the client.
+        packet_id: QoS 2: under which it is sent, 0 = that is not known.
+        received: QoS 2: whether the client owns it, so that PUBREL is what is left to send.
+        identifiers: Subscription identifiers as they are written.
+    """
+
+    message: LocalMessage
+    retain: bool
+    sent: bool
+    qos: int = 1
+    packet_id: int = 0
+    received: bool = False
+    identifiers: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalContents:
+    """What the file holds at the start.
+
+    Attributes:
+        retained: The last message of each topic.
+        queued: By client id, in the order in which they came.
+    """
+
+    retained: list[LocalMessage] = field(default_factory=list)
+    queued: dict[str, list[QueuedMessage]] = field(default_factory=dict)
+
+
+class _Changes:
+    """What the next commit will write."""
+
+    __slots__ = (
+        "arrivals",
+        "gone_messages",
+        "gone_rows",
+        "messages",
+        "received",
+        "retained",
+        "rows",
+        "sent",
+        "waiters",
+    )
+
+    def __init__(self) -> None:
+        self.retained: dict[str, LocalMessage] = {}
+        self.messages: dict[int, LocalMessage] = {}
+        # Columns from `retain` on, `sent` the second of them, and who waits for the row.
+        self.rows: dict[Key, tuple[tuple[Any, ...], Settle]] = {}
+        self.sent: dict[Key, None] = {}
+        self.received: dict[Key, Settle] = {}
+        # Session and packet id of what clients sent with QoS 2.
+        self.arrivals: list[tuple[int, int]] = []
+        self.gone_rows: list[Key] = []
+        self.gone_messages: list[int] = []
+        self.waiters: list[Settle] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        written = self.retained or self.messages or self.rows or self.sent or self.received
+        return not (written or self.arrivals or self.gone_rows or self.gone_messages)
+
+    def deletions(self) -> _Statements:
+        """Return what leaves as plain values, for the thread of the connection."""
+        cleared = [(topic,) for topic, m in self.retained.items() if not m.body]
+        gone = [(message_id,) for message_id in self.gone_messages]
+        return [
+            (sql, rows)
+            for sql, rows in ((_CLEAR, cleared), (_GONE_ROW, self.gone_rows), (_GONE_MESSAGE, gone))
+            if rows
+        ]
+
+    def additions(self) -> _Statements:
+        """Return the rest likewise."""
+        kept = [(m.topic, m.qos, *_columns(m)) for m in self.retained.values() if m.body]
+        messages = [(m.id, m.topic, *_columns(m)) for m in self.messages.values()]
+        rows = [(*key, *columns) for key, (columns, _) in self.rows.items()]
+        return [
+            (sql, rows)
+            for sql, rows in (
+                (_KEEP, kept),
+                (_MESSAGE, messages),
+                (_ROW, rows),
+                (_SENT, list(self.sent)),
+                (_RECEIVED, list(self.received)),
+                (RECEIVE, self.arrivals),
+            )
+            if rows
+        ]
+
+    def settle(self, refusal: Refusal | None) -> None:
+        """Tell all that wait."""
+        for settle in self.waiters:
+            settle(0, refusal)
+        for _, settle in self.rows.values():
+            settle(0, refusal)
+        for settle in self.received.values():
+            settle(0, refusal)
+
+
+class LocalTable:
+    """Retained and queued messages.
+
+    Args:
+        store: Where they go.
+        clock: For the delays.
+        linger_ms: The store's fixed wait for more before a commit, 0 = none.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, linger_ms: int = 0) -> None:
+        self._store = store
+        self._clock = clock
+        self._linger_s = linger_ms / 1000
+        self._changes = _Changes()
+        self._refs: dict[int, int] = {}
+        self._next_id = 1
+        self._timer: TimerHandle | None = None
+        self._due = False
+        # What is being committed, None = nothing.
+        self._running: _Changes | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def now_ms(self) -> int:
+        """Return hub time."""
+        return self._store.hub_time.now_ms()
+
+    async def load(self) -> LocalContents:
+        """Read everything at the start, also what has expired by now."""
+        retained, messages, rows = await self._store.read(_read)
+        contents = LocalContents(retained=[_message(record) for record in retained])
+        by_id: dict[int, LocalMessage] = {}
+        for message_id, *record in messages:
+            # Rows say with which quality it travels.
+            message = _message((record[0], 1, *record[1:]))
+            message.id = message_id
+            by_id[message_id] = message
+            self._next_id = max(self._next_id, message_id + 1)
+        for client_id, message_id, retain, sent, qos, packet_id, received, identifiers in rows:
+            self._refs[message_id] = self._refs.get(message_id, 0) + 1
+            contents.queued.setdefault(client_id, []).append(
+                QueuedMessage(
+                    message=by_id[message_id],
+                    retain=bool(retain),
+                    sent=bool(sent),
+                    qos=qos,
+                    packet_id=packet_id,
+                    received=bool(received),
+                    identifiers=identifiers,
+                )
+            )
+        return contents
+
+    def is_changing(self, topic: str) -> bool:
+        """Return whether the last message of a topic is not durable yet."""
+        running = self._running
+        return topic in self._changes.retained or (
+            running is not None and topic in running.retained
+        )
+
+    def keep(self, message: LocalMessage, settle: Settle) -> None:
+        """Store a message as the last of its topic; an empty one clears the topic.
+
+        `settle(0, None)` is called once that is durable.
+        """
+        changes = self._changes
+        changes.retained[message.topic] = message
+        changes.waiters.append(settle)
+        self._changed()
+
+    def enqueue(
+        self,
+        client_id: str,
+        message: LocalMessage,
+        settle: Settle,
+        *,
+        retain: bool,
+        sent: bool,
+        qos: int = 1,
+        packet_id: int = 0,
+        identifiers: bytes = b"",
+    ) -> None:
+        """Store a message for a session.
+
+        Args:
+            client_id: Whose session.
+            message: Numbered here when it is stored for the first time.
+            settle: `settle(0, None)` once that is durable, or taken back by `dequeue`.
+            retain: The retain flag that the client is to see.
+            sent: Whether it is on its way to the client.
+            qos: With which it travels.
+            packet_id: Under which it will be sent, 0 = that need not be known.
+            identifiers: Subscription identifiers as they are written.
+        """
+        if not message.id:
+            message.id = self._next_id
+            self._next_id += 1
+        refs = self._refs.get(message.id, 0)
+        self._refs[message.id] = refs + 1
+        if not refs:
+            self._changes.messages[message.id] = message
+        columns = (retain, sent, qos, packet_id, identifiers)
+        self._changes.rows[client_id, message.id] = (columns, settle)
+        self._changed()
+
+    def mark_sent(self, client_id: str, message: LocalMessage) -> None:
+        """Record that a stored message is on its way to its client; durable a moment later."""
+        key = client_id, message.id
+        changes = self._changes
+        waiting = changes.rows.get(key)
+        if waiting is None:
+            changes.sent[key] = None
+            self._remind(DEQUEUE_DELAY_S)
+        else:
+            columns, settle = waiting
+            changes.rows[key] = (columns[0], True, *columns[2:]), settle
+
+    def mark_received(self, client_id: str, message: LocalMessage, settle: Settle) -> None:
+        """Record that the client of a stored message owns it.
+
+        `settle(0, None)` is called once that is durable.
+        """
+        self._changes.received[client_id, message.id] = settle
+        self._changed()
+
+    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
+        """Store the packet id of what a client sent, with the messages that were handed in before.
+
+        Args:
+            session: Number of the client's session; see `edgehub.heads.mqtt.session_table`.
+            packet_id: Of a PUBLISH with QoS 2.
+            settle: `settle(0, None)` once it is durable, and with it all those messages.
+        """
+        changes = self._changes
+        changes.arrivals.append((session, packet_id))
+        changes.waiters.append(settle)
+        self._changed()
+
+    def dequeue(self, client_id: str, message: LocalMessage) -> None:
+        """Remove a message from a session; durable a moment later."""
+        key = client_id, message.id
+        changes = self._changes
+        waiting = changes.rows.pop(key, None)
+        if waiting is None:
+            changes.gone_rows.append(key)
+            changes.sent.pop(key, None)
+            received = changes.received.pop(key, None)
+            if received is not None:
+                received(0, None)
+        refs = self._refs[message.id] - 1
+        if refs:
+            self._refs[message.id] = refs
+        else:
+            del self._refs[message.id]
+            if changes.messages.pop(message.id, None) is None:
+                changes.gone_messages.append(message.id)
+            # Another session may still come to it, under another number.
+            message.id = 0
+        if waiting is not None:
+            waiting[1](0, None)
+        self._remind(DEQUEUE_DELAY_S)
+
+    def flush_now(self) -> None:
+        """Have what has changed committed without delay."""
+        if not self._changes.is_empty:
+            self._changed()
+
+    async def flush(self) -> None:
+        """Wait until everything that was handed in before is committed."""
+        while self._running or not self._changes.is_empty:
+            if not self._running:
+                self._commit()
+            await self._idle.wait()
+
+    def _changed(self) -> None:
+        if self._linger_s:
+            self._remind(self._linger_s)
+        elif not self._due:
+            self._due = True
+            if not self._running:
+                # At the end of this turn, so that what came with it goes along.
+                asyncio.get_running_loop().call_soon(self._commit)
+
+    def _remind(self, delay_s: float) -> None:
+        if self._timer is None and not self._running and not self._due:
+            self._timer = self._clock.call_later(max(delay_s, self._linger_s), self._commit)
+
+    def _commit(self) -> None:
+        if self._running:
+            return
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changes, self._changes = self._changes, _Changes()
+        if changes.is_empty:
+            changes.settle(None)
+            return
+        self._running = changes
+        self._idle.clear()
+        # On a full disk what leaves must not wait for room for what comes.
+        written = [
+            self._store.transact(partial(_write, statements), frees=frees)
+            for statements, frees in ((changes.deletions(), True), (changes.additions(), False))
+            if statements
+        ]
+        for future in written:
+            future.add_done_callback(partial(self._committed, changes, written))
+
+    def _committed(
+        self, changes: _Changes, written: list[asyncio.Future[None]], _one: asyncio.Future[None]
+    ) -> None:
+        if not all(future.done() for future in written) or self._running is not changes:
+            return
+        self._running = None
+        self._idle.set()
+        errors = [None if future.cancelled() else future.exception() for future in written]
+        error = next((error for error in errors if error is not None), None)
+        if error is None:
+            changes.settle(None)
+        elif isinstance(error, StoreError):
+            changes.settle(Refusal.CLOSED)
+        else:
+            log.error("store.local_not_stored", error=str(error))
+            changes.settle(Refusal.INVALID)
+        if self._due:
+            self._commit()
+        elif not self._changes.is_empty:
+            self._remind(DEQUEUE_DELAY_S)
+
+
+def _columns(message: LocalMessage) -> tuple[Any, ...]:
+    return message.publisher, message.expires_ms, message.properties, message.body
+
+
+def _message(record: Iterable[Any]) -> LocalMessage:
+    topic, qos, publisher, expires_ms, properties, body = record
+    message = LocalMessage(
+        topic, body, qos=qos, retain=True, publisher=publisher, properties=properties
+    )
+    message.expires_ms = expires_ms
+    return message
+
+
+def _read(
+    connection: sqlite3.Connection,
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    retained = connection.execute(
+        "SELECT topic, qos, publisher, expires_ms, properties, body FROM retained ORDER BY topic"
+    ).fetchall()
+    messages = connection.execute(
+        "SELECT id, topic, publisher, expires_ms, properties, body FROM local_message"
+    ).fetchall()
+    # Rows without their message would be damage; the message decides.
+    rows = connection.execute(
+        "SELECT client_id, id, retain, sent, qos, packet_id, received, identifiers"
+        " FROM local_queue JOIN local_message USING (id) ORDER BY client_id, id"
+    ).fetchall()
+    return retained, messages, rows
+
+
+def _write(statements: _Statements, connection: sqlite3.Connection) -> None:
+    # May run again when its transaction has to be repeated.
+    for sql, rows in statements:
+        connection.executemany(sql, rows)
+
+
+_CLEAR: Final = "DELETE FROM retained WHERE topic = ?"
+_KEEP: Final = (
+    "INSERT OR REPLACE INTO retained (topic, qos, publisher, expires_ms, properties, body)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_MESSAGE: Final = (
+    "INSERT OR REPLACE INTO local_message (id, topic, publisher, expires_ms, properties, body)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_ROW: Final = (
+    "INSERT OR REPLACE INTO local_queue"
+    " (client_id, id, retain, sent, qos, packet_id, identifiers) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_RECEIVED: Final = "UPDATE local_queue SET received = 1 WHERE client_id = ? AND id = ?"
+_SENT: Final = "UPDATE local_queue SET sent = 1 WHERE client_id = ? AND id = ?"
+_GONE_ROW: Final = "DELETE FROM local_queue WHERE client_id = ? AND id = ?"
+_GONE_MESSAGE: Final = "DELETE FROM local_message WHERE id = ?"

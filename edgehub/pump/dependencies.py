@@ -1,0 +1,305 @@
+"""The creations that rows wait for, as a queue of its own beside the others: a `PumpQueue`.
+
+Owns who waits for which predecessor, and the creations that are taken out of their turn, from
+whatever queue they wait in. One level of ancestors is ready at a time: a creation whose own
+predecessor is open is not. Invariants: a row behind an open predecessor is kept back with all later
+ones of its sender in its queue; a creation taken here is confirmed, given back or dead-lettered
+in its true queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.message import DEFAULT_PRIORITY, QueueId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from edgehub.message import EndpointId, FailureKind, Priority, Row
+    from edgehub.pump.dependency_tracker import DependencyTracker
+    from edgehub.pump.order import Holds
+    from edgehub.pump.pumped_queue import PumpedQueue
+    from edgehub.pump.queue import OutOfTurn, PumpQueue
+
+    Key = tuple[PumpedQueue, str]
+
+
+class Dependencies:
+    """See the module.
+
+    Args:
+        endpoint_id: Whose.
+        dependency_tracker: Knows predecessors.
+        holds: Keeps senders back.
+        wake: Has the pump take a turn.
+
+    Attributes:
+        queues: Gives the true queues.
+    """
+
+    def __init__(
+        self,
+        endpoint_id: EndpointId,
+        dependency_tracker: DependencyTracker,
+        holds: Holds,
+        *,
+        wake: Callable[[], None],
+    ) -> None:
+        self.id = QueueId(f"{endpoint_id} ancestors")
+        self.endpoint_id = endpoint_id
+        self._dependency_tracker = dependency_tracker
+        self._holds = holds
+        self.queues: Callable[[], Sequence[PumpQueue]] = tuple
+        self._wake = wake
+        self._waits: dict[int, dict[Key, None]] = {}
+        self._keys: dict[Key, int] = {}
+        self._priorities: dict[Priority, int] = {}
+        self._taken: dict[int, PumpQueue] = {}
+        self._wanted: set[int] = set()
+        self._after: dict[int, list[int]] = {}
+        self._ready: dict[int, None] = {}
+        self._elsewhere: set[int] = set()
+        self._in_flight: dict[int, PumpQueue] = {}
+        self._held_senders: dict[str, list[int]] = {}
+        self._held_rows: dict[int, bool] = {}
+        self._stale = False
+        dependency_tracker.watch(self._told)
+
+    # What the pump asks beside.
+
+    def keep_back(self, pumped: PumpedQueue, row: Row) -> bool:
+        """Keep a row back if its predecessor is open; the caller returns it to its queue."""
+        predecessor = row.predecessor
+        if predecessor is None or not self._dependency_tracker.must_wait(
+            self.endpoint_id, predecessor
+        ):
+            return False
+        key = pumped, row.message.sender
+        if key in self._keys:
+            self._end(key)
+        self._keys[key] = predecessor
+        self._waits.setdefault(predecessor, {})[key] = None
+        priority = pumped.queue.priority
+        self._priorities[priority] = self._priorities.get(priority, 0) + 1
+        self._holds.wait(*key)
+        self._want(predecessor)
+        return True
+
+    @property
+    def out_of_turn(self) -> OutOfTurn:
+        """See `PumpQueue`; nobody takes from here by offset."""
+        raise AssertionError(self.id)
+
+    @property
+    def expects_any(self) -> bool:
+        """Whether any creation of any endpoint is under way."""
+        return self._dependency_tracker.is_busy
+
+    def delivered(self, rows: Iterable[Row]) -> None:
+        """Record creations that were confirmed, from whatever lane they left."""
+        for row in rows:
+            for predecessor in {
+                row.offset: None,
+                **dict.fromkeys(self._dependency_tracker.confirmed(row)),
+            }:
+                self._over(predecessor)
+
+    def dead(self, row: Row, reason: str) -> None:
+        """Record a creation that became a dead letter; what waits for it goes on waiting."""
+        self._dependency_tracker.dead(row, reason)
+        self._stale = True
+
+    def begin_turn(self) -> None:
+        """Look at what was told since the last turn."""
+        if self._stale:
+            self._stale = False
+            self._look_anew()
+        for offset in list(self._elsewhere):
+            queue = self._queue_of(offset)
+            if queue is None or not queue.out_of_turn.is_in_flight(offset):
+                self._elsewhere.discard(offset)
+                if queue is not None and offset in self._wanted:
+                    self._ready[offset] = None
+
+    def close(self) -> None:
+        """Leave everything to the queues."""
+        self._dependency_tracker.unwatch(self._told)
+        for key in list(self._keys):
+            self._end(key)
+        for offset, queue in self._taken.items():
+            queue.out_of_turn.leave(offset)
+        self._taken.clear()
+        self._wanted.clear()
+        self._ready.clear()
+
+    # The queue; see `PumpQueue`.
+
+    @property
+    def priority(self) -> Priority:
+        """That of the best queue in which rows wait for it."""
+        return min(self._priorities, default=DEFAULT_PRIORITY)
+
+    def has_ready(self) -> bool:
+        """See `PumpQueue`."""
+        return bool(self._ready)
+
+    async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
+        """See `PumpQueue`; rows of one level of ancestors."""
+        by_queue: dict[QueueId, tuple[PumpQueue, list[int]]] = {}
+        for offset in list(self._ready)[:rows_max]:
+            queue = self._queue_of(offset)
+            if queue is None:
+                # Removed by a person, or gone elsewhere: who did it tells.
+                del self._ready[offset]
+                self._wanted.discard(offset)
+            elif queue.out_of_turn.is_in_flight(offset):
+                del self._ready[offset]
+                self._elsewhere.add(offset)
+            else:
+                by_queue.setdefault(queue.id, (queue, []))[1].append(offset)
+        rows: list[Row] = []
+        left = bytes_max
+        for queue, offsets in by_queue.values():
+            if rows and left <= 0:
+                break
+            for offset in offsets:
+                self._taken[offset] = queue
+            taken = await queue.out_of_turn.take(offsets, max(1, left))
+            for row in taken:
+                self._ready.pop(row.offset, None)
+                self._in_flight[row.offset] = queue
+                left -= row.size
+            rows += taken
+        return rows
+
+    def confirm(self, rows: Sequence[Row]) -> None:
+        """See `PumpQueue`."""
+        for queue, own in self._landed(rows):
+            queue.confirm(own)
+
+    def give_back(
+        self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
+    ) -> None:
+        """See `PumpQueue`; they stay taken, for their next try comes from here too."""
+        for queue, own in self._landed(rows, keep=True):
+            queue.give_back(own, attempted=attempted, refusal=refusal)
+            for row in own:
+                if row.message.sender in self._held_senders:
+                    self._held_senders[row.message.sender].append(row.offset)
+                elif row.offset in self._held_rows:
+                    self._held_rows[row.offset] = True
+                elif row.offset in self._wanted:
+                    self._ready[row.offset] = None
+
+    def expire(self, rows: Sequence[Row]) -> None:
+        """See `PumpQueue`."""
+        for queue, own in self._landed(rows):
+            queue.expire(own)
+
+    def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
+        """See `PumpQueue`."""
+        for queue, _ in self._landed([row]):
+            queue.dead_letter(row, kind, reason)
+
+    def hold_sender(self, sender: str) -> None:
+        """See `PumpQueue`."""
+        self._held_senders.setdefault(sender, [])
+
+    def release_sender(self, sender: str) -> None:
+        """See `PumpQueue`."""
+        for offset in self._held_senders.pop(sender, ()):
+            if offset in self._wanted:
+                self._ready[offset] = None
+
+    def hold_row(self, offset: int) -> None:
+        """See `PumpQueue`."""
+        self._held_rows[offset] = False
+
+    def release_row(self, offset: int) -> None:
+        """See `PumpQueue`."""
+        if self._held_rows.pop(offset, False) and offset in self._wanted:
+            self._ready[offset] = None
+
+    # Parts.
+
+    def _told(self, endpoint_id: EndpointId) -> None:
+        if endpoint_id == self.endpoint_id and not self._stale:
+            self._stale = True
+            self._wake()
+
+    def _want(self, predecessor: int) -> None:
+        """Have the creation for a predecessor sent, its ancestors first."""
+        creation = self._dependency_tracker.next_of(predecessor)
+        while creation is not None and creation.offset not in self._wanted:
+            self._wanted.add(creation.offset)
+            needs = creation.needs
+            if needs is None or not self._dependency_tracker.must_wait(self.endpoint_id, needs):
+                if creation.offset not in self._in_flight:
+                    self._ready[creation.offset] = None
+                return
+            above = self._dependency_tracker.next_of(needs)
+            if above is not None:
+                self._after.setdefault(above.offset, []).append(creation.offset)
+            creation = above
+
+    def _over(self, predecessor: int) -> None:
+        for key in list(self._waits.get(predecessor, ())):
+            self._end(key)
+        self._wanted.discard(predecessor)
+        self._ready.pop(predecessor, None)
+        self._elsewhere.discard(predecessor)
+        for offset in self._after.pop(predecessor, ()):
+            if offset in self._wanted:
+                self._wanted.discard(offset)
+                self._want(offset)
+
+    def _end(self, key: Key) -> None:
+        predecessor = self._keys.pop(key)
+        waiting = self._waits[predecessor]
+        del waiting[key]
+        if not waiting:
+            del self._waits[predecessor]
+        priority = key[0].queue.priority
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
+        self._holds.end_wait(*key)
+
+    def _look_anew(self) -> None:
+        """Begin again with who waits: predecessors are over, or others stand in for them."""
+        for offset, queue in list(self._taken.items()):
+            if offset not in self._in_flight and not queue.out_of_turn.creates(offset):
+                queue.out_of_turn.leave(offset)
+                del self._taken[offset]
+        self._wanted.clear()
+        self._after.clear()
+        self._ready.clear()
+        for predecessor in list(self._waits):
+            if self._dependency_tracker.must_wait(self.endpoint_id, predecessor):
+                self._want(predecessor)
+            else:
+                self._over(predecessor)
+        aside = {offset for held in self._held_senders.values() for offset in held}
+        for offset in [
+            *aside,
+            *(offset for offset, is_aside in self._held_rows.items() if is_aside),
+        ]:
+            self._ready.pop(offset, None)
+
+    def _queue_of(self, offset: int) -> PumpQueue | None:
+        known = self._taken.get(offset)
+        if known is not None and known.out_of_turn.creates(offset):
+            return known
+        return next((queue for queue in self.queues() if queue.out_of_turn.creates(offset)), None)
+
+    def _landed(
+        self, rows: Sequence[Row], *, keep: bool = False
+    ) -> list[tuple[PumpQueue, list[Row]]]:
+        by_queue: dict[QueueId, tuple[PumpQueue, list[Row]]] = {}
+        for row in rows:
+            queue = self._in_flight.pop(row.offset)
+            if not keep:
+                self._taken.pop(row.offset, None)
+            by_queue.setdefault(queue.id, (queue, []))[1].append(row)
+        return list(by_queue.values())

@@ -1,0 +1,103 @@
+"""One queue as the pump sees it: its pause, and what became of its rows in this turn.
+
+Owns the queue's throttle and latencies, and the lists that turn many results into one call of the
+queue. Invariant: a row taken from the queue goes back to it by exactly one of these lists.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from edgehub.endpoints.backoff import Backoff
+from edgehub.pump.latency import LatencyHistogram
+
+if TYPE_CHECKING:
+    import random
+
+    from edgehub.message import FailureKind, Row
+    from edgehub.pump.dependencies import Dependencies
+    from edgehub.pump.queue import PumpQueue
+
+
+class PumpedQueue:
+    """See the module.
+
+    Attributes:
+        served_at: Monotonic time at which rows were handed over last, None = not yet.
+        lingers_until: Monotonic time before which its rows wait for company.
+        waits_since: Monotonic time since which it has had rows and got no batch, infinite = it has
+            none; kept where ageing looks at it.
+    """
+
+    __slots__ = (
+        "_dependencies",
+        "confirmed",
+        "delayed_until",
+        "expired",
+        "holds",
+        "latency",
+        "lingers_until",
+        "queue",
+        "returned",
+        "served_at",
+        "throttle",
+        "waits_since",
+    )
+
+    def __init__(
+        self, queue: PumpQueue, rng: random.Random, dependencies: Dependencies | None = None
+    ) -> None:
+        self.queue = queue
+        self._dependencies = dependencies
+        self.throttle = Backoff(rng)
+        self.delayed_until = 0.0
+        self.holds = 0
+        self.served_at: float | None = None
+        self.waits_since = math.inf
+        self.lingers_until = 0.0
+        self.latency = LatencyHistogram()
+        self.confirmed: list[Row] = []
+        self.returned: dict[tuple[bool, str | None], list[Row]] = {}
+        self.expired: list[Row] = []
+
+    def unserved_s(self, now: float) -> float | None:
+        """Return the seconds since rows were handed over last, None = not yet."""
+        return None if self.served_at is None else now - self.served_at
+
+    def put_back(
+        self, row: Row, now_ms: int, *, attempted: bool, refusal: str | None = None
+    ) -> bool:
+        """Return a row that was not delivered; False when its time is up and it expires instead.
+
+        Args:
+            row: The row.
+            now_ms: Hub time.
+            attempted: It counts as a refused send.
+            refusal: Why it was refused for now, None = it was not.
+        """
+        if row.expires_ms <= now_ms:
+            self.expired.append(row)
+            return False
+        self.returned.setdefault((attempted, refusal), []).append(row)
+        return True
+
+    def bury(self, row: Row, kind: FailureKind, reason: str) -> None:
+        """Make a row a dead letter, and tell who waits for it."""
+        self.queue.dead_letter(row, kind, reason)
+        if row.creation and self._dependencies is not None:
+            self._dependencies.dead(row, reason)
+
+    def flush(self) -> None:
+        """Hand the turn's rows to the queue, one call for each kind."""
+        queue = self.queue
+        if self.confirmed:
+            queue.confirm(self.confirmed)
+            self.confirmed = []
+        if self.returned:
+            for (attempted, refusal), rows in self.returned.items():
+                queue.give_back(rows, attempted=attempted, refusal=refusal)
+            self.returned = {}
+        if self.expired:
+            queue.expire(self.expired)
+            self.expired = []

@@ -1,0 +1,56 @@
+"""A token bucket of bytes: how much may leave now at a rate that is given.
+
+Owns its level. Counts the elapsed time that is passed in (monotonic seconds), so a changed date
+neither pauses it nor lets a burst through. Invariant: over any time t no more than rate x t and one
+bucket leave, but for a message larger than the bucket; that one is waited for afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class TokenBucket:
+    """See the module; without a rate everything may leave.
+
+    Attributes:
+        rate: Bytes per second, infinite = no bound.
+        depth: Bytes that may leave at once after a pause.
+    """
+
+    __slots__ = ("_at", "_level", "depth", "rate")
+
+    def __init__(self, rate: float = math.inf) -> None:
+        self.rate = rate
+        self.depth = 0.0
+        self._level = 0.0
+        self._at = 0.0
+
+    def change(self, rate: float, depth: float) -> None:
+        """Go on at another rate; what was overspent stays so."""
+        self.rate = rate
+        self.depth = depth
+
+    def available(self, now: float) -> float:
+        """Return the bytes that may leave now, negative after a large message."""
+        if self.rate == math.inf:
+            return math.inf
+        return min(self.depth, self._level + (now - self._at) * self.rate)
+
+    def spend(self, now: float, size: int) -> None:
+        """Take note that `size` bytes leave."""
+        if self.rate == math.inf:
+            # Nothing is owed for bytes that left before there was a rate.
+            self._level, self._at = 0.0, now
+        else:
+            self._level = self.available(now) - size
+            self._at = now
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the bucket is full, 0 when it is."""
+        return max(0.0, (self.depth - self.available(now)) / self.rate) if self.is_bound else 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Return whether there is a rate."""
+        return self.rate < math.inf

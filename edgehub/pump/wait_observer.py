@@ -1,0 +1,80 @@
+"""What the journal learns of a pump: why rows wait.
+
+Owns what was told last, so that only changes are told. Called once per turn of the pump, never per
+row. Invariant: what was told is what the pump does, as of the last look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from edgehub.journal.row_events import PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED, pump_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from edgehub.message import EndpointId, Priority
+    from edgehub.pump.pumped_queue import PumpedQueue
+
+
+class PumpListener(Protocol):
+    """Who hears of pumps; the store's `JournalFeed` has this shape."""
+
+    def pump_changed(self, endpoint_id: EndpointId, state: int) -> None:
+        """Record what a pump does from now on; see `edgehub.journal.row_events`."""
+
+    def queue_delayed(self, endpoint_id: EndpointId, priority: Priority, delayed: bool) -> None:
+        """Record that a queue as a whole is held back after a refusal, or no more."""
+
+
+class WaitObserver:
+    """The pump's side of a `PumpListener`, None = nobody listens."""
+
+    __slots__ = ("_delayed", "_endpoint_id", "_listener", "_state")
+
+    def __init__(self, listener: PumpListener | None, endpoint_id: EndpointId) -> None:
+        self._listener = listener
+        self._endpoint_id = endpoint_id
+        self._state: int | None = None
+        self._delayed: set[Priority] = set()
+
+    def look(
+        self, pumped_queues: Iterable[PumpedQueue], now: float, *, link_up: bool, paused: bool
+    ) -> None:
+        """Return what has changed since the last look.
+
+        Args:
+            pumped_queues: Best priority first.
+            now: Monotonic seconds.
+            link_up: Rows can be handed over.
+            paused: The endpoint as a whole waits after a failure.
+        """
+        if self._listener is None:
+            return
+        if not link_up:
+            state = PUMP_OFFLINE
+        elif paused:
+            state = PUMP_PAUSED
+        else:
+            state = _busy_with(pumped_queues, now)
+        if state != self._state:
+            self._state = state
+            self._listener.pump_changed(self._endpoint_id, state)
+        for pumped in pumped_queues:
+            priority = pumped.queue.priority
+            delayed = pumped.delayed_until > now
+            if delayed is not (priority in self._delayed):
+                self._delayed.symmetric_difference_update({priority})
+                self._listener.queue_delayed(self._endpoint_id, priority, delayed)
+
+
+def _busy_with(pumped_queues: Iterable[PumpedQueue], now: float) -> int:
+    """Return the best priority that others wait for; idle when no other has rows to send."""
+    best: PumpedQueue | None = None
+    for pumped in pumped_queues:
+        if pumped.queue.has_ready():
+            if best is not None:
+                return pump_state(best.queue.priority)
+            if pumped.delayed_until <= now:
+                best = pumped
+    return PUMP_IDLE

@@ -1,0 +1,320 @@
+"""The way in: from a routed message to rows of the open group.
+
+Runs once per message on the loop, so it only builds what will be needed: the columns, the row that
+the pump will read, the place in the group. Invariant: a message joins a group with all of its rows
+or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from edgehub.message import NEVER_MS, Refusal, Row
+from edgehub.store.caps import Overflow
+from edgehub.store.encoding import ROW_OVERHEAD_BYTES, encode_header
+from edgehub.store.group import GROUP_BYTES_MAX
+from edgehub.store.limits import LimitDecision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgehub.message import Message, Recency, RouteResult
+    from edgehub.store.group import Part, Settle
+    from edgehub.store.maintenance.demotion import Staleness
+    from edgehub.store.maintenance.retention import Retention
+    from edgehub.store.reader import ReadSource
+    from edgehub.store.registry import Registry
+    from edgehub.store.writer import Writer
+
+
+class Appender:
+    """Appends messages."""
+
+    __slots__ = (
+        "_hub_time",
+        "_labels",
+        "_limits",
+        "_offsets",
+        "_pending_bytes_max",
+        "_prefix",
+        "_registry",
+        "_retention",
+        "_staleness",
+        "_writer",
+        "closed",
+    )
+
+    def __init__(
+        self,
+        registry: Registry,
+        writer: Writer,
+        retention: Retention,
+        staleness: Staleness,
+        source: ReadSource,
+        *,
+        pending_bytes_max: int,
+    ) -> None:
+        self._registry = registry
+        self._writer = writer
+        self._retention = retention
+        self._staleness = staleness
+        self._labels = source.labels
+        self._limits = writer.limits
+        self._offsets = source.offsets
+        self._hub_time = source.hub_time
+        self._prefix = f"{source.store_id}-"
+        self._pending_bytes_max = pending_bytes_max
+        self.closed = False
+
+    def has_room(self) -> bool:
+        """See `Store.has_room`."""
+        is_open = not self.closed and self._writer.pending_bytes <= self._pending_bytes_max
+        return is_open and not self._limits.is_overdrawn()
+
+    def append(
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        settle: Settle,
+        token: int,
+        *,
+        overdraw: bool = False,
+    ) -> int:
+        """See `Store.append`."""
+        writer = self._writer
+        first_offset = 0
+        full = writer.pending_bytes > self._pending_bytes_max and not overdraw
+        if self.closed or full or not results:
+            self._turn_away(message, results, settle, token)
+            return first_offset
+        try:
+            header = encode_header(message, self._labels)
+            size = len(header) + len(message.body) + ROW_OVERHEAD_BYTES
+            limits = self._limits
+            limits.rows_left -= len(results)
+            limits.bytes_left -= size * len(results)
+            if limits.rows_left < 0 or limits.bytes_left < 0:
+                results = self._admitted(message, results, size, settle, token, overdraw=overdraw)
+            # Those that find no room have used up theirs.
+            first_offset = self._offsets.next if results else 0
+            if len(results) == 1:
+                self._append_one(message, results[0], header, size, settle, token)
+            elif results:
+                self._append_shared(message, results, header, size, settle, token)
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
+            writer.refused_total += 1
+            self._record(message, Refusal.INVALID.value)
+            settle(token, Refusal.INVALID)
+            return 0
+        group = writer.group
+        if group.rows >= writer.wake_at or group.bytes >= GROUP_BYTES_MAX:
+            writer.rows_waiting()
+        return first_offset
+
+    def _admitted(
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        size: int,
+        settle: Settle,
+        token: int,
+        *,
+        overdraw: bool,
+    ) -> Sequence[RouteResult]:
+        """Ask the limits; gives what may join, and settles a message of which nothing does."""
+        limits = self._limits
+        queues = [self._registry.queue(each.endpoint_id, each.priority) for each in results]
+        creation = any(each.creation for each in results)
+        verdicts = limits.judge(queues, size, creation=creation, overdraw=overdraw)
+        if LimitDecision.REFUSED in verdicts:
+            self._writer.refused_total += 1
+            self._record(message, f"{Refusal.LIMIT.value}: {limits.cap_in_the_way.value}")
+            settle(token, Refusal.LIMIT)
+            return ()
+        if LimitDecision.DROPPED not in verdicts:
+            return results
+        joining = []
+        reason = f"{Overflow.DROP_NEWEST.value}: {limits.cap_in_the_way.value}"
+        for result, verdict in zip(results, verdicts, strict=True):
+            if verdict is LimitDecision.JOINS:
+                joining.append(result)
+            else:
+                self._drop(message, result, size, reason)
+        if not joining:
+            settle(token, None)
+        return joining
+
+    def _drop(self, message: Message, result: RouteResult, size: int, reason: str) -> None:
+        offset = self._offsets.next
+        self._offsets.next = offset + 1
+        message.message_id = f"{self._prefix}{offset:x}"
+        now_ms = self._hub_time.now_ms()
+        expires_ms = self._expiry(message, result, now_ms)
+        queue = self._registry.queue(result.endpoint_id, result.priority)
+        queue.drop(Row(offset, message, now_ms, expires_ms, result.routes, size), reason)
+
+    def drop(self, message: Message, result: RouteResult, reason: str) -> None:
+        """See `Store.drop`."""
+        if self.closed:
+            return
+        try:
+            size = len(encode_header(message, self._labels)) + len(message.body)
+        except (orjson.JSONEncodeError, UnicodeEncodeError):
+            return  # its other copies are refused for it
+        self._drop(message, result, size + ROW_OVERHEAD_BYTES, reason)
+
+    def refuse(self, message: Message, reason: str) -> None:
+        """See `Store.refuse`."""
+        self._writer.refused_total += 1
+        self._record(message, reason)
+
+    def _turn_away(
+        self, message: Message, results: Sequence[RouteResult], settle: Settle, token: int
+    ) -> None:
+        if not results:
+            settle(token, None)
+            return
+        self._writer.refused_total += 1
+        if self.closed:
+            settle(token, Refusal.CLOSED)
+            return
+        self._record(message, Refusal.LIMIT.value)
+        settle(token, Refusal.LIMIT)
+
+    def _record(self, message: Message, why: str) -> None:
+        if self._writer.events is not None:
+            device = message.sender.encode("utf-8", "replace").decode()
+            self._writer.events.refused(device, len(message.body), why)
+
+    def _append_one(
+        self,
+        message: Message,
+        result: RouteResult,
+        header: bytes,
+        size: int,
+        settle: Settle,
+        token: int,
+    ) -> None:
+        label = self._labels.intern_routes(result.routes)
+        now_ms = self._hub_time.now_ms()
+        expires_ms = self._expiry(message, result, now_ms)
+        body = message.body
+        queue = self._registry.queue(result.endpoint_id, result.priority)
+        writer = self._writer
+        group = writer.group
+        part = queue.reader.open_part or group.part(queue)
+        offsets = self._offsets
+        offset = offsets.next
+        offsets.next = offset + 1
+        message.message_id = f"{self._prefix}{offset:x}"
+        row = Row(offset, message, now_ms, expires_ms, result.routes, size)
+        part.rows.append(row)
+        part.bytes += size
+        if result.recency is None and result.predecessor is None and not result.creation:
+            stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
+            part.plain.append((offset, now_ms, stored_expiry, size, label, header, body))
+            part.senders.append(message.device_id if message.module_id is None else message.sender)
+        else:
+            self._fill(part, row, result, (label, None, header, body))
+        group.waiters.append((settle, token, offset))
+        group.rows += 1
+        group.bytes += size
+        writer.pending_bytes += size
+        if offsets.ahead and len(part.rows) == part.handed_out + 1:
+            queue.wake()  # the row may be read although its commit lingers
+
+    def _append_shared(
+        self,
+        message: Message,
+        results: Sequence[RouteResult],
+        header: bytes,
+        size: int,
+        settle: Settle,
+        token: int,
+    ) -> None:
+        labels = [self._labels.intern_routes(result.routes) for result in results]
+        now_ms = self._hub_time.now_ms()
+        group = self._writer.group
+        body_id = self._offsets.next
+        message.message_id = f"{self._prefix}{body_id:x}"
+        for offset, (result, label) in enumerate(zip(results, labels, strict=True), body_id):
+            expires_ms = self._expiry(message, result, now_ms)
+            queue = self._registry.queue(result.endpoint_id, result.priority)
+            part = queue.reader.open_part or group.part(queue)
+            part.early_max = min(part.early_max, len(part.rows))
+            row = Row(offset, message, now_ms, expires_ms, result.routes, size, message_key=body_id)
+            part.rows.append(row)
+            part.bytes += size
+            self._fill(part, row, result, (label, body_id, None, None))
+        count = len(results)
+        self._offsets.next = body_id + count
+        group.bodies.append((body_id, count, header, message.body))
+        group.waiters.append((settle, token, body_id))
+        group.rows += count
+        group.bytes += count * size
+        self._writer.pending_bytes += count * size
+
+    def _fill(
+        self,
+        part: Part,
+        row: Row,
+        result: RouteResult,
+        contents: tuple[int | str, int | None, bytes | None, bytes | None],
+    ) -> None:
+        """Write the columns of a row that has more than the usual ones.
+
+        Args:
+            part: Where it is.
+            row: The row.
+            result: What else becomes of it.
+            contents: Label of its routes, id of a shared body, header and body of its own.
+        """
+        label, body_id, header, body = contents
+        fresh_until_ms = fallback = None
+        row.predecessor = result.predecessor
+        if result.creation or result.predecessor is not None:
+            # Before its commit nobody could look for it, or for what it waits for, by its offset.
+            part.early_max = min(part.early_max, len(part.rows) - 1)
+        if result.creation:
+            row.creation = True
+            part.queue.creations.came(row.offset, row.size)
+        elif result.recency is not None:
+            row.fresh_until_ms = fresh_until_ms = self._freshness(result.recency, row.enqueued_ms)
+            fallback = result.recency.fallback_priority
+            part.recency = True
+        part.full.append(
+            (
+                row.offset,
+                row.enqueued_ms,
+                None if row.expires_ms >= NEVER_MS else row.expires_ms,
+                row.size,
+                label,
+                fresh_until_ms,
+                fallback,
+                body_id,
+                result.predecessor,
+                1 if result.creation else None,
+                header,
+                body,
+            )
+        )
+
+    def _freshness(self, recency: Recency, now_ms: int) -> int:
+        if recency.seconds < self._staleness.shortest_s:
+            self._staleness.seen(recency.seconds)
+        return now_ms + 1000 * recency.seconds
+
+    def _expiry(self, message: Message, result: RouteResult, now_ms: int) -> int:
+        if result.creation:
+            return NEVER_MS
+        ttl_ms = result.ttl_ms
+        wish_ms = message.expiry_ms
+        if wish_ms is not None and (ttl_ms is None or wish_ms < ttl_ms):
+            ttl_ms = wish_ms
+        if ttl_ms is None:
+            return NEVER_MS
+        if ttl_ms < self._retention.shortest_ttl_ms:
+            self._retention.ttl_seen(ttl_ms)
+        return min(now_ms + ttl_ms, NEVER_MS)

@@ -1,0 +1,279 @@
+"""Dead letters that leave by a person's word: back into their queue, or for good.
+
+Owns the steps between groups, at most some hundred letters each. A row that comes back has its old
+offset, and with it its place and its message id; its attempts are forgotten, and its time to live
+goes on where it stood when it became a dead letter. Invariant: a letter leaves in the transaction
+that puts its row into the queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgehub.journal.row_events import EventColumns, RowEvent
+from edgehub.message import NEVER_MS, EndpointId, Priority
+from edgehub.store.database import StoreBusyError
+from edgehub.store.encoding import ROW_OVERHEAD_BYTES, make_message_id
+from edgehub.store.maintenance.demotion import Target
+from edgehub.store.row_records import read_records
+from edgehub.store.transaction import json_list, register_queue, write_checkpoint, write_zones
+from edgehub.store.zones import ZONE_OFFSETS
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from edgehub.store.dead_letters import DeadLetters
+    from edgehub.store.event_log import Depth, EventBatch
+    from edgehub.store.labels import Labels
+    from edgehub.store.maintenance.retention import Retention
+    from edgehub.store.reader import ReadSource
+    from edgehub.store.registry import Registry
+    from edgehub.store.writer import Job, Writer
+
+LETTERS_MAX: Final = 200
+"""Letters of one call: with the largest bodies about 50 MB, usually a fraction of one."""
+
+_Letter = tuple[int, str, int, int, int]
+"""id, endpoint, priority, offset, bytes."""
+
+
+@dataclass(slots=True)
+class Released:
+    """What one call has done.
+
+    Attributes:
+        rows: Letters that have gone.
+        bytes: Sum of their sizes as letters.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+
+
+class Requeuer:
+    """See the module."""
+
+    __slots__ = ("_dead_letters", "_events", "_registry", "_retention", "_source", "_writer")
+
+    def __init__(
+        self,
+        source: ReadSource,
+        registry: Registry,
+        writer: Writer,
+        dead_letters: DeadLetters,
+        retention: Retention,
+    ) -> None:
+        self._source = source
+        self._registry = registry
+        self._writer = writer
+        self._dead_letters = dead_letters
+        self._retention = retention
+        self._events = writer.events
+
+    async def requeue(self, ids: Sequence[int]) -> Released:
+        """Put dead letters back into their queues.
+
+        Args:
+            ids: Their numbers, at most `LETTERS_MAX`; those that are not there are passed by.
+
+        Raises:
+            StoreBusyError: The disk or a lock stands in the way; nothing has changed.
+        """
+        letters = await self._source.database.run(lambda conn: _letters(conn, ids))
+        keys = {(EndpointId(letter[1]), Priority(letter[2])) for letter in letters}
+        released = Released()
+
+        def prepare(batch: EventBatch | None) -> Job:
+            zones = sorted({letter[3] // ZONE_OFFSETS for letter in letters})
+            targets = {
+                (queue.endpoint_id, queue.priority): Target(queue, [(z, *_NONE) for z in zones])
+                for queue in (self._registry.queue(*key) for key in sorted(keys))
+            }
+            step = _Step(
+                letters,
+                targets,
+                now_ms=self._source.hub_time.now_ms(),
+                empty_checkpoint=self._source.offsets.committed,
+                labels=self._source.labels,
+                store_id=self._source.store_id,
+                events=batch,
+            )
+
+            def apply(gone: list[Depth]) -> None:
+                for target in targets.values():
+                    target.apply(self._source.offsets.committed)
+                    target.queue.rows_requeued(target.rows)
+                self._writer.limits.recount()
+                if step.shortest_ttl_ms < self._retention.shortest_ttl_ms:
+                    self._retention.ttl_seen(step.shortest_ttl_ms)
+                self._left(gone, released)
+
+            return step.run, apply
+
+        await self._between(prepare)
+        return released
+
+    async def purge(self, ids: Sequence[int]) -> Released:
+        """Delete dead letters.
+
+        Args:
+            ids: See `requeue`.
+
+        Raises:
+            StoreBusyError: See `requeue`.
+        """
+        released = Released()
+
+        def prepare(batch: EventBatch | None) -> Job:
+            def delete(connection: sqlite3.Connection) -> list[Depth]:
+                gone = _depths(_letters(connection, ids))
+                _delete(connection, ids)
+                if batch is not None:
+                    batch.dead_letters_left(gone, "command")
+                    batch.write(connection)
+                return gone
+
+            return delete, lambda gone: self._left(gone, released)
+
+        await self._between(prepare)
+        return released
+
+    def _left(self, gone: list[Depth], released: Released) -> None:
+        self._dead_letters.committed([], gone)
+        released.rows = sum([rows for *_, rows, _ in gone])
+        released.bytes = sum([size for *_, size in gone])
+
+    async def _between(self, prepare: Callable[[EventBatch | None], Job]) -> None:
+        batch: EventBatch | None = None
+
+        def begin() -> Job:
+            nonlocal batch
+            batch = None if self._events is None else self._events.begin()
+            work, apply = prepare(batch)
+
+            def applied(gone: list[Depth]) -> None:
+                apply(gone)
+                if self._events is not None and batch is not None:
+                    self._events.committed(batch)
+
+            return work, applied
+
+        try:
+            await self._writer.between(begin)
+        except StoreBusyError:
+            if self._events is not None and batch is not None:
+                self._events.failed(batch)
+            raise
+
+
+class _Step:
+    """One step; runs as a transaction of its own."""
+
+    def __init__(
+        self,
+        letters: Sequence[_Letter],
+        targets: dict[tuple[EndpointId, Priority], Target],
+        *,
+        now_ms: int,
+        empty_checkpoint: int,
+        labels: Labels,
+        store_id: str,
+        events: EventBatch | None,
+    ) -> None:
+        self._letters = letters
+        self._targets = targets
+        self._now_ms = now_ms
+        self._empty_checkpoint = empty_checkpoint
+        self._labels = labels
+        self._store_id = store_id
+        self._events = events
+        self.shortest_ttl_ms: int = NEVER_MS
+
+    def run(self, connection: sqlite3.Connection) -> list[Depth]:
+        """Put rows into their queues and delete the letters."""
+        moved: list[_Letter] = []
+        for letter in self._letters:
+            target = self._targets[EndpointId(letter[1]), Priority(letter[2])]
+            if target.registration is not None:
+                register_queue(connection, target.registration)
+                target.registration = None
+            if self._insert(connection, letter, target):
+                moved.append(letter)
+        _delete(connection, [letter[0] for letter in moved])
+        for target in self._targets.values():
+            if target.rows:
+                write_zones(connection, target.number, list(target.zones.values()))
+                target.sums = write_checkpoint(connection, target.number, self._empty_checkpoint)
+        gone = _depths(moved)
+        if self._events is not None:
+            self._record(connection, self._events, moved)
+            self._events.dead_letters_left(gone, "requeued")
+            self._events.write(connection)
+        return gone
+
+    def _insert(self, connection: sqlite3.Connection, letter: _Letter, target: Target) -> bool:
+        letter_id, _, _, offset, _ = letter
+        row = connection.execute(
+            f"INSERT OR IGNORE INTO q_{target.number} (offset, enqueued_ms, expires_ms, size,"  # noqa: S608 - our number
+            " predecessor, creation, routes, message_id, header, body)"
+            " SELECT offset, enqueued_ms, ?1 + max(0, expires_ms - dead_ms),"
+            f" length(header) + length(body) + {ROW_OVERHEAD_BYTES}, predecessor, creation, routes,"
+            " nullif(message_id, ?2), header, body FROM dead_letter WHERE id = ?3"
+            f" RETURNING size, coalesce(expires_ms, {NEVER_MS}), creation",
+            (self._now_ms, make_message_id(self._store_id, offset), letter_id),
+        ).fetchone()
+        if row is None:
+            return False  # evicted meanwhile
+        size, expires_ms, creation = row
+        if creation is not None:
+            target.creations.append((offset, size))
+        if expires_ms < NEVER_MS:
+            self.shortest_ttl_ms = min(self.shortest_ttl_ms, expires_ms - self._now_ms)
+        target.join(offset // ZONE_OFFSETS, (1, size, offset, offset, expires_ms, expires_ms))
+        return True
+
+    def _record(
+        self, connection: sqlite3.Connection, events: EventBatch, moved: Sequence[_Letter]
+    ) -> None:
+        for (endpoint_id, priority), target in self._targets.items():
+            offsets = [letter[3] for letter in moved if letter[1:3] == (endpoint_id, priority)]
+            if not offsets:
+                continue
+            columns = EventColumns()
+            where = "q.offset IN (SELECT value FROM json_each(?)) ORDER BY q.offset"
+            records = read_records(
+                connection, target.number, where, (json_list(offsets),), self._labels
+            )
+            if events.summed:
+                size = sum([record[3] for record in records])
+                columns.count(RowEvent.REQUEUED, len(records), size)
+            else:
+                columns.add_records(RowEvent.REQUEUED, records, self._now_ms)
+            events.queues.append((endpoint_id, priority, columns))
+
+
+_NONE: Final = (0, 0, 0, 0, 0, 0)
+
+
+def _letters(connection: sqlite3.Connection, ids: Sequence[int]) -> list[_Letter]:
+    return connection.execute(
+        "SELECT id, endpoint_id, priority, offset, size FROM dead_letter"
+        " WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",
+        (json_list(ids),),
+    ).fetchall()
+
+
+def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
+    connection.execute(
+        "DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?))", (json_list(ids),)
+    )
+
+
+def _depths(letters: Sequence[_Letter]) -> list[Depth]:
+    sums: dict[tuple[str, int], tuple[int, int]] = {}
+    for _, endpoint_id, priority, _, size in letters:
+        before = sums.get((endpoint_id, priority), (0, 0))
+        sums[endpoint_id, priority] = (before[0] + 1, before[1] + size)
+    return [(*key, *figures) for key, figures in sums.items()]

@@ -1,0 +1,1 @@
+"""What can be read of a damaged database file is copied into a new one."""

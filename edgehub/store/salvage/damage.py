@@ -1,0 +1,183 @@
+"""A damaged database file is set aside, and a new one with what could be read takes its place.
+
+Owns the names `<file>.damaged-<time>`, `.salvage` (a copy in the making) and `.salvaged` (a whole
+copy), and the key `damage` of table `meta`. Plain blocking code, under the lock of the file.
+Invariant: at any moment the names say what is to be done next, so a start that is cut off is gone
+on with by the next one; nothing is deleted but older damaged files.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import structlog
+
+from edgehub.errors import StartupError, StoreError
+from edgehub.storage.durable_files import sync_folder
+from edgehub.store.event_log import store_losses
+from edgehub.store.salvage.salvage import salvage
+from edgehub.store.salvage.table_list import SUFFIX as TABLES_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgehub.store.event_log import Depth
+    from edgehub.store.salvage.salvage import OffsetRange
+
+log = structlog.get_logger(__name__)
+
+KEPT_MAX: Final = 3
+"""Damaged files that are kept, the newest; each may be as large as the queues were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """What damage has cost, as long as the file that was set aside is there.
+
+    Attributes:
+        reason: What was found wrong.
+        file: Name of the file that was set aside, beside the database.
+        found: UTC, as the machine believed, in the form of RFC 3339.
+        salvaged_rows: Rows that were saved.
+        lost: Endpoint, priority, rows and bytes that are missing, by queue.
+        offsets: Endpoint, priority, first and last offset: what is missing is among these.
+        is_exact: False = more may be missing than `lost` says.
+        tables: Other tables of which something is missing.
+        is_new: It was found at this start.
+    """
+
+    reason: str
+    file: str
+    found: str
+    salvaged_rows: int
+    lost: list[Depth]
+    offsets: list[OffsetRange] = field(default_factory=list)
+    is_exact: bool
+    tables: list[str]
+    is_new: bool = False
+
+
+def stored_damage(connection: sqlite3.Connection) -> Damage | None:
+    """Read what the file says of the damage that it was saved from."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'damage'").fetchone()
+    if row is None:
+        return None
+    document = orjson.loads(row[0])
+    for name in ("lost", "offsets"):
+        document[name] = [tuple(entry) for entry in document.get(name, ())]
+    return Damage(**document)
+
+
+def finish_replacement(path: Path) -> None:
+    """Go on where a start was cut off; does nothing otherwise."""
+    salvaged = _beside(path, ".salvaged")
+    if salvaged.exists():
+        _put_in_place(path, salvaged, _name_aside(path, datetime.now(UTC)))
+
+
+def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = True) -> bool:
+    """Save what can be read of `path`, set it aside and put a new file in its place.
+
+    Args:
+        path: The file.
+        reason: What was found wrong.
+        wall_ms: UTC, as the machine believes.
+        is_exact: False = it has old pages in the place of new ones that nothing in it tells.
+
+    Returns:
+        False when nothing is wrong with the file after all; it stays.
+
+    Raises:
+        StartupError: The copy cannot be written, or the disk fails in other ways.
+    """
+    found = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    partial, salvaged = _beside(path, ".salvage"), _beside(path, ".salvaged")
+    _remove(partial)
+    log.error("store.damage_found", path=str(path), reason=reason)
+    aside = _name_aside(path, found)
+    try:
+        result = salvage(path, partial)
+        if result.is_whole and is_exact:
+            _remove(partial)
+            log.warning("store.damage_not_confirmed", path=str(path), rows=result.rows)
+            return False
+        damage = Damage(
+            reason=reason,
+            file=aside.name,
+            found=found.isoformat(timespec="seconds"),
+            salvaged_rows=result.rows,
+            lost=result.lost,
+            offsets=result.offsets,
+            is_exact=result.is_exact and is_exact,
+            tables=result.tables,
+        )
+        _note(partial, damage)
+        partial.rename(salvaged)
+        _put_in_place(path, salvaged, aside)
+    except (OSError, sqlite3.Error, StoreError) as exc:
+        _remove(partial)
+        raise StartupError(
+            f"{path} is damaged ({reason}), and what can be read of it cannot be copied ({exc});"
+            " free as much disk space as the file takes, or move it away to start empty"
+        ) from exc
+    log.error(
+        "store.damage_set_aside",
+        file=aside.name,
+        salvaged_rows=result.rows,
+        lost_rows=sum([rows for _, _, rows, _ in result.lost]),
+        is_exact=damage.is_exact,
+        tables=result.tables,
+    )
+    return True
+
+
+def _note(path: Path, damage: Damage) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        document: dict[str, Any] = asdict(damage)
+        del document["is_new"]
+        connection.execute(
+            "INSERT OR REPLACE INTO meta (key, value) VALUES ('damage', ?)",
+            (orjson.dumps(document).decode(),),
+        )
+        store_losses(connection, damage.lost)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+
+
+def _put_in_place(path: Path, salvaged: Path, aside: Path) -> None:
+    for suffix in ("", "-wal", TABLES_SUFFIX):
+        old = _beside(path, suffix)
+        if old.exists():
+            old.rename(_beside(aside, suffix))
+    _beside(path, "-shm").unlink(missing_ok=True)
+    sync_folder(path.parent)
+    salvaged.rename(path)
+    sync_folder(path.parent)
+    kept = sorted(path.parent.glob(f"{path.name}.damaged-*[0-9Z]"))
+    for old in kept[:-KEPT_MAX]:
+        log.warning("store.damaged_file_deleted", file=old.name)
+        _remove(old)
+
+
+def _name_aside(path: Path, found: datetime) -> Path:
+    base = _beside(path, f".damaged-{found:%Y%m%dT%H%M%SZ}")
+    aside, number = base, 1
+    while aside.exists():
+        number += 1
+        aside = _beside(base, f"-{number}")
+    return aside
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", TABLES_SUFFIX):
+        _beside(path, suffix).unlink(missing_ok=True)

@@ -1,0 +1,119 @@
+"""A copy of the list of tables beside the database, for the day on which the file has lost its own.
+
+Owns `<file>.tables`: the first page of each table and index, whose rows each queue's table holds,
+and the id of the store. Written when the file is opened, and before pages of a changed list leave
+the log, so it is never older than the file itself; that is at each new queue. Plain blocking code.
+Invariant: the copy is whole, or it is none; what it says is never taken for more than a hint.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import orjson
+import structlog
+
+from edgehub.storage.durable_files import replace_file
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
+log = structlog.get_logger(__name__)
+
+SUFFIX: Final = ".tables"
+BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableList:
+    """What the copy says.
+
+    Attributes:
+        version: Of the schema.
+        store_id: Of the file.
+        roots: First page by name of table or index.
+        queues: Number, endpoint and priority.
+    """
+
+    version: int
+    store_id: str
+    roots: dict[str, int]
+    queues: list[tuple[int, str, int]]
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection) -> Self:
+        """Read it from an open database."""
+        stored = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
+        return cls(
+            version=connection.execute("PRAGMA user_version").fetchone()[0],
+            store_id="" if stored is None else str(stored[0]),
+            roots=dict(
+                connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0")
+            ),
+            queues=connection.execute(
+                "SELECT number, endpoint_id, priority FROM queue ORDER BY number"
+            ).fetchall(),
+        )
+
+    def written(self) -> bytes:
+        """Return the content of the file: a line of JSON, and one with its checksum."""
+        document = orjson.dumps(asdict(self))
+        return b"%s\n%08x\n" % (document, zlib.crc32(document))
+
+
+class TableListKeeper:
+    """Keeps the copy beside one open file up to date."""
+
+    __slots__ = ("_failing", "_path", "_version")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version = -1
+        self._failing = False
+
+    def keep(self, connection: sqlite3.Connection) -> None:
+        """Write the copy if the list has changed since; on the connection's thread.
+
+        A disk that does not take it costs nothing but the copy: it is tried again the next time.
+        """
+        version: int = connection.execute("PRAGMA schema_version").fetchone()[0]
+        if version == self._version:
+            return
+        content = TableList.of(connection).written()
+        path = list_path(self._path)
+        try:
+            if not path.exists() or path.read_bytes() != content:
+                replace_file(path, content)
+        except OSError as exc:
+            if not self._failing:
+                self._failing = True
+                log.warning("store.table_list_not_written", path=str(path), error=str(exc))
+            return
+        self._failing = False
+        self._version = version
+
+
+def list_path(database: Path) -> Path:
+    """Return the name of the copy."""
+    return database.with_name(f"{database.name}{SUFFIX}")
+
+
+def read_table_list(database: Path) -> TableList | None:
+    """Read the copy beside a database, None = there is none, or it is damaged."""
+    try:
+        with list_path(database).open("rb") as file:
+            document, _, checksum = file.read(BYTES_MAX).rpartition(b"\n")[0].rpartition(b"\n")
+        if checksum != b"%08x" % zlib.crc32(document):
+            return None
+        values: dict[str, Any] = orjson.loads(document)
+        return TableList(
+            version=int(values["version"]),
+            store_id=str(values["store_id"]),
+            roots={str(name): int(root) for name, root in values["roots"].items()},
+            queues=[(int(number), str(name), int(of)) for number, name, of in values["queues"]],
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,142 @@
+"""Views of the table as this hub knows it. Owns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from edgehub.routes.tenant import RouteKey
+from edgehub.sync.faults import RouteNotFoundError
+from edgehub.sync.storage import BrokenRow, StoredRow
+from edgehub.sync.views import LISTED_MAX, RoutePage, RouteState, RouteView
+
+if TYPE_CHECKING:
+    from edgehub.routes.content import RouteContent
+    from edgehub.routes.live import LiveRoutes
+    from edgehub.routes.tenant import Tenant
+    from edgehub.sync.reconciler import Reconciler
+
+LIST_MAX: Final = 1_000
+VIEWED_AT_ONCE: Final = 50
+"""Routes that are described, some 10 microseconds each, before others get their turn."""
+
+
+class Queries:
+    """See the module.
+
+    Args:
+        reconciler: Knows rows, contents and failures.
+        live: Knows what runs.
+    """
+
+    def __init__(self, reconciler: Reconciler, live: LiveRoutes) -> None:
+        self._reconciler = reconciler
+        self._live = live
+        self.file = ""
+        """Manifest that routes of this hub come from."""
+
+    async def page(self, tenant: Tenant, after: str | None, limit: int, revision: int) -> RoutePage:
+        """Return some routes of a tenant, sorted by id."""
+        limit = max(1, min(limit, LIST_MAX))
+        shown, more = self._reconciler.index.page(tenant, after, limit)
+        views: list[RouteView] = []
+        documents: list[dict[str, Any]] = []
+        for place, each in enumerate(shown, 1):
+            # One that goes meanwhile is left out.
+            with contextlib.suppress(RouteNotFoundError):
+                view = self.view(RouteKey(tenant, each))
+                views.append(view)
+                documents.append(view.document())
+            if place % VIEWED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return RoutePage(
+            routes=tuple(views),
+            documents=tuple(documents),
+            next=shown[-1] if more else None,
+            revision=revision,
+        )
+
+    def has_catch_all(self) -> bool:
+        """Return whether a route that runs takes all that devices of the default tenant send."""
+        return self._live.table.has_catch_all()
+
+    def view(self, key: RouteKey) -> RouteView:
+        """Return one route.
+
+        Raises:
+            RouteNotFoundError: There is none.
+        """
+        row = self._reconciler.rows.get(key)
+        if row is None:
+            content = self._reconciler.file_routes.get(key)
+            if content is None:
+                raise RouteNotFoundError(key.id)
+            return self._of_file(key, content)
+        if isinstance(row, BrokenRow):
+            return self._view(key, None, row.raw[:64], enabled=True)
+        return self._view(key, row, row.hash, enabled=row.enabled)
+
+    def stored(self, row: StoredRow) -> RouteView:
+        """Return a row that was just stored, as it is now if this hub has looked at it since."""
+        known = self._reconciler.rows.get(row.key)
+        if isinstance(known, StoredRow) and known.revision >= row.revision:
+            return self.view(row.key)
+        return self._view(row.key, row, row.hash, enabled=row.enabled)
+
+    def _of_file(self, key: RouteKey, content: RouteContent) -> RouteView:
+        runs = self._live.hash_of(key) == content.hash
+        return RouteView(
+            key=key,
+            members=content.members,
+            enabled=True,
+            hash=content.hash,
+            revision=0,
+            origin="manifest",
+            file=self.file,
+            created_ms=None,
+            modified_ms=None,
+            state=RouteState.RUNNING if runs else RouteState.PENDING,
+            reason=None,
+            live_hash=self._live.hash_of(key),
+            shared_with=self._sharing(key),
+        )
+
+    def _view(
+        self, key: RouteKey, row: StoredRow | None, content_hash: str, *, enabled: bool
+    ) -> RouteView:
+        failure = self._reconciler.failures.get(key)
+        live_hash = self._live.hash_of(key)
+        if failure is not None:
+            state = RouteState.FAILED
+        elif not enabled:
+            state = RouteState.DISABLED
+        else:
+            state = RouteState.RUNNING if live_hash == content_hash else RouteState.PENDING
+        content = None if row is None else self._reconciler.content(row)
+        members = {} if content is None else content.members
+        if content is None and row is not None and row.text is not None:
+            members = json.loads(row.text)
+        return RouteView(
+            key=key,
+            members=members,
+            enabled=enabled,
+            hash=content_hash,
+            revision=0 if row is None else row.revision,
+            origin="api" if row is None else row.origin,
+            file=None,
+            created_ms=None if row is None else row.created_ms,
+            modified_ms=None if row is None else row.modified_ms,
+            state=state,
+            reason=None if failure is None else failure.reason,
+            live_hash=live_hash,
+            shared_with=self._sharing(key),
+        )
+
+    def _sharing(self, key: RouteKey) -> tuple[str, ...]:
+        live_hash = self._live.hash_of(key)
+        if live_hash is None:
+            return ()
+        others = (other.id for other in self._live.keys_of(live_hash) if other != key)
+        return tuple(sorted(others)[:LISTED_MAX])

@@ -1,0 +1,174 @@
+"""Puts back a table that its storage has lost, from what this hub holds of it.
+
+Owns the record of when that happened. A storage is the truth as long as it has one: a server that
+comes back without its data says nothing about routes, and alarms must not stop for it. Invariants:
+one hub at a time puts back, and only what it has seen of that table; whatever order hubs come in,
+the latest version that one of them holds is there in the end; what people have changed since stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.sync.storage import Position, StoredRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from edgehub.clock import Clock
+    from edgehub.routes.tenant import RouteKey
+    from edgehub.sync.reconciler import Reconciler
+    from edgehub.sync.storage import Row, TableStorage
+
+TOLD_S: Final = 86_400.0
+"""Status tells of it for so long."""
+
+HEARD_S: Final = 5.0
+"""A hub that has put a table back hears of that itself."""
+
+GATHERED_AT_ONCE: Final = 500
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A table that was put back.
+
+    Attributes:
+        at: Monotonic seconds when this hub saw it.
+        rows: Rows that this hub has put back, 0 = another one did.
+        left_out: Rows that it could not put back, since nobody could read them.
+    """
+
+    at: float
+    rows: int
+    left_out: int
+
+
+class Rebuild:
+    """See the module.
+
+    Args:
+        storage: Where the table belongs.
+        reconciler: What this hub holds.
+        clock: For times.
+    """
+
+    def __init__(self, storage: TableStorage, reconciler: Reconciler, clock: Clock) -> None:
+        self.restored_total = 0
+        self.rows_total = 0
+        self._storage = storage
+        self._reconciler = reconciler
+        self._clock = clock
+        self._last: Rebuilt | None = None
+        self._begun_at: float | None = None
+
+    async def put_back(self, now: Position) -> None:
+        """Put back what the table lacks, unless it has moved on; the position tells.
+
+        Args:
+            now: Where the table stands.
+
+        Raises:
+            StorageUnavailableError: The storage does not answer, or takes no writes.
+        """
+        held, known = self._reconciler.applied, dict(self._reconciler.rows)
+        present: dict[RouteKey, Row] = {}
+        asked: set[RouteKey] = set()
+        if now.epoch:
+            found = await self._storage.asked_since(now)
+            if found is None:
+                # Nobody can tell any more what is missing and what was removed.
+                log.warning("sync.table_replaced", epoch=now.epoch, held_revision=held.revision)
+                self._reconciler.let_go()
+                return
+            asked = found
+            async for page in self._storage.scan():
+                present.update((row.key, row) for row in page)
+        rows, left_out = await self._missing(known, present, asked)
+        gone = sorted(present.keys() - known.keys() - asked)
+        await self.write(rows, gone, at=now, version=held, left_out=left_out)
+
+    async def write(
+        self,
+        rows: list[StoredRow],
+        gone: Iterable[RouteKey] = (),
+        *,
+        at: Position,
+        version: Position,
+        left_out: int = 0,
+    ) -> None:
+        """Put rows with contents back; see `TableStorage.restore`."""
+        if not await self._storage.restore(rows, list(gone), at=at, version=version):
+            return
+        self.restored_total += 1
+        self.rows_total += len(rows)
+        self.begins()
+        self._last = Rebuilt(at=self._clock.monotonic(), rows=len(rows), left_out=left_out)
+        log.warning(
+            "sync.table_restored",
+            epoch=version.epoch,
+            revision=version.revision,
+            rows=len(rows),
+            left_out=left_out,
+        )
+
+    def heard(self, before: Position, now: Position) -> None:
+        """Hear that the table that this hub reads is another one than before."""
+        begun = now.begun
+        if begun is None or not begun.epoch or not before.epoch or now.epoch <= before.epoch:
+            return
+        if not self.has_begun(HEARD_S):
+            self._last = Rebuilt(at=self._clock.monotonic(), rows=0, left_out=0)
+            log.warning("sync.table_found_restored", epoch=now.epoch, revision=begun.revision)
+        self.begins()
+
+    def begins(self) -> None:
+        """Hear that the table is begun anew: what hubs said of themselves may be lost as well."""
+        self._begun_at = self._clock.monotonic()
+
+    def has_begun(self, seconds: float) -> bool:
+        """Return whether that was less than so long ago."""
+        return self._begun_at is not None and self._clock.monotonic() - self._begun_at < seconds
+
+    @property
+    def warning(self) -> str:
+        """Say that the table was put back; empty = it was not, or long ago."""
+        last = self._last
+        if last is None or (ago_s := self._clock.monotonic() - last.at) > TOLD_S:
+            return ""
+        who = f"this hub put back {last.rows} rows" if last.rows else "another hub put it back"
+        lost = f", {last.left_out} could not be read" if last.left_out else ""
+        return (
+            f"Redis had lost the routing table {round(ago_s / 60)} minutes ago, {who}{lost}; "
+            "let it keep its data (appendonly yes, maxmemory-policy noeviction)"
+        )
+
+    async def _missing(
+        self, known: Mapping[RouteKey, Row], present: Mapping[RouteKey, Row], asked: set[RouteKey]
+    ) -> tuple[list[StoredRow], int]:
+        """Give the rows to put back, and how many cannot be."""
+        rows: list[StoredRow] = []
+        left_out = 0
+        for count, (key, row) in enumerate(known.items(), 1):
+            if count % GATHERED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if key in asked or _same(row, present.get(key)):
+                continue
+            text = self._reconciler.text(row) if isinstance(row, StoredRow) else None
+            if text is None or not isinstance(row, StoredRow):
+                left_out += 1
+            else:
+                rows.append(replace(row, text=text))
+        return rows, left_out
+
+
+def _same(row: Row, other: Row | None) -> bool:
+    if not isinstance(row, StoredRow) or not isinstance(other, StoredRow):
+        return False
+    return (row.hash, row.enabled, row.origin) == (other.hash, other.enabled, other.origin)
