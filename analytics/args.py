@@ -57,7 +57,7 @@ def parse_args(arguments: Sequence[str]) -> JobArgs:
 
 
 def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Give the parser of the job's own arguments, and of what others add to them."""
+    """Return the parser of the job's own arguments, and of what others add to them."""
     made = argparse.ArgumentParser(
         prog="analytics",
         description="Report on one day of hub journals: expiry, starvation, counts.",

@@ -25,7 +25,7 @@ class Files:
         self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001 - see above
 
     def exists(self, url: str) -> bool:
-        """Tell whether a file or folder is there."""
+        """Return whether a file or folder is there."""
         path, system = self._open(url)
         return bool(system.exists(path))
 

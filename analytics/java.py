@@ -72,7 +72,7 @@ def find_java_home(environment: Mapping[str, str], scratch: Path) -> Path:
 
 
 def _problem(java: Path) -> str | None:
-    """Say why a Java cannot be used."""
+    """Return why a Java cannot be used."""
     try:
         told = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

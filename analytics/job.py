@@ -172,7 +172,7 @@ def _say(args: JobArgs, reason: str) -> None:
 
 
 def _reason(error: PySparkException | Py4JJavaError) -> str:
-    """Give the lines of a Spark error that help a person: what failed, and why."""
+    """Return the lines of a Spark error that help a person: what failed, and why."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     lines = [line.strip() for line in text.splitlines()]
     told = [line for line in lines if line and not line.startswith(("at ", "...", "Driver stack"))]

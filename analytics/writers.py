@@ -63,12 +63,12 @@ def write_tables(files: Files, args: JobArgs, tables: Mapping[str, DataFrame]) -
 
 
 def page_file(args: JobArgs) -> str:
-    """Give the place of the page of the date."""
+    """Return the place of the page of the date."""
     return f"{args.output}/report/date={args.date}/report.html"
 
 
 def metrics_file(args: JobArgs) -> str:
-    """Give the place of the metrics of the date."""
+    """Return the place of the metrics of the date."""
     return f"{args.output}/report/date={args.date}/metrics.json"
 
 

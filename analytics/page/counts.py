@@ -42,7 +42,7 @@ def balance(totals: Record) -> str:
 
 
 def source(args: JobArgs, metrics: Mapping[str, Any]) -> str:
-    """Say what was read."""
+    """Return what was read."""
     faults = ", ".join(f"{name} {number}" for name, number in metrics["faults"].items()) or "none"
     told = (
         f"Copies of lines that were dropped: {count(metrics['copies'])}. "

@@ -140,7 +140,7 @@ def _most_expired(expired: DataFrame, *by: str) -> list[Record]:
 
 
 def _windows(tables: Mapping[str, DataFrame]) -> list[Record]:
-    """Give the longest windows of the queues with the most time; short ones would not be seen."""
+    """Return the longest windows of the queues with the most time; short ones would not be seen."""
     lanes = (
         tables["starvation"]
         .groupBy(*schemas.QUEUE)

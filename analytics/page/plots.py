@@ -113,7 +113,7 @@ def _point(at: int, value: int, length: int, top: float) -> str:
 
 
 def _nice(value: int) -> float:
-    """Give the next round number."""
+    """Return the next round number."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in _STEPS if step * power >= value)
 

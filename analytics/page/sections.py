@@ -46,7 +46,7 @@ _ADVICE: Final = {
 
 
 def advice(shown: Figures) -> str:
-    """Say what to look at first: the queues that lost most, and what their time was spent on."""
+    """Return what to look at first: the queues that lost most, and what their time was spent on."""
     told = []
     for row in shown.spent[:5]:
         parts = {cause: row[f"{cause}_ms"] for cause in schemas.CAUSES}

@@ -64,7 +64,7 @@ def _difference(unit: str) -> Column:
 
 
 def _carried(carried: DataFrame, last: DataFrame) -> DataFrame:
-    """Give what each day began with and what it ended with, as flows."""
+    """Return what each day began with and what it ended with, as flows."""
     placed = _closing(carried, last)
     flow = (
         F.when(F.col("detail") == "in", F.lit("carried_in"))

@@ -51,7 +51,7 @@ def flows(lines: DataFrame) -> DataFrame:
 
 
 def piece_of(name: str) -> Column:
-    """Give the hour of a hub time."""
+    """Return the hour of a hub time."""
     return F.floor(F.col(name) / F.lit(PIECE_MS)).cast("int")
 
 

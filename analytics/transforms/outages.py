@@ -70,7 +70,7 @@ def outages(marks: DataFrame, summed: DataFrame) -> DataFrame:
 
 
 def _state(name: str, order: WindowSpec) -> Column:
-    """Give the last state told so far, else the opposite of the first one told, else true."""
+    """Return the last state told so far, else the opposite of the first one told, else true."""
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     whole = order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     told = F.last(name, ignorenulls=True).over(so_far)

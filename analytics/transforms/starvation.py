@@ -20,7 +20,7 @@ SPELL: Final = (*schemas.QUEUE, "start_ms")
 
 
 def services(lines: DataFrame) -> DataFrame:
-    """Note when each queue was served.
+    """Record when each queue was served.
 
     Returns:
         Grain: queue, minute of hub time; hub times of the `first_ms` and `last_ms` sent row.

@@ -119,7 +119,7 @@ def _counts(given: Mapping[str, Column]) -> list[Column]:
 
 
 def day_ends(marks: DataFrame, summed: DataFrame) -> DataFrame:
-    """Give each hub's end of the day: midnight, or its last line while the day is open."""
+    """Return each hub's end of the day: midnight, or its last line while the day is open."""
     outs = (
         marks.where((F.col("event") == "carried") & (F.col("detail") == "out"))
         .groupBy("hub")
@@ -143,7 +143,7 @@ def _cut(events: DataFrame) -> DataFrame:
 
 
 def _sums(moved: DataFrame) -> DataFrame:
-    """Give what each flow adds to the counts of its piece."""
+    """Return what each flow adds to the counts of its piece."""
     comes = F.col("flow").isin(*IN_FLOWS).cast("int")
     net = comes - F.col("flow").isin(*OUT_FLOWS).cast("int")
     rows, size = F.col("rows"), F.col("bytes")
@@ -154,7 +154,7 @@ def _sums(moved: DataFrame) -> DataFrame:
 
 
 def _bases(sums: DataFrame) -> DataFrame:
-    """Give each piece its first step: the sums of all earlier pieces of its queue."""
+    """Return each piece its first step: the sums of all earlier pieces of its queue."""
     earlier = (
         Window.partitionBy(*schemas.QUEUE)
         .orderBy("piece")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, cast
 from edgehub.errors import EdgeHubError, ProtocolError
 from edgehub.mqtt import client_packets, packets5
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
-from edgehub.mqtt.client_packets import Connack, Pubrel, RefusedPublish, Suback
+from edgehub.mqtt.client_packets import Connack, RefusedPublish, ServerPubrel, Suback
 from edgehub.mqtt.fields import HEAD, PACKET_ID_MAX, REMAINING_LENGTH_MAX
 from edgehub.mqtt.packets import LEVEL_5, Connect, ConnectProperties, Disconnect, pubcomp
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name, reason_of
@@ -473,7 +473,7 @@ class Client(asyncio.Protocol):
                     answer = self._answers.pop(packet.packet_id, None)
                     if answer is not None and not answer.done():
                         answer.set_result(packet.codes)
-                case Pubrel():
+                case ServerPubrel():
                     self.write(pubcomp(packet.packet_id))
                 case Connack():
                     self._end_for(ProtocolError(HEAD, "a second CONNACK"))

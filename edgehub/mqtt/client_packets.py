@@ -114,7 +114,7 @@ class Suback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pubrel:
+class ServerPubrel:
     """PUBREL: the server sends this message of QoS 2 no more."""
 
     packet_id: int
@@ -125,7 +125,7 @@ class Pingresp:
     """PINGRESP."""
 
 
-ServerPacket = Connack | Suback | Pubrel | Pingresp | Disconnect
+ServerPacket = Connack | Suback | ServerPubrel | Pingresp | Disconnect
 
 _PINGRESP: Final = Pingresp()
 
@@ -228,7 +228,7 @@ def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
         case 0x20:
             return _parse_connack(data, level)
         case 0x62:
-            return Pubrel(packet_id=_packet_id_of(data, level))
+            return ServerPubrel(packet_id=_packet_id_of(data, level))
         case 0x90 | 0xB0:
             return _parse_suback(head, data, level)
         case 0xD0:

@@ -63,7 +63,6 @@ CIRCLES = {
 SHARED_NAMES = {
     "Admission",
     "Change",
-    "Channel",
     "Client",
     "Comparison",
     "Connection",
@@ -72,7 +71,6 @@ SHARED_NAMES = {
     "DeliveryRules",
     "Device",
     "DeviceSession",
-    "Disconnect",
     "Drain",
     "Entry",
     "Event",
@@ -93,7 +91,6 @@ SHARED_NAMES = {
     "Peer",
     "Phase",
     "Presence",
-    "Puback",
     "Publish",
     "Reader",
     "RefusedError",
@@ -108,10 +105,8 @@ SHARED_NAMES = {
     "Table",
     "Target",
     "Verdict",
-    "Wanted",
     "Wire",
     "Writer",
-    "Writes",
 }
 """Class names that two modules have; none may be added."""
 

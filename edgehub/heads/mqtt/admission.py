@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.answers import Answers
     from edgehub.heads.mqtt.connection import Connection
     from edgehub.heads.mqtt.local.rights import LocalRights
-    from edgehub.heads.mqtt.received import Received
+    from edgehub.heads.mqtt.received import ReceivedIds
     from edgehub.heads.mqtt.services import Services
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.mqtt.packets import Connect
@@ -177,7 +177,7 @@ def _ingress(
     connect: Connect,
     client: Client,
     rights: LocalRights,
-    received: Received,
+    received: ReceivedIds,
 ) -> Ingress:
     context = services.context
     limit = context.options.message_bytes_max

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.intake import LocalIntake
-    from edgehub.heads.mqtt.received import Received
+    from edgehub.heads.mqtt.received import ReceivedIds
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.heads.mqtt.topics import EventsTopic
     from edgehub.mqtt.packets import Publish
@@ -145,7 +145,7 @@ class Ingress:
         client: Client,
         peer: Peer,
         local: LocalIntake,
-        received: Received,
+        received: ReceivedIds,
     ) -> None:
         self.client = client
         self.bytes = 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Peer
     from edgehub.heads.mqtt.local.intake import LocalIntake
-    from edgehub.heads.mqtt.received import Received
+    from edgehub.heads.mqtt.received import ReceivedIds
     from edgehub.heads.mqtt.sign_in import Client
     from edgehub.local_message import LocalMessage
     from edgehub.mqtt.packets import Publish
@@ -104,7 +104,7 @@ class Ingress5(Ingress):
         client: Client,
         peer: Peer,
         local: LocalIntake,
-        received: Received,
+        received: ReceivedIds,
         *,
         reasons: bool,
         answer_bytes_max: int | None,

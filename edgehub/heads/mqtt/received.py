@@ -64,7 +64,7 @@ class _Arrival:
         self.is_placed = False
 
 
-class Received:
+class ReceivedIds:
     """The packet ids of one session.
 
     Args:

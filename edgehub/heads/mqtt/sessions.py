@@ -16,7 +16,7 @@ from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.received import (
     RECEIVED_MAX,
     LocalReceivedStore,
-    Received,
+    ReceivedIds,
     ReceivedStore,
 )
 from edgehub.heads.mqtt.session_writes import SessionWrites
@@ -117,7 +117,7 @@ class Admitted:
 
     is_present: bool
     subscriptions: dict[str, int]
-    received: Received
+    received: ReceivedIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class Sessions(Generic[C]):
         self._stored: dict[str, _Session] = {}
         self._last_number = 0
         # Of all clients that are connected or have a stored session.
-        self._received: dict[str, Received] = {}
+        self._received: dict[str, ReceivedIds] = {}
         # Stored sessions of anonymous clients that are absent, the longest absent first.
         self._yielding: dict[str, None] = {}
         self.clients = Bound("clients", clients_max, known, setting="mqtt.clients_max")
@@ -409,8 +409,10 @@ class Sessions(Generic[C]):
             self._changed(client_id)
         return admitted
 
-    def _stored_ids(self, client_id: str, number: int, packet_ids: Iterable[int] = ()) -> Received:
-        return Received(
+    def _stored_ids(
+        self, client_id: str, number: int, packet_ids: Iterable[int] = ()
+    ) -> ReceivedIds:
+        return ReceivedIds(
             client_id,
             self.unreleased,
             store=self._store,

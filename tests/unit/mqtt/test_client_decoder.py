@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
-from edgehub.mqtt.client_packets import Connack, Pingresp, Pubrel, RefusedPublish, Suback
+from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, ServerPubrel, Suback
 from edgehub.mqtt.packets import publish
 from edgehub.mqtt.properties import Property, write_properties
 
@@ -137,7 +137,7 @@ def test_a_publish_of_qos_2_and_its_release() -> None:
     decoder.feed(a_publish(b"a", b"x", qos=2, mid=3, properties=b"") + release)
     received = decoder.take()
     assert [shown(each) for each in received.messages] == [("a", b"x", 3, 2, b"")]
-    assert received.packets == [Pubrel(packet_id=1), Pubrel(packet_id=2)]
+    assert received.packets == [ServerPubrel(packet_id=1), ServerPubrel(packet_id=2)]
 
 
 def test_an_answer_to_connect_in_the_form_of_3_1_1() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgehub.mqtt import client_packets
 from edgehub.mqtt.client_decoder import ClientDecoder
-from edgehub.mqtt.client_packets import Connack, Pingresp, Pubrel, RefusedPublish, Suback
+from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, ServerPubrel, Suback
 from edgehub.mqtt.packets import Connect, ConnectProperties, Disconnect, Subscribe, Unsubscribe
 from edgehub.mqtt.packets5 import expiry_s
 from edgehub.mqtt.server_decoder import Decoder
@@ -180,7 +180,7 @@ def expected(theirs) -> object:
         case mqtt5.SubAckPacket() | mqtt5.UnsubAckPacket():
             return Suback(packet_id=theirs.packet_id, codes=bytes(map(int, theirs.reason_codes)))
         case mqtt5.PubRelPacket():
-            return Pubrel(packet_id=theirs.packet_id)
+            return ServerPubrel(packet_id=theirs.packet_id)
         case mqtt5.PingRespPacket():
             return Pingresp()
         case mqtt5.DisconnectPacket():

@@ -17,10 +17,19 @@ from edgehub.web.gate import Gate
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LET_IN = SimpleNamespace(check=lambda *_, **__: Principal("token", Role.WRITE))
+LET_IN = SimpleNamespace(
+    check=lambda *_, **__: Principal("token", Role.WRITE), changes=lambda *_: True
+)
 
 
-SCOPE = {"type": "http", "method": "PUT", "path": "/", "headers": [], "query_string": b""}
+SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "PUT",
+    "path": "/",
+    "headers": [(b"host", b"localhost")],
+    "query_string": b"",
+}
 
 
 async def answer_of(app: ASGIApp) -> list[Message]:
