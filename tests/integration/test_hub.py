@@ -130,7 +130,7 @@ async def test_back_off_counts_elapsed_time(tmp_path: Path) -> None:
 
     peer = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = peer.sockets[0].getsockname()[1]
-    upstream = {"type": "mqtt", "host": "127.0.0.1", "port": port}
+    upstream = {"type": "mqtt", "host": "127.0.0.1", "port": port, "mqtt": "3.1.1"}
     async with peer, _running(_settings(tmp_path, {}, upstream=upstream), clock):
         async with asyncio.timeout(30):
             await attempts.get()

@@ -307,7 +307,7 @@ async def test_file_is_set_up_for_durability_and_shrinking(tmp_path: Path) -> No
             assert await hub.scalar("PRAGMA synchronous") == 2
             assert await hub.scalar("PRAGMA auto_vacuum") == 2
             assert await hub.scalar("PRAGMA wal_autocheckpoint") == 0
-            assert await hub.scalar("PRAGMA user_version") == 1
+            assert await hub.scalar("PRAGMA user_version") == 2
 
 
 async def test_log_is_moved_into_the_file_in_time(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.status import store_warnings
 from edgehub.message import EndpointId, FailureKind
 from edgehub.storage.sqlite_log import PAGE_BYTES
-from edgehub.store import SessionTable, Store
 from edgehub.store.opening import OFFSETS_SKIPPED
 from edgehub.store.salvage.file_header import header_fault
 from edgehub.store.salvage.page_owners import PageOwners
@@ -28,6 +28,8 @@ from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, crash_cop
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from edgehub.store import Store
 
 pytestmark = pytest.mark.integration
 

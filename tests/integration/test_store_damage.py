@@ -11,9 +11,10 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreCorruptError
+from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.status import store_warnings
 from edgehub.message import FailureKind
-from edgehub.store import SessionTable, Store, StoreOptions
+from edgehub.store import Store, StoreOptions
 from edgehub.store.opening import OFFSETS_SKIPPED
 from edgehub.store.salvage.damage import KEPT_MAX
 from tests.support.stores import (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
-from edgehub.store import LocalTable
 from tests.support.stores import FaultPlan, faulty_database, running
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.store import LocalTable, SessionTable
+from edgehub.heads.mqtt.local.tables import LocalTable
+from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.store.migrations import SCRIPTS
 from tests.support.released import FOLDER, restore
 from tests.support.stores import LAB, P0, P2, P7, bodies, read_all, running

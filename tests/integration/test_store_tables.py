@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.heads.mqtt.session_table import SessionTable, StoredSession
 from edgehub.message import (
     UPSTREAM,
     FailureKind,
 )
-from edgehub.store import SessionTable, StoredSession, StoreOptions
+from edgehub.store import StoreOptions
 from tests.support.stores import (
     P2,
     P7,

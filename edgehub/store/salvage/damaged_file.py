@@ -123,7 +123,7 @@ class DamagedFile:
     @property
     def has_recovered_pages(self) -> bool:
         """Return whether SQLite was not enough."""
-        return "carving" in self.__dict__
+        return "page_recovery" in self.__dict__
 
     def is_sound(self) -> bool:
         """Return whether the header is ours; let SQLite look how the pages hang together."""

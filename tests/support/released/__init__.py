@@ -14,7 +14,7 @@ PRAGMAS = ("auto_vacuum", "application_id", "user_version")
 
 
 def path_of(version: int) -> Path:
-    """Return the SQL of one version."""
+    """Give the SQL of one version."""
     return FOLDER / f"schema_{version}.sql"
 
 

@@ -6,9 +6,10 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from edgehub.heads.mqtt.local.tables import LocalTable
+from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, Recency, Refusal
-from edgehub.store import LocalTable, SessionTable
 from edgehub.store.migrations import SCRIPTS
 from tests.support.released import dump, path_of
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, running
