@@ -28,6 +28,7 @@ NEIGHBOURS = 10
 WINDOW = 50
 MESSAGES = 2_000
 COMMIT_S = 0.004
+HALF_OPEN = 300
 
 
 def events(client_id: str) -> str:
@@ -116,10 +117,11 @@ async def rubbish(bench: Bench) -> None:
 
 async def half_open(bench: Bench) -> None:
     """Hundreds of connections that stop in the middle of their CONNECT."""
-    clients = [await RawClient.open(bench.port) for _ in range(300)]
-    for client in clients:
-        client.send(mqtt5.ConnectPacket("hostile").write()[:9])
+    clients: list[RawClient] = []
     try:
+        while len(clients) < HALF_OPEN:
+            clients.append(await RawClient.open(bench.port))
+            clients[-1].send(mqtt5.ConnectPacket("hostile").write()[:9])
         await asyncio.Event().wait()
     finally:
         for client in clients:

@@ -33,7 +33,11 @@ class Client5:
     async def signed_in(cls, port: int, client_id: str = "dev1", **options: object) -> Client5:
         """Connect and sign in; fails unless the hub accepts."""
         client = await cls.open(port)
-        answer = await client.connect(client_id, **options)
+        try:
+            answer = await client.connect(client_id, **options)
+        except BaseException:
+            client.raw.cut()
+            raise
         assert answer.reason_code == 0, answer
         return client
 

@@ -111,7 +111,11 @@ class RawClient:
         """Connect and sign in; fails unless the hub accepts."""
         client = await cls.open(port)
         client.send(connect(client_id, **options))
-        head, body = await client.read()
+        try:
+            head, body = await client.read()
+        except BaseException:
+            client.cut()
+            raise
         assert (head, body[1]) == (CONNACK, 0)
         return client
 
