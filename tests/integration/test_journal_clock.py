@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from edgehub.journal.segments import Segment
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
