@@ -42,7 +42,7 @@ match os.environ["TEST_FAULT"]:
     case "damage":
         opening._damage_shown = _bug  # noqa: SLF001 - what comes right after the file is open
     case "parts":
-        store.Intake = _bug  # type: ignore[assignment, misc]
+        store.Appender = _bug  # type: ignore[assignment, misc]
     case "journal":
         hub.JournalPart = _bug  # type: ignore[assignment, misc]
     case "egress":
