@@ -16,6 +16,7 @@ from edgehub.mqtt.packets import (
     LEVEL_5,
     PASSWORD,
     PUBACK_HEAD,
+    PUBREC_HEAD,
     USER_NAME,
     Disconnect,
     pack_answer,
@@ -41,7 +42,6 @@ PINGREQ: Final = b"\xc0\x00"
 DISCONNECT: Final = b"\xe0\x00"
 """Of both versions: reason code 0 may be left out."""
 
-_PUBREC_HEAD: Final = 0x5002
 _SHORT_CONNACK_BYTES: Final = 2
 _PACKET_ID_BYTES: Final = 2
 _CODE_BYTES: Final = 3
@@ -195,7 +195,7 @@ def _numbered(packet_id: int, said: Sequence[tuple[Property, Any]], level: int) 
 
 def acknowledgement(packet_id: int, qos: int) -> bytes:
     """Return the bytes that confirm a PUBLISH: a PUBACK, or with QoS 2 a PUBREC."""
-    return pack_answer(PUBACK_HEAD if qos == 1 else _PUBREC_HEAD, packet_id)
+    return pack_answer(PUBACK_HEAD if qos == 1 else PUBREC_HEAD, packet_id)
 
 
 def parse_puback(data: bytes) -> RefusedPublish:
