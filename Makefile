@@ -18,6 +18,9 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 REPORT := $(VENV)/.report-installed
 
+# Hundreds of processes are started by the tests: each compiling every module anew takes them a second.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run install report analytics test check fmt lint types layers bench lock soak debian java machines

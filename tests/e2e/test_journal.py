@@ -102,7 +102,7 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     assert [row.split()[1:4] for row in rows] == [["enqueued", "upstream", "1"]] * 2
     assert shown.stderr == "the newest 2 of 50 lines\n"
     document = json.loads(edgehub(daemon, "journal", "show", "--event", "expired", "--json").stdout)
-    assert document == {"lines": [], "found": 0, "complete": True}
+    assert document == {"lines": [], "found": 0, "complete": True, "unread_segments": 0}
     publish(daemon, range(50, 80))
     daemon.kill()
     daemon.start()
