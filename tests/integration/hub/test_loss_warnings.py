@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.errors import EdgeHubError
-from tests.integration.test_outlook import publish, queue, running, until
+from tests.integration.hub.test_queue_forecast import publish, queue, running, until
 from tests.support.http_peer import Reply, http_peer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.support.redis import RedisServer
 from tests.support.redis_in_time import BlockingLink, TimedRedisCoordinator
 from tests.unit.devices import test_affinity_scenarios
 
-CASES = Path(os.environ.get("EDGEHUB_CASES") or Path(__file__).parent.parent / "cases" / "data")
+CASES = Path(os.environ.get("EDGEHUB_CASES") or Path(__file__).parents[2] / "cases" / "data")
 SCENARIOS = json.loads((CASES / "affinity_scenarios.json").read_text("utf-8"))["scenarios"]
 ON_REDIS_TIME = "test_a_nonce_that_was_used_is_refused_after_the_coordinator_forgot_it"
 """Redis lets a claim expire by its own clock, which no test moves; see test_coordinators.py."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "endpoints.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "endpoints.md"
 ROWS = 300
 
 
