@@ -135,7 +135,15 @@ class _ManualTimer:
 class ManualClock:
     """A clock that stands still until told to advance; whole hubs run on it in tests."""
 
-    __slots__ = ("_boot", "_elapsed_s", "_order", "_timers", "_wall_offset_ms", "is_synchronized")
+    __slots__ = (
+        "_boot",
+        "_elapsed_s",
+        "_order",
+        "_suspended_ms",
+        "_timers",
+        "_wall_offset_ms",
+        "is_synchronized",
+    )
 
     def __init__(
         self,
@@ -147,6 +155,7 @@ class ManualClock:
         self.is_synchronized = is_synchronized
         """What `synchronized` says."""
         self._elapsed_s = 1_000.0
+        self._suspended_ms = 0
         self._wall_offset_ms = wall_ms - 1_000_000
         self._boot = boot_id
         self._timers: list[_ManualTimer] = []
@@ -158,11 +167,11 @@ class ManualClock:
 
     def boottime_ms(self) -> int:
         """See `Clock`."""
-        return round(self._elapsed_s * 1000)
+        return round(self._elapsed_s * 1000) + self._suspended_ms
 
     def wall_ms(self) -> int:
         """See `Clock`."""
-        return round(self._elapsed_s * 1000) + self._wall_offset_ms
+        return self.boottime_ms() + self._wall_offset_ms
 
     def synchronized(self) -> bool:
         """See `Clock`."""
@@ -175,6 +184,10 @@ class ManualClock:
     def step_wall(self, milliseconds: int) -> None:
         """Step the wall clock alone, as an operator or NTP would."""
         self._wall_offset_ms += milliseconds
+
+    def suspend(self, seconds: float) -> None:
+        """Suspend the machine: boot time and the time of day go on, timers stand still."""
+        self._suspended_ms += round(seconds * 1000)
 
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""

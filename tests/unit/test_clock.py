@@ -53,6 +53,20 @@ async def test_times_that_are_equal_in_decimals_fire_in_the_order_of_their_calls
     assert fired == ["first", "second"]
 
 
+async def test_a_suspended_machine_fires_no_timer_and_its_clocks_go_on():
+    """CLOCK_BOOTTIME and the time of day include it, CLOCK_MONOTONIC and timers do not."""
+    clock = ManualClock()
+    fired: list[int] = []
+    clock.call_later(10, lambda: fired.append(1))
+    monotonic, boot_ms, wall_ms = clock.monotonic(), clock.boottime_ms(), clock.wall_ms()
+    clock.suspend(60)
+    await clock.advance(9)
+    assert fired == []
+    assert clock.monotonic() == monotonic + 9
+    assert clock.boottime_ms() == boot_ms + 69_000
+    assert clock.wall_ms() == wall_ms + 69_000
+
+
 async def test_a_wall_clock_step_moves_no_timer_and_no_hub_time():
     """W-02: stepping the wall clock changes the time of day alone."""
     clock = ManualClock()
