@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tests.bench.bench_mapper import DEVICES, measurements, rogue
 from tests.bench.tools import HubProcess
+from tests.support.gateway import manifest
 from tests.support.local_load import publish_all
-from tests.support.mapping import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

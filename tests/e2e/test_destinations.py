@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.devices import Collector, Device
-from tests.support.link import LinkThread
+from tests.support.link_thread import LinkThread
 from tests.support.mqtt_peer import mqtt_peer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgehub.cli.daemon import CommandError
 from tests.support.daemon import Daemon
 from tests.support.devices import Device
-from tests.support.hostile import fuzzer
+from tests.support.fuzzing import fuzzer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

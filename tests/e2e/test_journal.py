@@ -16,7 +16,7 @@ from paho.mqtt import client as mqtt
 
 from tests.support.daemon import Daemon
 from tests.support.devices import Device
-from tests.support.journal_page import check_copies, check_equation, read_folder
+from tests.support.journal_format import check_copies, check_equation, read_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.devices import Collector, Device
-from tests.support.link import LinkThread
+from tests.support.link_thread import LinkThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

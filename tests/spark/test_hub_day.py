@@ -13,7 +13,7 @@ from analytics.args import parse_args
 from tests.support import report_oracle as oracle
 from tests.support.http_peer import http_peer
 from tests.support.hub_day import DATE, FLOWS, HubDay
-from tests.support.journal_page import check_copies, check_equation, read_folder
+from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.report import Results, export_lines
 

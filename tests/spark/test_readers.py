@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analytics import readers
 from analytics.args import parse_args
 from analytics.files import Files
-from tests.support.hostile import EXAMPLES, JSON_PIECES, hostile, sized
+from tests.support.fuzzing import EXAMPLES, JSON_PIECES, hostile, sized
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE
 

@@ -16,7 +16,7 @@ from edgehub.router import Router
 from edgehub.store import Store
 from tests.support.endpoints import StalledEndpoint
 from tests.support.model import READ_PAUSE_S
-from tests.support.stepped import Disk, stepped_database
+from tests.support.stepped_disk import Disk, stepped_database
 from tests.support.stores import LAB
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from edgehub.routes.table import RouteTable
 from edgehub.store import Caps, Overflow, StoreOptions
 from tests.support.model import Ledger, token_of
 from tests.support.model_hub import Life
-from tests.support.stepped import SteppedClock
+from tests.support.stepped_disk import SteppedClock
 from tests.support.stores import LAB, FaultPlan, a_message, crash_copy
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from tests.support.link import LinkThread
+from tests.support.link_thread import LinkThread
 from tests.support.tun_link import TunLink, can_build
 
 if TYPE_CHECKING:

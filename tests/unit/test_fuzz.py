@@ -11,7 +11,7 @@ from edgehub.journal.events import unpack
 from edgehub.journal.row_events import EventColumns, RowEvent, pack
 from edgehub.message import NEVER_MS, EndpointId, Message, Priority, Row
 from edgehub.mqtt.property_bag import BagError, build_bag, parse_bag
-from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
+from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
 BAGS = [
     "kind=alarm&%24.ct=application%2Fjson&%24.mid=1",

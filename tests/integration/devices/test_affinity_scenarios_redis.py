@@ -10,7 +10,7 @@ import pytest
 from edgehub.lab.simulation.run import simulate
 from tests.support import affinity
 from tests.support.redis import RedisServer
-from tests.support.redis_in_time import BlockingLink, TimedRedisCoordinator
+from tests.support.redis_manual_clock import BlockingLink, TimedRedisCoordinator
 from tests.unit.devices import test_affinity_scenarios
 
 CASES = Path(os.environ.get("EDGEHUB_CASES") or Path(__file__).parents[2] / "cases" / "data")

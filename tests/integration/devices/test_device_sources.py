@@ -24,7 +24,7 @@ from edgehub.redis_link.options import RedisOptions
 from edgehub.storage.state_file import StateFile
 from tests.support.mosquitto import Mosquitto
 from tests.support.redis import RedisServer
-from tests.support.twins import TwinResponder
+from tests.support.twin_responder import TwinResponder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ from tests.support.broker_hub import BrokerHub, running_hub
 from tests.support.mosquitto import Mosquitto
 from tests.support.redis import RedisServer
 from tests.support.swarm import Radio
-from tests.support.twins import TwinResponder
+from tests.support.twin_responder import TwinResponder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

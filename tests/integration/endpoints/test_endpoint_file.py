@@ -17,8 +17,8 @@ from edgehub.clock import ManualClock
 from edgehub.endpoints.file import FileEndpoint, FileOptions
 from edgehub.endpoints.json_lines import JsonLinesFile
 from edgehub.message import EndpointId, FailureKind
-from tests.support.listener import RecordingListener
 from tests.support.memory_queue import a_row
+from tests.support.recording_listener import RecordingListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,9 +20,9 @@ from edgehub.message import EndpointId, FailureKind
 from edgehub.storage.credentials import TlsOptions
 from tests.support.certificates import Authority
 from tests.support.http_peer import Reply, http_peer, results
-from tests.support.listener import RecordingListener
 from tests.support.memory_queue import a_row
 from tests.support.ports import free_port
+from tests.support.recording_listener import RecordingListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from edgehub.endpoints.http_link import ANSWER_BYTES_MAX, Answer, HttpLink, HttpLinkError
-from tests.support.hostile import cut, cuts, fuzzer, hostile
+from tests.support.fuzzing import cut, cuts, fuzzer, hostile
 
 pytestmark = pytest.mark.integration
 

@@ -15,13 +15,13 @@ from edgehub.entities.faults import (
 from edgehub.message import Refusal
 from edgehub.operations.operation import ArgumentError
 from edgehub.store import Caps, Overflow, StoreOptions
-from tests.support.mapping import Cloud, gateway
+from tests.support.gateway import Cloud, gateway
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.operations.entities import Desk
-    from tests.support.mapping import Gateway
+    from tests.support.gateway import Gateway
 
 pytestmark = pytest.mark.integration
 

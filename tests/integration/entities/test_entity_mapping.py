@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.message import UPSTREAM, EndpointId, FailureKind, Priority, Refusal
-from tests.support.mapping import LATER, NEVER, Cloud, gateway
+from tests.support.gateway import LATER, NEVER, Cloud, gateway
 from tests.support.stores import FaultPlan, crash_copy, faulty_database
 
 if TYPE_CHECKING:

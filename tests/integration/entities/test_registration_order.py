@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edgehub.clock import ManualClock
 from edgehub.message import FailureKind, Order, SendResult
 from edgehub.store import Caps, Overflow, StoreOptions
-from tests.support.mapping import LATER, Cloud, Gateway, gateway
+from tests.support.gateway import LATER, Cloud, Gateway, gateway
 from tests.support.stores import crash_copy
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))

@@ -18,7 +18,7 @@ from edgehub.hub.endpoints import REPLACE_DRAIN_S
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 from edgehub.settings.origin import LoadedSettings
-from tests.support.journal_page import read_folder
+from tests.support.journal_format import read_folder
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.ports import free_port
 

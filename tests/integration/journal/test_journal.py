@@ -22,8 +22,7 @@ from edgehub.journal.segments import Segments
 from edgehub.message import UPSTREAM, FailureKind
 from edgehub.store import StoreOptions
 from tests.support.journal import journaling, state_copy
-from tests.support.journal_life import Life
-from tests.support.journal_page import (
+from tests.support.journal_format import (
     OUT,
     check_copies,
     check_equation,
@@ -31,6 +30,7 @@ from tests.support.journal_page import (
     read_folder,
     read_segment,
 )
+from tests.support.journal_history import Life
 from tests.support.stores import LAB, P0, P2, a_message, a_result
 
 if TYPE_CHECKING:

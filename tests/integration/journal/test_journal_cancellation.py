@@ -12,7 +12,7 @@ import pytest
 from edgehub.journal.segments import Segments
 from edgehub.store.journal_feed import JournalFeed
 from tests.support.journal import journaling
-from tests.support.journal_page import check_copies, check_equation, read_folder
+from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.stores import P0, a_result
 
 if TYPE_CHECKING:

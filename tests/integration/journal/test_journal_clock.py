@@ -14,7 +14,7 @@ from edgehub.journal.row_events import PUMP_IDLE
 from edgehub.journal.segments import Segments
 from edgehub.store.maintenance.ageing import LOOK_S
 from tests.support.journal import JournalHarness, journaling, state_copy
-from tests.support.journal_page import check_copies, check_equation, read_folder
+from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.stores import LAB, P0, P2, FaultPlan, a_result, faulty_database
 
 if TYPE_CHECKING:

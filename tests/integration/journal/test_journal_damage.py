@@ -10,9 +10,9 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.store import Store, StoreOptions
+from tests.support.database_damage import roots_of, spoil
 from tests.support.journal import journaling, state_copy
-from tests.support.journal_page import check_equation, queue_of, read_folder
-from tests.support.spoiling import roots_of, spoil
+from tests.support.journal_format import check_equation, queue_of, read_folder
 from tests.support.stores import LAB, P0, P2, P7, a_result, crash_copy, read_all, running
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, Recency
 from edgehub.store import Caps, Overflow, StoreOptions
 from tests.support.journal import journaling
-from tests.support.journal_page import check_copies, check_equation, read_folder
+from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result
 
 if TYPE_CHECKING:

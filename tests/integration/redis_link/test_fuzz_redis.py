@@ -27,7 +27,7 @@ from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.redis import RedisStorage
 from edgehub.sync.storage import Change, Position
-from tests.support.hostile import JSON_PIECES, fuzzer, hostile
+from tests.support.fuzzing import JSON_PIECES, fuzzer, hostile
 from tests.support.redis import RedisServer
 
 if TYPE_CHECKING:

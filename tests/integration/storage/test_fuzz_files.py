@@ -26,7 +26,7 @@ from edgehub.settings import SettingsError, load_settings
 from edgehub.settings.loading import find_hub
 from edgehub.store.salvage.pages import PAGE_BYTES, PageError, PageFile, RecordReader
 from edgehub.store.salvage.table_list import TableList, list_path, read_table_list
-from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile
+from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,14 +23,14 @@ from edgehub.storage.sqlite_log import (
 )
 from edgehub.storage.state_file import StateFile
 from edgehub.store.salvage.damage import replace_damaged, stored_damage
-from tests.support.spoiling import queue_rows
+from tests.support.database_damage import queue_rows
 from tests.support.stores import P0, P2, a_result, bodies, crash_copy, read_all, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.spoiling import Content
+    from tests.support.database_damage import Content
 
 pytestmark = pytest.mark.integration
 

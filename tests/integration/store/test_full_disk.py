@@ -16,7 +16,7 @@ from edgehub.errors import StartupError, StoreError
 from edgehub.message import UPSTREAM, FailureKind, Refusal
 from edgehub.store import Caps, Overflow, Store, StoreOptions
 from tests.support.journal import journaling
-from tests.support.journal_page import check_copies, check_equation, read_folder
+from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.stores import P2, a_message, a_result, bodies, read_all, running
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from edgehub.store.salvage.pages import (
     RecordReader,
     children,
 )
-from tests.support.spoiling import roots_of, spoil
+from tests.support.database_damage import roots_of, spoil
 
 if TYPE_CHECKING:
     from pathlib import Path

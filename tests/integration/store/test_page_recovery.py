@@ -23,7 +23,7 @@ from edgehub.store.salvage.pages import PageFile
 from edgehub.store.salvage.salvage import Salvaged, salvage
 from edgehub.store.salvage.table_list import list_path, read_table_list
 from tests.support.backlog import PLAIN, STALE, make_backlog
-from tests.support.spoiling import Whole, map_of, queue_rows, roots_of, spoil, spoil_some
+from tests.support.database_damage import Whole, map_of, queue_rows, roots_of, spoil, spoil_some
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, crash_copy, read_all, running
 
 if TYPE_CHECKING:

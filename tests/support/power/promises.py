@@ -9,7 +9,7 @@ from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreCorruptError
 from edgehub.message import NEVER_MS
 from edgehub.store import Store
-from tests.support.journal_page import OUT, check_copies, check_equation, read_folder
+from tests.support.journal_format import OUT, check_copies, check_equation, read_folder
 from tests.support.power.records import Kind
 from tests.support.power.workload import DEAD_LETTERS_MAX, OPTIONS, make_journal, token_of
 

@@ -6,7 +6,7 @@ from edgehub.devices.affinity.copies import COPIES_MAX, Copies, Copy
 from edgehub.devices.affinity.flags import Cause, Flags, InProcessAffinityStore, Ownership
 from edgehub.devices.affinity.in_process import CLAIM_S, InProcessCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError
-from tests.support.hubs import World, in_a_world
+from tests.support.affinity_hubs import World, in_a_world
 
 
 def a_coordinator(**options) -> InProcessCoordinator:

@@ -12,7 +12,7 @@ from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.devices import REFRESH_S, UNSEEN_S
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError, TooManyDevicesError
 from edgehub.devices.source import Activation, Deduplication
-from tests.support.hubs import World, in_a_world
+from tests.support.affinity_hubs import World, in_a_world
 
 
 def test_the_one_that_was_silent_longest_makes_room():

@@ -10,7 +10,7 @@ from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.faults import DeviceError
-from tests.support.hubs import Hub, World, in_a_world
+from tests.support.affinity_hubs import Hub, World, in_a_world
 
 if TYPE_CHECKING:
     from edgehub.devices.affinity.coordinator import Ballot, Verdict

@@ -11,7 +11,7 @@ from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.registry_form import WHOLE_MAX, read_device, write_profile, write_session
 from edgehub.devices.source import DeviceProfile, DeviceSession
 from edgehub.devices.twin_source import TwinSource
-from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile
+from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile
 
 PROFILE = DeviceProfile(device_id="d")
 PROFILES = [

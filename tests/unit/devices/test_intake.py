@@ -13,7 +13,7 @@ from edgehub.devices.intake import Intake, sequence_of
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
-from tests.support.hubs import Hub, World, in_a_world
+from tests.support.affinity_hubs import Hub, World, in_a_world
 
 
 def a_message(sequence=None, *, body: bytes = b"", device: str = "d", module=None) -> Message:

@@ -9,7 +9,7 @@ from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.source import DeviceSession, StoredDevice
-from tests.support.hubs import Hub, World, in_a_world
+from tests.support.affinity_hubs import Hub, World, in_a_world
 
 STEP_S = 0.025
 STEPS = 64

@@ -10,7 +10,7 @@ from edgehub.devices.affinity.coordinator import Ballot
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.faults import DeviceConnectionError
 from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes, Way
-from tests.support.hubs import Hub, TimedLink, World, in_a_world
+from tests.support.affinity_hubs import Hub, TimedLink, World, in_a_world
 
 STEP_S = 0.025
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgehub.endpoints.http_answer import RETRY_AFTER_MAX_S, judge
 from edgehub.endpoints.http_link import Answer
-from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
+from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
 NOW_MS = 1_777_636_800_000
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from edgehub.clock import ManualClock
 from edgehub.endpoints.link_state import PARKED_RETRY_S, STABLE_S, LinkState
 from edgehub.message import UPSTREAM
-from tests.support.listener import RecordingListener
+from tests.support.recording_listener import RecordingListener
 
 
 @pytest.fixture

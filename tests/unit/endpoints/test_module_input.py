@@ -11,8 +11,8 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.endpoints.module_input import ROWS_IN_FLIGHT_MAX, ModuleInputEndpoint
 from edgehub.message import DELIVERED, FailureKind, Message, SendResult
-from tests.support.listener import RecordingListener
 from tests.support.memory_queue import a_row
+from tests.support.recording_listener import RecordingListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -14,8 +14,8 @@ from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import CLOSE_GRACE_S, LOOK_S, URGENT_LINGER_S, ScheduledEndpoint
 from edgehub.message import Priority
 from tests.support.endpoints import StalledEndpoint
-from tests.support.listener import RecordingListener
 from tests.support.memory_queue import MemoryQueue, a_row
+from tests.support.recording_listener import RecordingListener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgehub.entities import Availability, Output
 from tests.support.entities import MapperBench
-from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
+from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
 KEYS = [
     *["@type", "@id", "@parent", "@health", "name", "type", "time", "text", "severity", "v", "id"],

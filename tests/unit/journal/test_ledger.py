@@ -18,7 +18,7 @@ from edgehub.journal.row_events import (
     pack,
 )
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, EndpointId, Message, Priority, Row
-from tests.support.journal_page import check_equation, check_line
+from tests.support.journal_format import check_equation, check_line
 
 if TYPE_CHECKING:
     from edgehub.journal.row_events import Note

@@ -15,7 +15,7 @@ from edgehub.mqtt.batch import (
     build_batch,
     read_batch,
 )
-from tests.support.hostile import bounded
+from tests.support.fuzzing import bounded
 
 LIMIT = 10_000
 ONE = b'{"id":"a","body":"x"}'

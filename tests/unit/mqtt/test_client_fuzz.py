@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
 from tests.support import mqtt_wire as wire
-from tests.support.hostile import bounded, cut, cuts, fuzzer, hostile
+from tests.support.fuzzing import bounded, cut, cuts, fuzzer, hostile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

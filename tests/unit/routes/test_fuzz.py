@@ -12,7 +12,7 @@ from edgehub.routes.content import InvalidRouteError, content_hash, read_stored
 from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.web.problem import ProblemError
 from edgehub.web.revisions import parse_if_match
-from tests.support.hostile import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
+from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 from tests.support.routes import a_manifest
 
 ROUTE = "FROM /messages/* WHERE kind = 'alarm' AND $body.a[0] > 5 INTO $upstream"

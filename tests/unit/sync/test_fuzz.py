@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgehub.sync.redis import log_entry
 from edgehub.sync.sqlite import parse_row
 from edgehub.sync.storage import BrokenRow
-from tests.support.hostile import bounded, fuzzer, hostile, hostile_text
+from tests.support.fuzzing import bounded, fuzzer, hostile, hostile_text
 
 RAWS = [f"17 {'ab' * 32} 1 api 1790000000000 1790000000001", f"1 {'cd' * 32} 0 manifest 1 1"]
 KEYS = ["default/default/r1", "acme/press/a/b"]

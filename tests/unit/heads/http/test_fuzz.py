@@ -22,7 +22,7 @@ from edgehub.heads.http.forms import (
 from edgehub.heads.http.parser import RequestParser
 from edgehub.heads.http.problem import RequestError
 from edgehub.heads.http.sign_in import parse_basic
-from tests.support.hostile import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile
+from tests.support.fuzzing import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile
 from tests.support.http_head import request
 
 if TYPE_CHECKING:

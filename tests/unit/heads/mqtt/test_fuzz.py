@@ -19,7 +19,7 @@ from edgehub.mqtt.property_bag import BagError
 from edgehub.mqtt.server_decoder import Decoder
 from edgehub.mqtt.topic_filter import filter_fault, is_topic, matches
 from tests.support import mqtt_wire as wire
-from tests.support.hostile import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile, hostile_text
+from tests.support.fuzzing import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile, hostile_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgehub.errors import ManifestError, RouteCompileError
 from edgehub.routes.query.lexer import TEXT_CHARS_MAX
 from edgehub.routes.query.parser import parse_condition, parse_route
-from tests.support.conditions import bools, messages
+from tests.support.condition_strategies import bools, messages
 from tests.support.routes import a_message, a_table, matches, value_of
 
 VALID = [

@@ -12,7 +12,7 @@ from edgehub.journal.row_events import PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED
 from edgehub.message import UPSTREAM, EndpointId, FailureKind, Priority
 from edgehub.store.maintenance.ageing import LOOK_S
 from tests.support.journal import JournalHarness, journaling, state_copy
-from tests.support.journal_page import check_equation, read_folder
+from tests.support.journal_format import check_equation, read_folder
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from edgehub.pump.refused_senders import closed_text
 from tests.support.devices import Collector, Device
 from tests.support.http_collector import HttpCollector
-from tests.support.link import LinkThread
+from tests.support.link_thread import LinkThread
 from tests.support.mosquitto import Mosquitto
 
 if TYPE_CHECKING:

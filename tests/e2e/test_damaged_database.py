@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.database_damage import PAGE_BYTES, spoil
 from tests.support.devices import Collector, Device
-from tests.support.link import LinkThread
-from tests.support.spoiling import PAGE_BYTES, spoil
+from tests.support.link_thread import LinkThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
