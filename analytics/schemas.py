@@ -1,7 +1,7 @@
 """What lines look like: the schema they are read with, their events, and the names of all tables.
 
-Follows docs/journal-format.md, version 1. Keys that no question needs are not read; unknown keys
-are passed over.
+Follows docs/reference/journal-format.md, version 1. Keys that no question needs are not
+read; unknown keys are ignored.
 """
 
 from __future__ import annotations

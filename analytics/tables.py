@@ -64,7 +64,7 @@ def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
     """Ask all questions.
 
     Returns:
-        Frames by the name of their table, each kept; docs/analytics.md describes them.
+        Frames by the name of their table, each kept; docs/reference/report.md describes them.
     """
     # Two at a time: while one is being planned, the other has work for all cores.
     with ThreadPoolExecutor(2, thread_name_prefix="ask") as pool:

@@ -1,7 +1,7 @@
 # The nightly report as an image: Java and Spark, which the hub's own image is spared. From the top
 # of the checkout:
 #   docker build -f deploy/report.Dockerfile -t edgehub-report:local .
-# docs/container.md says how it is run, and how a release pins the base.
+# docs/howto/container.md says how it is run, and how a release pins the base.
 
 ARG BASE=python:3.11-slim-bookworm
 

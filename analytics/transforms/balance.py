@@ -1,5 +1,6 @@
-"""Do the counts close? The equation of docs/journal-format.md per hub and queue, in rows and bytes.
+"""Do the counts close? The equation of the journal per hub and queue, in rows and bytes.
 
+Source: docs/reference/journal-format.md.
 Invariant: every row that went in went out, or waits at the end.
 """
 

@@ -1,6 +1,6 @@
 """Spells told apart: starved by better priorities, or unserved although the link was idle.
 
-The exact words and formulas stand in docs/analytics.md.
+The exact words and formulas stand in docs/reference/report.md.
 """
 
 from __future__ import annotations

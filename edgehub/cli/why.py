@@ -31,7 +31,7 @@ WAITED_TEXTS: Final = {
     "retry": "after refusals",
     "rate": "for the link's rate",
 }
-"""By part of the time that a row waited, see docs/journal-format.md."""
+"""By part of the time that a row waited, see docs/reference/journal-format.md."""
 
 _LEFT_HINT: Final = (
     "a sender's own id is found only while it waits or is a dead letter; what has left is"

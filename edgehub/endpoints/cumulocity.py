@@ -3,7 +3,8 @@
 Local topics below the prefix (`c8y/s/us`, `c8y/measurement/measurements/create`) are the platform's
 topics without it, both ways. Owns nothing but the counts of what the platform reports. Invariants:
 only topics that a device may publish to go out, so that what came down never goes back up; what
-comes down is acknowledged after everything that it causes is durable. Facts: docs/endpoints.md.
+comes down is acknowledged after everything that it causes is durable. Facts:
+docs/reference/endpoints.md.
 """
 
 from __future__ import annotations

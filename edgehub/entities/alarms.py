@@ -4,7 +4,7 @@ Owns the journal, a retained copy of every live alarm below `c8y-internal/alarms
 mapper's state, and the alarms seen while the comparison is due. After the start live alarms are
 gathered for a while; then what is in the journal and not live is cleared, what is new or different
 is sent, and what is equal is left alone. Invariant: one bad alarm stops no other. Rules:
-docs/entities.md.
+docs/reference/entities.md.
 """
 
 from __future__ import annotations

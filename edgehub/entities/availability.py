@@ -1,7 +1,8 @@
 """Availability: how soon the cloud misses a device, and the heartbeats that keep it content.
 
 Owns the time of each device's next heartbeat and the last health of services. A heartbeat leaves
-each half interval while the service that stands for the device is up. Rules: docs/entities.md.
+each half interval while the service that stands for the device is up.
+Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

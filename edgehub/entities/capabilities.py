@@ -1,7 +1,7 @@
 """Operations that entities declare, as the cloud knows them.
 
 Owns the list of each entity; it outlives a restart, so that what is declared again is not sent
-again. Rules: docs/entities.md.
+again. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

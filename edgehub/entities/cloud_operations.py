@@ -2,7 +2,7 @@
 
 Owns nothing but the rules; commands are kept by `Commands`. Invariant: an operation that is
 delivered twice is carried out once, and one that cannot be read is reported as failed, not left
-hanging. Rules: docs/entities.md.
+hanging. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Commands under way: what the cloud is told of their status.
 
 Owns the commands that came from the cloud: active ones for at most twelve hours, finished ones for
-an hour, so that an operation that is delivered twice is carried out once. Rules: docs/entities.md.
+an hour, so that an operation that is delivered twice is carried out once.
+Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One entity, and what a registration says about it.
 
-An `Entity` is changed by the registry alone. Rules: docs/entities.md.
+An `Entity` is changed by the registry alone. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

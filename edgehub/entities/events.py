@@ -1,6 +1,6 @@
 """Events: one SmartREST line where that says all, JSON otherwise.
 
-Pure. Rules: docs/entities.md.
+Pure. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Health of services: the status that a message says, however odd, and the line that tells it.
 
 Calls the registry, which keeps what the cloud was told last, and the outlet. Invariant: what comes
-again at a start is sent only if the cloud was told something else. Rules: docs/entities.md.
+again at a start is sent only if the cloud was told something else.
+Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

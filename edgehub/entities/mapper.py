@@ -7,7 +7,7 @@ itself need not be handed back; it does no harm.
 
 Invariants: the creation of an entity leaves before anything else about it, parents before children;
 a message that cannot be used becomes an error and stops no other; what is acknowledged is in the
-tables. Rules: docs/entities.md.
+tables. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measurements: from `{"temp": 21.5}` to what the cloud calls a measurement, and their units.
 
 Owns the units that devices announce per entity and measurement type. Invariant: a message is
-converted whole or refused whole. Rules: docs/entities.md.
+converted whole or refused whole. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

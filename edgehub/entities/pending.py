@@ -4,7 +4,7 @@ Owns held messages and the order of their arrival. Telemetry is bounded per enti
 out; of other messages the newest of each topic stays; everything together is bounded by number, by
 bytes and by bytes per client. Where a bound over all is met, the client that holds most gives up
 its oldest telemetry first; where anonymous clients have their half, one of them does. Invariant:
-what is held has a row in the table `pending`, nothing else has. Rules: docs/entities.md.
+what is held has a row in the table `pending`, nothing else has. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the rules of registration messages, explicit and automatic, and the advice that they cause.
 Calls the registry, the pending store and the outlet. Invariants: the create line of an entity
 leaves before anything else about it, and after that of its parent; a refused registration changes
-nothing. Rules: docs/entities.md.
+nothing. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

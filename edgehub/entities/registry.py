@@ -2,7 +2,7 @@
 
 Owns entities, the index by external id, the children of each, and the twin values; every change
 becomes a change of the tables. Invariants: the main device exists always; the parent of every
-entity exists; no two entities have one external id. Rules: docs/entities.md.
+entity exists; no two entities have one external id. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

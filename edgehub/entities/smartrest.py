@@ -1,6 +1,6 @@
 """SmartREST lines of the cloud: fields in CSV, quoted by one rule.
 
-Pure. Rules: docs/entities.md.
+Pure. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

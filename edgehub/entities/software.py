@@ -1,6 +1,6 @@
 """Software in both directions: update requests from the cloud, lists towards it.
 
-Pure. Rules: docs/entities.md.
+Pure. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

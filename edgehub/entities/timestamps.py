@@ -1,7 +1,7 @@
 """Times of local messages: RFC 3339 texts and unix seconds, written as the cloud wants them.
 
 Pure. Output has `Z` for UTC, another offset as given, and a fraction without zeros at its end.
-Rules: docs/entities.md.
+Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Local topics: `<root>/<four segments>[/<channel>]`, and topic ids of entities.
 
 Owns the grammar of topics and the default scheme. Invariant: a topic id holds exactly three
-slashes. Rules: docs/entities.md.
+slashes. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Twin values: which fragment of the cloud's inventory a key becomes, and how a change is told.
 
 Calls the registry, which keeps them, and the outlet. Invariant: a value that the cloud cannot take
-is not kept either, so that it is told anew when it comes again. Rules: docs/entities.md.
+is not kept either, so that it is told anew when it comes again. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

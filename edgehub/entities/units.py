@@ -1,6 +1,6 @@
 """Units that devices announce per entity and measurement type.
 
-Owns them; they outlive a restart. Rules: docs/entities.md.
+Owns them; they outlive a restart. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The lines of the journal: one JSON object for each event, as docs/journal-format.md says.
+"""The lines of the journal: one JSON object for each event.
 
-Owns the texts. A line is put together from parts that are made once per commit and queue, because
-there are as many lines as rows come and go. Invariant: no line without a key that its event has,
-none with a key whose value would be null.
+Source: docs/reference/journal-format.md. Owns the texts. A line is put together from parts that
+are made once per commit and queue, because there are as many lines as rows come and go.
+Invariant: no line without a key that its event has, none with a key whose value would be null.
 """
 
 from __future__ import annotations

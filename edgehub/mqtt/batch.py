@@ -4,7 +4,7 @@ Pure functions on bytes. A payload is JSON Lines, as it is or as one zstd frame;
 what it is, and each further line is the record of one message. Invariants: what `build_batch`
 builds, `read_batch` reads; what a payload may take in memory is bounded before it is unpacked.
 
-Source: RFC 8878 (zstd), and docs/endpoints.md, *Batches*.
+Source: RFC 8878 (zstd), and docs/reference/batch-format.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the turns between the two. Invariants: without ageing the best queue is always next; with it, a
 due queue gets one batch and the next batch is the best queue's again. Hence a queue that has rows
-is passed by at most 2n batches, n = number of queues, once it is due (docs/endpoints.md, *Ageing*).
+is passed by at most 2n batches, n = number of queues, once it is due (docs/explanation/pump.md,
+*Ageing*).
 """
 
 from __future__ import annotations

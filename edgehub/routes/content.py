@@ -107,7 +107,7 @@ def read_body(body: object, tenant: Tenant) -> ReadBody:
     """Read a route as it is sent to the hub: a string, or an object as in a manifest.
 
     Args:
-        body: JSON value; see `docs/routing-table.md`.
+        body: JSON value; see `docs/explanation/routing-table.md`.
         tenant: Whose it is.
 
     Raises:

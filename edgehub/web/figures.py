@@ -1,7 +1,7 @@
 """Which figures of the status are metrics, under which names.
 
 Owns the names: a row here is all that a new figure needs. They are part of what the hub promises;
-`docs/web.md` lists them. Pure.
+`docs/reference/http-api.md` lists them. Pure.
 """
 
 from __future__ import annotations

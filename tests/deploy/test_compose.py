@@ -27,7 +27,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text("ut
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 HUBS = ["gateway", "parent"]
 IMAGE = read_stages(FOLDER / "Dockerfile")[-1]
-GUIDE = (FOLDER.parent / "docs" / "container.md").read_text("utf-8")
+GUIDE = (FOLDER.parent / "docs" / "howto" / "container.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", HUBS)

@@ -88,7 +88,7 @@ def test_its_steps_give_a_report_without_another_java(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="a root folder and namespaces need root")
 def test_the_image_reports_without_a_network(debian: Path, wheels: Path, tmp_path: Path) -> None:
-    """Built by buildah and run as docs/container.md says: read-only, as its user, its own Java."""
+    """Built by buildah, run as docs/howto/container.md says: read-only, as its user, own Java."""
     packages = tmp_path / "wheels"
     shutil.copytree(wheels, packages)
     add_packages(packages, "deploy/report.lock")

@@ -1,4 +1,4 @@
-"""What docs/journal-format.md promises, checked on real segments; knows the page and no code."""
+"""What docs/reference/journal-format.md promises, checked on real segments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Journal lines by hand: what a hub would write, for tests of whoever reads it.
 
-Owns keys, numbering and files as docs/journal-format.md has them. Commit numbers rise with each
-line unless a test says otherwise.
+Owns keys, numbering and files as docs/reference/journal-format.md has them. Commit numbers rise
+with each line unless a test says otherwise.
 """
 
 from __future__ import annotations

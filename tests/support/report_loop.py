@@ -1,6 +1,6 @@
 """Starvation windows by a plain loop: each hub's lines in their order, one queue's state at a time.
 
-Shares nothing with the report but the definition in docs/analytics.md.
+Shares nothing with the report but the definition in docs/reference/report.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every figure once more: DuckDB, or a plain loop, over the same files as the report.
 
 Each check compares one table whole. Shares nothing with the report but the definitions in
-docs/analytics.md.
+docs/reference/report.md.
 """
 
 from __future__ import annotations

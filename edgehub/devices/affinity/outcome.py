@@ -1,7 +1,7 @@
 """What became of a message or a join request of a device.
 
-Owns the words; see docs/devices.md. An operation that could not be carried out raises a
-`DeviceError` instead, which has a `reason` too.
+Owns the words; see docs/explanation/affinity.md. An operation that could not be carried out raises
+a `DeviceError` instead, which has a `reason` too.
 """
 
 from __future__ import annotations

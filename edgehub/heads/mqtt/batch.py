@@ -4,7 +4,7 @@ Builds the messages, and follows them to the disk as one. Invariants: a batch is
 all its messages; each record has to pass what a PUBLISH of its own would; no message is built
 before all records are read, nor handed in before all are built; others have their turns between.
 
-Source: docs/endpoints.md, *Batches*.
+Source: docs/reference/batch-format.md.
 """
 
 from __future__ import annotations

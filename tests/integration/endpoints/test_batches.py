@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "endpoints.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "batch-format.md"
 ROWS = 300
 
 
@@ -67,8 +67,7 @@ def _settings(folder: Path, hub_id: str, sink: str, **more: Any) -> Settings:
 
 def _reader() -> Callable[[bytes], list[dict[str, Any]]]:
     """Return the function that the documentation shows to those who receive batches."""
-    section = DOCUMENT.read_text("utf-8").partition("### Batches")[2]
-    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    code = re.search(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
     assert code is not None
     names: dict[str, Any] = {}
     exec(code[1], names)

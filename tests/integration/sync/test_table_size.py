@@ -1,7 +1,7 @@
 """A table of ten thousand routes (a thousand in short runs): start, change and comparison.
 
 What is bounded here is processor time, and for changes the middle of many: others use the machine
-too. The figures of a quiet one are in docs/routing-table.md.
+too. The figures of a quiet one are in docs/explanation/routing-table.md.
 """
 
 from __future__ import annotations

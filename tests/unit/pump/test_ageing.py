@@ -1,4 +1,4 @@
-"""Ageing: off by default, one batch for a queue that is due, and the bound of docs/endpoints.md."""
+"""Ageing: off by default, one batch for a due queue, the bound of docs/explanation/pump.md."""
 
 from __future__ import annotations
 

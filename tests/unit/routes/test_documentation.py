@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def reference():
     """Return the text of the reference."""
-    return (ROOT / "docs" / "routes.md").read_text("utf-8")
+    return (ROOT / "docs" / "reference" / "routes.md").read_text("utf-8")
 
 
 def test_every_function_and_limit_is_documented(reference):
@@ -36,7 +36,7 @@ def test_system_properties_that_senders_set_are_documented(reference):
     assert missing == {"messageType", "enqueuedTime", "rpSenderDeviceId", "rpSenderModuleId"}
 
 
-@pytest.mark.parametrize("document", ["docs/routes.md", "README.md"])
+@pytest.mark.parametrize("document", ["docs/reference/routes.md", "README.md"])
 def test_example_manifests_are_accepted(document):
     """What people copy must work, without a warning."""
     text = (ROOT / document).read_text("utf-8")

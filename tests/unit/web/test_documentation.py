@@ -1,4 +1,4 @@
-"""The page on the API is whole: metrics, paths, refusals."""
+"""The reference of metrics and of the API is whole."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ EMPTY = {
     "queues": [],
     "endpoints": [],
 }
-GUIDE = (ROOT / "docs" / "web.md").read_text("utf-8")
+REFERENCE = ROOT / "docs" / "reference"
+API = (REFERENCE / "http-api.md").read_text("utf-8")
+METRICS = (REFERENCE / "metrics.md").read_text("utf-8")
 
 
 def test_every_metric_is_described():
     """A row for each name, and no name that is gone."""
-    listed = GUIDE.split("| prefix `edgehub_` | |")[1].split("\n## ")[0]
+    listed = METRICS.split("| prefix `edgehub_` | |")[1].split("\n## ")[0]
     described = re.findall(r"^\| `([a-z_]+)` \|", listed, re.MULTILINE)
     given = re.findall(r"^# TYPE edgehub_(\S+)", text(EMPTY), re.MULTILINE)
     assert described == given
@@ -44,4 +46,4 @@ def test_every_refusal_is_described():
                 }
     assert len(codes) > 15
     codes.discard("internal_error")
-    assert sorted(code for code in codes if f"`{code}`" not in GUIDE) == []
+    assert sorted(code for code in codes if f"`{code}`" not in API) == []

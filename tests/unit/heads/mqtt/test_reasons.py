@@ -9,7 +9,7 @@ import pytest
 from edgehub.heads.mqtt.local.statistics import LocalDrop
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 
-REFERENCE = (Path(__file__).parents[4] / "docs" / "mqtt.md").read_text("utf-8")
+REFERENCE = (Path(__file__).parents[4] / "docs" / "reference" / "mqtt.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("reason", DropReason)

@@ -1,4 +1,4 @@
-"""The operating guide is whole: settings, commands, exit codes and log events."""
+"""The reference is whole: settings, commands, exit codes and log events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "operating.md").read_text("utf-8")
+REFERENCE = ROOT / "docs" / "reference"
+SETTINGS = (REFERENCE / "settings.md").read_text("utf-8")
+CLI = (REFERENCE / "cli.md").read_text("utf-8")
+EVENTS = (REFERENCE / "log-events.md").read_text("utf-8")
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 LOG_METHODS = {"info", "warning", "error", "exception", "critical"}
 SECTIONS: list[type[BaseModel]] = [
@@ -65,8 +68,8 @@ SECTIONS: list[type[BaseModel]] = [
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
 def test_every_setting_of_a_section_is_described(section: type[BaseModel]):
-    """A key that exists has a row in the guide."""
-    assert [name for name in section.model_fields if f"`{name}`" not in GUIDE] == []
+    """A key that exists has a row."""
+    assert [name for name in section.model_fields if f"`{name}`" not in SETTINGS] == []
 
 
 def test_every_top_level_setting_is_described():
@@ -74,47 +77,47 @@ def test_every_top_level_setting_is_described():
     missing = [
         name
         for name in Settings.model_fields
-        if f"| `{name}` |" not in GUIDE and f"### `[{name}]`" not in GUIDE
+        if f"| `{name}` |" not in SETTINGS and f"### `[{name}]`" not in SETTINGS
     ]
     assert missing == []
 
 
 def test_every_setting_that_a_reload_takes_over_is_listed():
     """The section on reloading names each live key as it is written in the settings."""
-    section = GUIDE.split("\n## Reload\n")[1].split("\n## ")[0]
+    section = SETTINGS.split("\n## Reload\n")[1].split("\n## ")[0]
     assert sorted(key for key in LIVE_KEYS if f"`{key}`" not in section) == []
 
 
 def test_every_subcommand_is_described():
-    """What `edgehub config --help` and its like list stands in the guide, group by group."""
+    """What `edgehub config --help` and its like list is in the reference, group by group."""
     context = click.Context(main.cli)
     missing = [
         f"{name} {sub}"
         for name in main.cli.list_commands(context)
         if isinstance(group := main.cli.get_command(context, name), click.Group)
         for sub in group.list_commands(context)
-        if f"`edgehub {name} {sub}`" not in GUIDE and f"`{sub}`" not in GUIDE
+        if f"`edgehub {name} {sub}`" not in CLI and f"`{sub}`" not in CLI
     ]
     assert missing == []
 
 
 def test_every_command_is_described():
-    """What `edgehub --help` lists stands in the guide."""
+    """What `edgehub --help` lists is in the reference."""
     commands = main.cli.list_commands(click.Context(main.cli))
-    assert [name for name in commands if f"`edgehub {name}" not in GUIDE] == []
+    assert [name for name in commands if f"`edgehub {name}" not in CLI] == []
 
 
 def test_every_exit_code_is_described():
     """Success, usage, and the codes of the command line."""
     codes = [0, 2, *(value for name, value in vars(main).items() if name.startswith("EXIT_"))]
-    assert [code for code in codes if f"\n| {code} | " not in GUIDE] == []
+    assert [code for code in codes if f"\n| {code} | " not in CLI] == []
 
 
 def test_every_log_event_is_described():
     """Warnings and errors, and what tells of a change of state."""
     events = {event for file in (ROOT / "edgehub").rglob("*.py") for event in log_events(file)}
     assert events
-    assert sorted(event for event in events if f"`{event}`" not in GUIDE) == []
+    assert sorted(event for event in events if f"`{event}`" not in EVENTS) == []
 
 
 def log_events(file: Path) -> Iterator[str]:
