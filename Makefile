@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install report analytics test check fmt lint types layers bench lock soak debian java machines
+.PHONY: help run install report analytics test check docs fmt lint types layers bench lock soak debian java machines
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ soak: $(DEVELOPMENT) debian java machines ## Run scaled and long tests in full s
 check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
+
+docs: $(DEVELOPMENT) ## Write what the code states into the reference: settings, metrics, help
+	$(BIN)/python docs/generate.py
 
 lint: $(DEVELOPMENT) ## Check style and format
 	$(BIN)/ruff check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,10 @@ def test_every_page_that_the_code_names_exists() -> None:
         mentioned = re.findall(r"\bdocs/[\w/-]+\.md\b", text)
         missing |= {f"{name}: {page}" for page in mentioned if not (ROOT / page).exists()}
     assert missing == set()
+
+
+def test_generated_parts_are_what_the_code_says() -> None:
+    """Settings, metrics and help texts; `make docs` writes them."""
+    command = [sys.executable, str(DOCS / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

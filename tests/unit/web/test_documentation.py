@@ -1,33 +1,12 @@
-"""The reference of metrics and of the API is whole."""
+"""The reference of the HTTP API is whole."""
 
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
-from edgehub.web.metrics import text
-
 ROOT = Path(__file__).parents[3]
-EMPTY = {
-    "version": "0",
-    "phase": "running",
-    "warnings": [],
-    "stalled": [],
-    "queues": [],
-    "endpoints": [],
-}
-REFERENCE = ROOT / "docs" / "reference"
-API = (REFERENCE / "http-api.md").read_text("utf-8")
-METRICS = (REFERENCE / "metrics.md").read_text("utf-8")
-
-
-def test_every_metric_is_described():
-    """A row for each name, and no name that is gone."""
-    listed = METRICS.split("| prefix `edgehub_` | |")[1].split("\n## ")[0]
-    described = re.findall(r"^\| `([a-z_]+)` \|", listed, re.MULTILINE)
-    given = re.findall(r"^# TYPE edgehub_(\S+)", text(EMPTY), re.MULTILINE)
-    assert described == given
+API = (ROOT / "docs" / "reference" / "http-api.md").read_text("utf-8")
 
 
 def test_every_refusal_is_described():
