@@ -354,12 +354,12 @@ class EndpointsPart(Part):
             now_ms=store.hub_time.now_ms,
             rng=self._factory.rng,
             options=PumpOptions(**_bounds(self._named.get(endpoint_id, EndpointSettings()))),
+            close_counts=store.suspects,
+            dependency_tracker=self._entities,
             listener=store.journal,
         )
         if dealt is not None:
             dealt.wake = pump.rows_ready
-        pump.follow(self._entities)
-        pump.remember_closes(store.suspects)
         store.watch(endpoint_id, pump.rows_ready)
         if isinstance(endpoint, ScheduledEndpoint):
             store.watch(endpoint_id, endpoint.rows_ready)

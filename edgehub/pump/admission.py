@@ -1,8 +1,9 @@
-"""Which of the rows that were read may leave now.
+"""Which of the rows that were read may be sent now.
 
-Owns no rows: what may not leave is put back, or expires, by its lane. Invariants: the time to live
-is checked before each send; a row that was refused before leaves alone for its sender; none leaves
-before its predecessor is confirmed, or while the peer refuses its sender.
+Owns no rows: what may not be sent is returned to its queue, or expires. Invariants: the time to
+live is checked before each send; a row that was refused before is sent without later rows of its
+sender; none is sent before the creation that it depends on is confirmed, or while the peer refuses
+its sender.
 """
 
 from __future__ import annotations
@@ -22,34 +23,33 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """See the module.
+    """Filters rows between a queue and the endpoint.
 
     Args:
-        holds: Who is kept back.
-        rules: Gives the delivery rules of a row; called for refused rows only.
-        poison: Keeps back what the peer refuses.
-
-    Attributes:
-        dependencies: Keeps rows back behind their predecessors, None = rows have none.
+        holds: Senders and rows that are held back.
+        rules: Returns the delivery rules of a row; called for refused rows only.
+        poison: Holds back what the peer refuses.
+        dependencies: Holds rows back behind unconfirmed creations, None = rows have none.
     """
 
-    __slots__ = ("_holds", "_poison", "_rules", "dependencies")
+    __slots__ = ("_dependencies", "_holds", "_poison", "_rules")
 
     def __init__(
         self,
         holds: Holds,
         rules: Callable[[Row], DeliveryRules],
         poison: Poison,
+        dependencies: Dependencies | None,
     ) -> None:
         self._holds = holds
-        self._rules = rules
         self._poison = poison
-        self.dependencies: Dependencies | None = None
+        self._rules = rules
+        self._dependencies = dependencies
 
-    def sift(
+    def select(
         self, pumped: PumpedQueue, rows: Sequence[Row], *, now: float, now_ms: int, idle: bool
     ) -> list[Row]:
-        """Return the rows that may leave; the lane takes the others.
+        """Return the rows that may be sent; the others go back to their queue, or expire.
 
         Args:
             pumped: Where the rows were taken from.
@@ -60,18 +60,18 @@ class Admission:
         """
         admitted: list[Row] = []
         alone = idle and len(rows) == 1
-        keeps_any = self._poison.keeps_any
-        kept_back: set[str] = set()
+        checks_senders = self._poison.checks_senders
+        held_senders: set[str] = set()
         any_held = self._holds.count > 0
         for row in rows:
             if row.expires_ms <= now_ms:
                 pumped.expired.append(row)
                 continue
-            if keeps_any and (
-                row.message.sender in kept_back
-                or self._poison.keeps_back(pumped, row, self._holds, now, alone=alone)
+            if checks_senders and (
+                row.message.sender in held_senders
+                or self._poison.holds_back(pumped, row, self._holds, now, alone=alone)
             ):
-                kept_back.add(row.message.sender)
+                held_senders.add(row.message.sender)
                 pumped.put_back(row, now_ms, attempted=False)
                 continue
             if row.attempts or any_held:
@@ -80,15 +80,15 @@ class Admission:
                 if not self._admit(pumped, row):
                     pumped.put_back(row, now_ms, attempted=False)
                     continue
-            if row.predecessor is not None and self._keeps_back(pumped, row):
+            if row.predecessor is not None and self._must_wait(pumped, row):
                 any_held = True
                 pumped.put_back(row, now_ms, attempted=False)
                 continue
             admitted.append(row)
         return admitted
 
-    def _keeps_back(self, pumped: PumpedQueue, row: Row) -> bool:
-        if self.dependencies is None or not self.dependencies.keep_back(pumped, row):
+    def _must_wait(self, pumped: PumpedQueue, row: Row) -> bool:
+        if self._dependencies is None or not self._dependencies.hold_back(pumped, row):
             return False
         self._holds.end_trial(row.offset)
         return True

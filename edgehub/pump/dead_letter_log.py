@@ -1,7 +1,7 @@
 """Log lines of dead letters at a bounded rate: a peer that refuses all must not fill the disk.
 
-Pure but for the line itself. Invariant: at most `LINES_MAX` lines in `PERIOD_S`; rows that were
-left out are counted in the next line.
+Invariant: at most `LINES_MAX` lines in `PERIOD_S`; rows that were left out are counted in the next
+line.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ log = structlog.get_logger(__name__)
 class DeadLetterLog:
     """The lines of one endpoint."""
 
-    __slots__ = ("_began_s", "_endpoint_id", "_lines", "_untold")
+    __slots__ = ("_began_s", "_endpoint_id", "_lines", "_unreported")
 
     def __init__(self, endpoint_id: str) -> None:
         self._endpoint_id = endpoint_id
         self._began_s = 0.0
         self._lines = 0
-        self._untold = 0
+        self._unreported = 0
 
-    def tell(self, rows: int, reason: str, now: float) -> None:
-        """Write a line of rows that were given up, or leave it to the next one.
+    def report(self, rows: int, reason: str, now: float) -> None:
+        """Log rows that have become dead letters, or count them for the next line.
 
         Args:
             rows: How many.
@@ -38,14 +38,14 @@ class DeadLetterLog:
         if now - self._began_s >= PERIOD_S:
             self._began_s = now
             self._lines = 0
-        self._untold += rows
+        self._unreported += rows
         if self._lines >= LINES_MAX:
             return
         self._lines += 1
         log.warning(
             "pump.rows_dead_lettered",
             endpoint_id=self._endpoint_id,
-            rows=self._untold,
+            rows=self._unreported,
             reason=reason,
         )
-        self._untold = 0
+        self._unreported = 0

@@ -18,16 +18,16 @@ _INSTANT_S: Final = 1e-6
 
 
 class Flight:
-    """State of the link at the moment when one batch left; its confirmation gives a sample.
+    """State of the link when one batch was sent; its confirmation is a sample of the rate.
 
     Attributes:
-        number: Counts the batches of a connection.
+        number: Of the batch, from 1 on each connection.
         sent_at: Monotonic seconds.
         row_bytes: Mean size of its rows.
-        ahead_bytes: What was in flight before it.
-        confirmed_bytes: What of it has been confirmed; the pump counts.
+        ahead_bytes: In flight when it was sent.
+        confirmed_bytes: Confirmed of it so far; the pump counts them.
         probes: Sent while the empty round trip was measured.
-        apart_s: Seconds until the next batch left, 0 = none has.
+        apart_s: Seconds until the next batch was sent, 0 = none was.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Flight:
 
 
 class DeliveryRate:
-    """See the module.
+    """The delivery rate of one connection.
 
     Attributes:
         bytes_s: The rate, 0 = unmeasured.
@@ -85,7 +85,7 @@ class DeliveryRate:
         self._samples: deque[tuple[int, float, float]] = deque()
 
     def mark(self, flight: Flight, *, was_idle: bool) -> None:
-        """Record the present state in a batch that leaves."""
+        """Record the present state in a batch that is sent."""
         if was_idle:
             # After silence the clock of the samples starts with this batch.
             self._first_sent_at = self._delivered_at = flight.sent_at
@@ -95,7 +95,7 @@ class DeliveryRate:
         flight.app_limited = self._app_limited_until > 0
 
     def limit_by_app(self, in_flight_bytes: int) -> None:
-        """Record that what is in flight shows demand, not the link."""
+        """Record that demand, not the link, limits what is in flight."""
         self._app_limited_until = max(1, self.delivered + in_flight_bytes)
 
     def take(
@@ -108,7 +108,7 @@ class DeliveryRate:
         life_s: float,
         turn: int,
     ) -> None:
-        """Take what was confirmed.
+        """Update the rate by what was confirmed.
 
         Args:
             now: Monotonic seconds.

@@ -1,14 +1,15 @@
-"""The creations that rows wait for, as a queue of its own beside the others: a `PumpQueue`.
+"""The creations that rows depend on, as one more queue of the pump: a `PumpQueue`.
 
-Owns who waits for which predecessor, and the creations that are taken out of their turn, from
-whatever queue they wait in. One level of ancestors is ready at a time: a creation whose own
-predecessor is open is not. Invariants: a row behind an open predecessor is kept back with all later
-ones of its sender in its queue; a creation taken here is confirmed, given back or dead-lettered
-in its true queue.
+Owns which senders wait for which creation, and the creations that are read ahead of their place,
+from whatever queue they are stored in. One level of dependencies is ready at a time: a creation
+that itself depends on an unconfirmed one is not. Invariants: a row that depends on an unconfirmed
+creation is held back with all later rows of its sender in its queue; a creation taken here is
+confirmed, given back or dead-lettered in the queue that stores it.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from edgehub.message import DEFAULT_PRIORITY, QueueId
@@ -26,16 +27,14 @@ if TYPE_CHECKING:
 
 
 class Dependencies:
-    """See the module.
+    """The dependencies of the rows of one endpoint.
 
     Args:
-        endpoint_id: Whose.
-        dependency_tracker: Knows predecessors.
-        holds: Keeps senders back.
-        wake: Has the pump take a turn.
-
-    Attributes:
-        queues: Gives the true queues.
+        endpoint_id: The endpoint.
+        dependency_tracker: Knows which creations are confirmed.
+        holds: Holds senders back.
+        queues: Returns the endpoint's queues.
+        wake: Wakes the pump.
     """
 
     def __init__(
@@ -44,13 +43,14 @@ class Dependencies:
         dependency_tracker: DependencyTracker,
         holds: Holds,
         *,
+        queues: Callable[[], Sequence[PumpQueue]],
         wake: Callable[[], None],
     ) -> None:
-        self.id = QueueId(f"{endpoint_id} ancestors")
+        self.id = QueueId(f"{endpoint_id} dependencies")
         self.endpoint_id = endpoint_id
         self._dependency_tracker = dependency_tracker
         self._holds = holds
-        self.queues: Callable[[], Sequence[PumpQueue]] = tuple
+        self._queues = queues
         self._wake = wake
         self._waits: dict[int, dict[Key, None]] = {}
         self._keys: dict[Key, int] = {}
@@ -64,12 +64,13 @@ class Dependencies:
         self._held_senders: dict[str, list[int]] = {}
         self._held_rows: dict[int, bool] = {}
         self._stale = False
-        dependency_tracker.watch(self._told)
+        dependency_tracker.watch(self._changed)
 
-    # What the pump asks beside.
+    def hold_back(self, pumped: PumpedQueue, row: Row) -> bool:
+        """Hold a row's sender if its predecessor is not confirmed; return whether it is held.
 
-    def keep_back(self, pumped: PumpedQueue, row: Row) -> bool:
-        """Keep a row back if its predecessor is open; the caller returns it to its queue."""
+        The caller returns the row to its queue.
+        """
         predecessor = row.predecessor
         if predecessor is None or not self._dependency_tracker.must_wait(
             self.endpoint_id, predecessor
@@ -88,33 +89,33 @@ class Dependencies:
 
     @property
     def out_of_turn(self) -> OutOfTurn:
-        """See `PumpQueue`; nobody takes from here by offset."""
+        """Not used: no row is taken from here by its offset."""
         raise AssertionError(self.id)
 
     @property
     def expects_any(self) -> bool:
-        """Whether any creation of any endpoint is under way."""
+        """Whether any creation of any endpoint is unconfirmed."""
         return self._dependency_tracker.is_busy
 
     def delivered(self, rows: Iterable[Row]) -> None:
-        """Record creations that were confirmed, from whatever lane they left."""
+        """Record creations that were confirmed, from whatever queue they were sent."""
         for row in rows:
             for predecessor in {
                 row.offset: None,
                 **dict.fromkeys(self._dependency_tracker.confirmed(row)),
             }:
-                self._over(predecessor)
+                self._resolve(predecessor)
 
-    def dead(self, row: Row, reason: str) -> None:
-        """Record a creation that became a dead letter; what waits for it goes on waiting."""
+    def creation_failed(self, row: Row, reason: str) -> None:
+        """Record a creation that became a dead letter; rows that depend on it go on waiting."""
         self._dependency_tracker.dead(row, reason)
         self._stale = True
 
     def begin_turn(self) -> None:
-        """Look at what was told since the last turn."""
+        """Apply what has changed since the last turn."""
         if self._stale:
             self._stale = False
-            self._look_anew()
+            self._rebuild()
         for offset in list(self._elsewhere):
             queue = self._queue_of(offset)
             if queue is None or not queue.out_of_turn.is_in_flight(offset):
@@ -123,8 +124,8 @@ class Dependencies:
                     self._ready[offset] = None
 
     def close(self) -> None:
-        """Leave everything to the queues."""
-        self._dependency_tracker.unwatch(self._told)
+        """Return everything to the queues."""
+        self._dependency_tracker.unwatch(self._changed)
         for key in list(self._keys):
             self._end(key)
         for offset, queue in self._taken.items():
@@ -133,11 +134,9 @@ class Dependencies:
         self._wanted.clear()
         self._ready.clear()
 
-    # The queue; see `PumpQueue`.
-
     @property
     def priority(self) -> Priority:
-        """That of the best queue in which rows wait for it."""
+        """The best priority of the rows that wait."""
         return min(self._priorities, default=DEFAULT_PRIORITY)
 
     def has_ready(self) -> bool:
@@ -145,12 +144,12 @@ class Dependencies:
         return bool(self._ready)
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
-        """See `PumpQueue`; rows of one level of ancestors."""
+        """See `PumpQueue`; rows of one level of dependencies."""
         by_queue: dict[QueueId, tuple[PumpQueue, list[int]]] = {}
         for offset in list(self._ready)[:rows_max]:
             queue = self._queue_of(offset)
             if queue is None:
-                # Removed by a person, or gone elsewhere: who did it tells.
+                # Purged or moved by an operator; the tracker is notified of that.
                 del self._ready[offset]
                 self._wanted.discard(offset)
             elif queue.out_of_turn.is_in_flight(offset):
@@ -175,14 +174,14 @@ class Dependencies:
 
     def confirm(self, rows: Sequence[Row]) -> None:
         """See `PumpQueue`."""
-        for queue, own in self._landed(rows):
+        for queue, own in self._by_queue(rows):
             queue.confirm(own)
 
     def give_back(
         self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
     ) -> None:
-        """See `PumpQueue`; they stay taken, for their next try comes from here too."""
-        for queue, own in self._landed(rows, keep=True):
+        """See `PumpQueue`; they stay taken: the next try starts from here too."""
+        for queue, own in self._by_queue(rows, keep=True):
             queue.give_back(own, attempted=attempted, refusal=refusal)
             for row in own:
                 if row.message.sender in self._held_senders:
@@ -194,12 +193,12 @@ class Dependencies:
 
     def expire(self, rows: Sequence[Row]) -> None:
         """See `PumpQueue`."""
-        for queue, own in self._landed(rows):
+        for queue, own in self._by_queue(rows):
             queue.expire(own)
 
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
         """See `PumpQueue`."""
-        for queue, _ in self._landed([row]):
+        for queue, _ in self._by_queue([row]):
             queue.dead_letter(row, kind, reason)
 
     def hold_sender(self, sender: str) -> None:
@@ -221,15 +220,13 @@ class Dependencies:
         if self._held_rows.pop(offset, False) and offset in self._wanted:
             self._ready[offset] = None
 
-    # Parts.
-
-    def _told(self, endpoint_id: EndpointId) -> None:
+    def _changed(self, endpoint_id: EndpointId) -> None:
         if endpoint_id == self.endpoint_id and not self._stale:
             self._stale = True
             self._wake()
 
     def _want(self, predecessor: int) -> None:
-        """Have the creation for a predecessor sent, its ancestors first."""
+        """Schedule the creation for a predecessor, those that it depends on first."""
         creation = self._dependency_tracker.next_of(predecessor)
         while creation is not None and creation.offset not in self._wanted:
             self._wanted.add(creation.offset)
@@ -243,7 +240,7 @@ class Dependencies:
                 self._after.setdefault(above.offset, []).append(creation.offset)
             creation = above
 
-    def _over(self, predecessor: int) -> None:
+    def _resolve(self, predecessor: int) -> None:
         for key in list(self._waits.get(predecessor, ())):
             self._end(key)
         self._wanted.discard(predecessor)
@@ -266,8 +263,8 @@ class Dependencies:
             del self._priorities[priority]
         self._holds.end_wait(*key)
 
-    def _look_anew(self) -> None:
-        """Begin again with who waits: predecessors are over, or others stand in for them."""
+    def _rebuild(self) -> None:
+        """Schedule again from the rows that wait: creations are confirmed, or were replaced."""
         for offset, queue in list(self._taken.items()):
             if offset not in self._in_flight and not queue.out_of_turn.creates(offset):
                 queue.out_of_turn.leave(offset)
@@ -279,21 +276,20 @@ class Dependencies:
             if self._dependency_tracker.must_wait(self.endpoint_id, predecessor):
                 self._want(predecessor)
             else:
-                self._over(predecessor)
-        aside = {offset for held in self._held_senders.values() for offset in held}
-        for offset in [
-            *aside,
-            *(offset for offset, is_aside in self._held_rows.items() if is_aside),
-        ]:
+                self._resolve(predecessor)
+        for offset in chain.from_iterable(self._held_senders.values()):
             self._ready.pop(offset, None)
+        for offset, is_skipped in self._held_rows.items():
+            if is_skipped:
+                self._ready.pop(offset, None)
 
     def _queue_of(self, offset: int) -> PumpQueue | None:
         known = self._taken.get(offset)
         if known is not None and known.out_of_turn.creates(offset):
             return known
-        return next((queue for queue in self.queues() if queue.out_of_turn.creates(offset)), None)
+        return next((queue for queue in self._queues() if queue.out_of_turn.creates(offset)), None)
 
-    def _landed(
+    def _by_queue(
         self, rows: Sequence[Row], *, keep: bool = False
     ) -> list[tuple[PumpQueue, list[Row]]]:
         by_queue: dict[QueueId, tuple[PumpQueue, list[Row]]] = {}

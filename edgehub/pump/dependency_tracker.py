@@ -1,7 +1,6 @@
-"""Which row has to be confirmed before another one is sent: what the pump asks of who knows it.
+"""The pump's contract with what knows which creation must be confirmed before a row is sent.
 
-The pump knows predecessors by this contract alone. A predecessor is named by the offset of a row
-that creates an entity at the peer; another row may stand in for it.
+A predecessor is the offset of a row that creates an entity at the peer; a later row may replace it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class PendingCreation(Protocol):
 
     @property
     def offset(self) -> int:
-        """Where it is."""
+        """Its offset."""
 
     @property
     def needs(self) -> int | None:
@@ -27,26 +26,26 @@ class PendingCreation(Protocol):
 
 
 class DependencyTracker(Protocol):
-    """Knows predecessors and what became of them."""
+    """Knows predecessors and whether they are confirmed."""
 
     @property
     def is_busy(self) -> bool:
         """Whether there is any creation that is not confirmed."""
 
     def must_wait(self, endpoint_id: EndpointId, predecessor: int) -> bool:
-        """Return whether rows of an endpoint behind this predecessor may not be sent yet."""
+        """Return whether rows of an endpoint with this predecessor may not be sent yet."""
 
     def next_of(self, predecessor: int) -> PendingCreation | None:
         """Return the row to send for a predecessor, None = there is none for now."""
 
     def confirmed(self, row: Row) -> Sequence[int]:
-        """Take note that a creating row was delivered; gives the predecessors that are over."""
+        """Record that a creation was delivered; return the predecessors that it confirms."""
 
     def dead(self, row: Row, reason: str) -> None:
-        """Take note that a creating row became a dead letter."""
+        """Record that a creation became a dead letter."""
 
-    def watch(self, told: Callable[[EndpointId], None]) -> None:
-        """Call `told` when predecessors are over, or may be sent, for causes beside delivery."""
+    def watch(self, changed: Callable[[EndpointId], None]) -> None:
+        """Call `changed` when predecessors are confirmed, or may be sent, not by a delivery."""
 
-    def unwatch(self, told: Callable[[EndpointId], None]) -> None:
+    def unwatch(self, changed: Callable[[EndpointId], None]) -> None:
         """End a `watch`."""

@@ -1,9 +1,9 @@
-"""A queue whose rows leave over the sessions of their devices: one lane for each device in it.
+"""A queue whose rows are sent over the sessions of their devices, fairly between devices.
 
-Owns the rows that were read and not handed over yet, a few of each device, and the turns between
-devices. It stands in the place of the store's queue; the pump does not know of it. Invariants: the
-lanes that may send get one row each in turn; rows of one device leave in the order of the queue; a
-device that may not send keeps none of the places, its rows stay in the queue.
+Owns the rows that were read and not handed over yet, a few of each device, and the round robin over
+devices. It wraps the store's queue; the pump sees a `PumpQueue`. Invariants: the devices that may
+send get one row each in turn; rows of one device are sent in the order of the queue; rows of a
+device that may not send stay in the queue.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ STAGED_MAX: Final = 2048
 """Rows read ahead for all devices of a queue."""
 
 STAGED_OF_ONE_MAX: Final = 16
-"""Rows read ahead for one of them, so that one with a backlog leaves places to the others."""
+"""Rows read ahead for one device, so that one with a backlog leaves room for others."""
 
 READ_ROWS: Final = 256
 READ_BYTES: Final = 2**20
 
 
 class DeviceWays(Protocol):
-    """Who knows, and brings about, how rows of devices leave."""
+    """Whether the rows of a device can be sent; opens its session where needed."""
 
     def way(self, device_id: str) -> Way:
-        """Return how rows of a device may leave now."""
+        """Return whether rows of a device can be sent now."""
 
     def staged(self, device_id: str, rows: int) -> None:
-        """Record rows that were read for a device; negative = they were handed over, or back.
+        """Count rows that were read for a device; negative = they were sent, or returned.
 
-        The first one has its session opened.
+        The first one opens its session.
         """
 
     def handed_over(self, device_id: str, rows: int) -> None:
-        """Record rows under way; negative = they were settled."""
+        """Count rows in flight; negative = they were settled."""
 
-    def follow(self, told: Callable[[str], None]) -> None:
-        """Have `told` called with a device whose way has changed."""
+    def follow(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with a device whose way has changed."""
 
-    def unfollow(self, told: Callable[[str], None]) -> None:
+    def unfollow(self, changed: Callable[[str], None]) -> None:
         """End a `follow`."""
 
 
 class FairQueue:
-    """See the module; implements `PumpQueue`.
+    """One queue with its devices; implements `PumpQueue`.
 
     Args:
         queue: The store's.
         ways: See `DeviceWays`.
-        wake: Called when rows can be had that could not before.
+        wake: Called when rows can be read that could not before.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class FairQueue:
         self._wake = wake
         self._staged: dict[str, deque[Row]] = {}
         self._open: OrderedDict[str, None] = OrderedDict()
-        """Devices with staged rows that may send, the one whose turn it is first."""
+        """Devices with staged rows that may send, the next one first."""
         self._count = 0
         self._full: dict[str, set[str]] = {}
-        """Senders kept back by device, as enough of the device's rows are staged."""
+        """Senders held back by device: enough of its rows are staged."""
         self._shut: dict[str, set[str]] = {}
-        """Senders kept back by device, as it has no way."""
+        """Senders held back by device: it cannot send."""
         self._held: set[str] = set()
-        """Senders that the pump keeps back."""
-        self._under_way: dict[int, str] = {}
+        """Senders that the pump holds back."""
+        self._in_flight: dict[int, str] = {}
         ways.follow(self._way_changed)
 
     @property
@@ -105,7 +105,7 @@ class FairQueue:
         return self._count
 
     def has_ready(self) -> bool:
-        """See `PumpQueue`; rows whose device has no way count once they have been looked at."""
+        """See `PumpQueue`; rows whose device cannot send count until they are read."""
         return bool(self._open) or (self._count < STAGED_MAX and self._queue.has_ready())
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
@@ -116,7 +116,7 @@ class FairQueue:
             self._stage(rows)
             if not rows or len(self._open) >= rows_max:
                 break
-        return self._deal(rows_max, bytes_max)
+        return self._take_turns(rows_max, bytes_max)
 
     def confirm(self, rows: Sequence[Row]) -> None:
         """See `PumpQueue`."""
@@ -126,7 +126,7 @@ class FairQueue:
     def give_back(
         self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
     ) -> None:
-        """See `PumpQueue`; what is staged of the same devices goes back too, to stay behind."""
+        """See `PumpQueue`; staged rows of the same devices are returned too, to keep the order."""
         self._queue.give_back(rows, attempted=attempted, refusal=refusal)
         for device_id in {row.message.device_id for row in rows}:
             self._unstage(device_id)
@@ -144,7 +144,7 @@ class FairQueue:
 
     def hold_sender(self, sender: str) -> None:
         """See `PumpQueue`."""
-        if not self._is_kept(sender):
+        if not self._is_held(sender):
             self._queue.hold_sender(sender)
         self._held.add(sender)
         self._unstage(sender.partition("/")[0])
@@ -152,7 +152,7 @@ class FairQueue:
     def release_sender(self, sender: str) -> None:
         """See `PumpQueue`."""
         self._held.discard(sender)
-        if not self._is_kept(sender):
+        if not self._is_held(sender):
             self._queue.release_sender(sender)
 
     def hold_row(self, offset: int) -> None:
@@ -164,7 +164,7 @@ class FairQueue:
         self._queue.release_row(offset)
 
     def close(self) -> None:
-        """Put back what is staged: the pump has ended."""
+        """Return the staged rows: the pump has ended."""
         self._ways.unfollow(self._way_changed)
         for device_id in list(self._staged):
             self._unstage(device_id)
@@ -177,7 +177,7 @@ class FairQueue:
             if device_id in self._shut or (
                 staged is None and self._ways.way(device_id) is Way.SHUT
             ):
-                self._keep_back(self._shut, device_id, sender)
+                self._hold(self._shut, device_id, sender)
                 returned.append(row)
                 continue
             if sender in self._held or sender in self._full.get(device_id, ()):
@@ -192,23 +192,23 @@ class FairQueue:
                 self._open.setdefault(device_id)
             if len(staged) >= STAGED_OF_ONE_MAX:
                 for each in {one.message.sender for one in staged}:
-                    self._keep_back(self._full, device_id, each)
+                    self._hold(self._full, device_id, each)
         if returned:
             self._queue.give_back(returned, attempted=False)
 
-    def _keep_back(self, why: dict[str, set[str]], device_id: str, sender: str) -> None:
+    def _hold(self, why: dict[str, set[str]], device_id: str, sender: str) -> None:
         senders = why.setdefault(device_id, set())
         if sender not in senders:
-            if not self._is_kept(sender):
+            if not self._is_held(sender):
                 self._queue.hold_sender(sender)
             senders.add(sender)
 
-    def _let_go(self, why: dict[str, set[str]], device_id: str) -> None:
+    def _release(self, why: dict[str, set[str]], device_id: str) -> None:
         for sender in why.pop(device_id, ()):
-            if not self._is_kept(sender):
+            if not self._is_held(sender):
                 self._queue.release_sender(sender)
 
-    def _is_kept(self, sender: str) -> bool:
+    def _is_held(self, sender: str) -> bool:
         device_id = sender.partition("/")[0]
         return (
             sender in self._held
@@ -216,7 +216,7 @@ class FairQueue:
             or sender in self._full.get(device_id, ())
         )
 
-    def _deal(self, rows_max: int, bytes_max: int) -> list[Row]:
+    def _take_turns(self, rows_max: int, bytes_max: int) -> list[Row]:
         batch: list[Row] = []
         while self._open and len(batch) < rows_max and (bytes_max > 0 or not batch):
             device_id, _ = self._open.popitem(last=False)
@@ -225,7 +225,7 @@ class FairQueue:
             self._count -= 1
             bytes_max -= row.size
             batch.append(row)
-            self._under_way[row.offset] = device_id
+            self._in_flight[row.offset] = device_id
             self._ways.handed_over(device_id, 1)
             self._ways.staged(device_id, -1)
             if staged:
@@ -247,11 +247,11 @@ class FairQueue:
     def _forget(self, device_id: str) -> None:
         self._staged.pop(device_id)
         self._open.pop(device_id, None)
-        self._let_go(self._full, device_id)
+        self._release(self._full, device_id)
 
     def _settled(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            device_id = self._under_way.pop(row.offset, None)
+            device_id = self._in_flight.pop(row.offset, None)
             if device_id is not None:
                 self._ways.handed_over(device_id, -1)
 
@@ -266,46 +266,42 @@ class FairQueue:
             else:
                 self._open.pop(device_id, None)
         waited = device_id in self._shut
-        self._let_go(self._shut, device_id)
+        self._release(self._shut, device_id)
         if waited or device_id in self._open:
             self._wake(self)
 
 
 class FairQueues:
-    """The queues of one endpoint, each with its lanes.
+    """The fair queues of one endpoint.
 
     Args:
-        queues: Gives the store's.
+        queues: Returns the store's.
         ways: See `DeviceWays`.
 
     Attributes:
-        wake: Called when rows can be had that could not before; set once there is a pump.
+        wake: Called when rows can be read that could not before; set once there is a pump.
     """
 
     def __init__(self, queues: Callable[[], Sequence[PumpQueue]], ways: DeviceWays) -> None:
         self._queues = queues
         self._ways = ways
-        self._dealt: dict[QueueId, FairQueue] = {}
-        self.wake: Callable[[PumpQueue], None] = _nobody
+        self._fair: dict[QueueId, FairQueue] = {}
+        self.wake: Callable[[PumpQueue], None] = lambda _queue: None
 
     def __call__(self) -> list[FairQueue]:
         """Return them, best priority first."""
         return [self._of(queue) for queue in self._queues()]
 
     def close(self) -> None:
-        """Put back what is staged: the pump has ended."""
-        for dealt in self._dealt.values():
-            dealt.close()
+        """Return the staged rows: the pump has ended."""
+        for fair in self._fair.values():
+            fair.close()
 
     def _of(self, queue: PumpQueue) -> FairQueue:
-        dealt = self._dealt.get(queue.id)
-        if dealt is None:
-            dealt = self._dealt[queue.id] = FairQueue(queue, self._ways, self._woken)
-        return dealt
+        fair = self._fair.get(queue.id)
+        if fair is None:
+            fair = self._fair[queue.id] = FairQueue(queue, self._ways, self._woken)
+        return fair
 
     def _woken(self, queue: PumpQueue) -> None:
         self.wake(queue)
-
-
-def _nobody(_queue: PumpQueue) -> None:
-    """Stand in for a pump that is not there yet."""

@@ -1,7 +1,7 @@
-"""What was handed to the endpoint and is not settled, and what becomes of it when it is.
+"""Rows that were handed to the endpoint and are not settled, and their results.
 
-Owns the rows in flight and the results that have come and are not taken yet; tells window, holds
-and lanes. Invariant: a row leaves here exactly once, as delivered, as failed or given back.
+Owns the rows in flight and the results that are not applied yet; updates window, holds and queues.
+Invariant: a row is removed exactly once: delivered, failed or given back.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ if TYPE_CHECKING:
     from edgehub.pump.delivery_rate import Flight
     from edgehub.pump.dependencies import Dependencies
     from edgehub.pump.poison import Poison
-    from edgehub.pump.pumped_queue import PumpedQueue
+    from edgehub.pump.pumped_queue import PumpedQueue, Sent
     from edgehub.pump.pumped_queues import PumpedQueues
-    from edgehub.pump.refusals import Refusals, Sent
+    from edgehub.pump.refusals import Refusals
     from edgehub.pump.window import SendWindow
 
 _MEAN_SHARE: Final = 0.25
 
 
 class InFlight:
-    """See the module.
+    """The rows in flight of one pump.
 
     Args:
         pumped_queues: Where rows go back to.
         window: Counts what is in flight.
         refusals: Settles what failed.
-        poison: Hears what was sent and delivered.
+        poison: Counts what was sent and delivered.
+        dependencies: Notified of creations that were delivered, None = there are none.
 
     Attributes:
-        dependencies: Hears of delivered rows that create entities, None = nobody does.
-        row_bytes_per_wire_byte: What a queue counts for a byte on the link, as of late; 1 at least.
+        row_bytes_per_wire_byte: Recent ratio of queue bytes to bytes on the link; at least 1.
         sent_total: Rows delivered.
         sent_bytes_total: Their bytes on the link.
     """
 
     __slots__ = (
+        "_dependencies",
         "_holds",
         "_is_measured",
         "_poison",
@@ -48,7 +49,6 @@ class InFlight:
         "_results",
         "_rows",
         "_window",
-        "dependencies",
         "row_bytes_per_wire_byte",
         "sent_bytes_total",
         "sent_total",
@@ -60,8 +60,9 @@ class InFlight:
         window: SendWindow,
         refusals: Refusals,
         poison: Poison,
+        dependencies: Dependencies | None,
     ) -> None:
-        self.dependencies: Dependencies | None = None
+        self._dependencies = dependencies
         self._pumped_queues = pumped_queues
         self._window = window
         self._refusals = refusals
@@ -75,18 +76,18 @@ class InFlight:
         self.sent_bytes_total = 0
 
     def __len__(self) -> int:
-        """Return the rows that are not settled."""
+        """Return the number of rows that are not settled."""
         return len(self._rows)
 
     @property
     def has_results(self) -> bool:
-        """Whether results wait to be taken."""
+        """Whether results wait for `take`."""
         return bool(self._results)
 
     def add(
         self, pumped: PumpedQueue, rows: Sequence[Row], sizes: Sequence[int], now: float
     ) -> None:
-        """Record a batch that leaves now."""
+        """Record a batch that is sent now."""
         wire_bytes = sum(sizes)
         flight = self._window.sent(now, len(rows), wire_bytes)
         counted = sum([row.size for row in rows]) / wire_bytes
@@ -106,7 +107,7 @@ class InFlight:
         self._results.append((row, result))
 
     def take(self, now: float, now_ms: int) -> bool:
-        """Settle what has come; tells whether something failed.
+        """Apply the results; return whether some row failed.
 
         Args:
             now: Monotonic seconds.
@@ -122,7 +123,7 @@ class InFlight:
         return bool(failed)
 
     def give_back_all(self, now_ms: int) -> None:
-        """Put everything back to its place: nobody will say what became of it."""
+        """Return all rows to their queues: there will be no results."""
         in_flight, self._rows = self._rows, {}
         for row, pumped, size, _ in in_flight.values():
             self._window.lost(1, size)
@@ -135,7 +136,7 @@ class InFlight:
     def _take_failed(self, failed: list[tuple[Row, SendResult]], now: float, now_ms: int) -> None:
         settled: list[tuple[Sent, SendResult]] = []
         for row, result in failed:
-            # Rows that a drain gave back at its deadline are settled late; nobody waits for them.
+            # Rows that a drain gave back at its deadline are settled late, to no effect.
             sent = self._rows.pop(row.offset, None)
             if sent is not None:
                 self._window.lost(1, sent[2])
@@ -174,7 +175,7 @@ class InFlight:
             return
         self._window.delivered(now, count, size, latest)
         self._poison.delivered(results, count, now_ms)
-        self._refusals.worked()
+        self._refusals.reset()
         self.sent_bytes_total += size
         for pumped in self._pumped_queues.all():
             if pumped.confirmed:
@@ -183,10 +184,10 @@ class InFlight:
         self._notify_dependencies()
 
     def _notify_dependencies(self) -> None:
-        if self.dependencies is None or not self.dependencies.expects_any:
+        if self._dependencies is None or not self._dependencies.expects_any:
             return
         creations = [
             row for pumped in self._pumped_queues.all() for row in pumped.confirmed if row.creation
         ]
         if creations:
-            self.dependencies.delivered(creations)
+            self._dependencies.delivered(creations)

@@ -1,6 +1,6 @@
 """Delivery latency per priority: a histogram of fixed size, cheap enough for every row.
 
-Owns the counts. Buckets grow by an eighth of a power of two, so a quantile is read at most 12.5 %
+Buckets grow by an eighth of a power of two, so a quantile is read at most 12.5 %
 too high, over any range, in constant memory.
 """
 

@@ -1,4 +1,4 @@
-"""What bounds one pump: values that the settings give. Owns nothing else, calls nothing."""
+"""The bounds of one pump, as the settings have them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class PumpOptions:
     """Bounds of one pump.
 
     Attributes:
-        head_of_line_ms: What the best priority may wait behind bytes already chosen.
-        rows_in_flight_max: Unconfirmed rows, whatever link and peer allow.
-        bytes_in_flight_max: Unconfirmed bytes, whatever the link allows.
+        head_of_line_ms: How long the best priority may wait behind bytes already sent.
+        rows_in_flight_max: Unconfirmed rows at most, whatever link and peer allow.
+        bytes_in_flight_max: Unconfirmed bytes at most, whatever the link allows.
         batch_rows_max: Rows taken from a queue at once.
         rate_bytes_s_max: Bytes per second, whatever the link allows; None = no cap.
-        aging_s: A queue without a batch for so long gets one before better ones; 0 = never.
-        piece_share: Of the head-of-line allowance, what has to have room before more is handed
-            over, where rows that are handed over together share a payload; 0 = any room will do.
-        linger_s: After a batch that emptied a queue, its next one; never for priority 0.
+        aging_s: A queue without a batch for so long goes before better priorities; 0 = never.
+        piece_share: Of the head-of-line allowance, the share that must be free before more rows are
+            sent, where rows sent together share a payload; 0 = any room will do.
+        linger_s: Pause of a queue after a batch that emptied it; never for priority 0.
     """
 
     head_of_line_ms: int = 500

@@ -1,7 +1,7 @@
-"""Who is kept back inside a queue: senders and rows after a refusal, and rows on trial.
+"""Senders and rows that are held back in their queue after a refusal, and rows on trial.
 
-Owns the holds it has set on the queues, and their ends. Invariant: every hold ends, by its time, by
-its row's settlement or by `release_all`; a sender is held at most once per lane.
+Owns the holds set on the queues, and their ends. Invariant: every hold ends: at its time, when its
+row is settled or by `release_all`; a sender is held at most once per queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgehub.pump.pumped_queue import PumpedQueue
 
 HOLDS_MAX: Final = 1024
-"""Holds per lane; beyond it the whole queue waits, so that a peer that refuses all is bounded."""
+"""Holds per queue; beyond it the whole queue waits, so a peer that refuses all takes no memory."""
 
 
 class Holds:
@@ -40,15 +40,15 @@ class Holds:
 
     @property
     def count(self) -> int:
-        """Senders and rows kept back now."""
+        """Senders and rows held back now."""
         return len(self._senders) + len(self._rows)
 
     def holds_sender(self, pumped: PumpedQueue, sender: str) -> bool:
-        """Return whether this sender's rows in this lane are kept back."""
+        """Return whether this sender's rows in this queue are held back."""
         return (pumped, sender) in self._senders
 
     def hold_sender(self, pumped: PumpedQueue, sender: str, until: float) -> None:
-        """Keep a sender's rows back until `until`; a hold that exists only becomes longer."""
+        """Hold a sender's rows back until `until`; an existing hold only becomes longer."""
         key = (pumped, sender)
         held_until = self._senders.get(key)
         if held_until is None:
@@ -61,7 +61,7 @@ class Holds:
         self._end_at(until, pumped, sender, 0)
 
     def hold_row(self, pumped: PumpedQueue, offset: int, until: float) -> None:
-        """Keep one row back until `until`, and where it is if it has been moved meanwhile."""
+        """Hold one row back until `until`, in the queue that it is in now."""
         if offset in self._rows:
             self._release_row(offset)
         pumped.queue.hold_row(offset)
@@ -70,7 +70,7 @@ class Holds:
         self._end_at(until, pumped, None, offset)
 
     def wait(self, pumped: PumpedQueue, sender: str) -> None:
-        """Keep a sender's rows back until `end_wait`: something has to be confirmed before."""
+        """Hold a sender's rows back until `end_wait`: a creation must be confirmed first."""
         key = pumped, sender
         if key not in self._senders:
             pumped.queue.hold_sender(sender)
@@ -79,14 +79,14 @@ class Holds:
         self._waits.add(key)
 
     def end_wait(self, pumped: PumpedQueue, sender: str) -> None:
-        """End `wait`, unless the sender is kept back for another reason too."""
+        """End `wait`, unless the sender is held for another reason too."""
         key = pumped, sender
         self._waits.discard(key)
         if self._senders.get(key) == math.inf and key not in self._trials.values():
             self._release_sender(pumped, sender)
 
     def start_trial(self, pumped: PumpedQueue, row: Row) -> None:
-        """Send a row that was refused before alone for its sender: its later ones wait for it.
+        """Hold back the later rows of a sender while a row that was refused before is sent again.
 
         Without this each retry would carry the sender's later rows along, only to repeat them.
         """
@@ -98,13 +98,13 @@ class Holds:
             self._trials[row.offset] = (pumped, sender)
 
     def end_trial(self, offset: int) -> None:
-        """Let the sender go on, unless the row was refused again and the hold has an end now."""
+        """Release the sender, unless the row was refused again and its hold has an end now."""
         trial = self._trials.pop(offset, None)
         if trial is not None and self._senders.get(trial) == math.inf and trial not in self._waits:
             self._release_sender(*trial)
 
     def release_due(self, now: float) -> None:
-        """End what has lasted long enough."""
+        """End the holds that are due."""
         while self._ends and self._ends[0][0] <= now:
             until, _, pumped, sender, offset = heapq.heappop(self._ends)
             if sender is None:
@@ -114,13 +114,13 @@ class Holds:
                 self._end_pause(pumped, sender)
 
     def end_pauses(self, senders: Collection[str]) -> None:
-        """End the holds of these senders that have an end, on an operator's word."""
+        """End the holds of these senders that have an end, by an operator's command."""
         for (pumped, sender), until in list(self._senders.items()):
             if sender in senders and until < math.inf:
                 self._end_pause(pumped, sender)
 
     def release_all(self) -> None:
-        """End every hold, on an operator's word or when the pump ends."""
+        """End every hold: the pump ends."""
         for pumped, sender in list(self._senders):
             self._release_sender(pumped, sender)
         for offset in list(self._rows):

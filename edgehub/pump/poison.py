@@ -1,10 +1,10 @@
-"""Rows that a peer refuses for their sender, or by closing the connection, and their end.
+"""Finds rows that a peer refuses for their sender, or by closing the connection.
 
-Owns the counts of such refusals, the rows that are kept out of a connection to see how it does
-without them, and the narrow window of one row; senders are `RefusedSenders`. A peer that refuses
-everything makes nothing a dead letter. Invariant: a row ends here only if it was refused alone
-`CLOSES_MAX` times, and before the last of them the peer took another row, or a connection lasted,
-without it.
+Owns the counts of such refusals, the rows that are kept out of a connection to see whether it lasts
+without them, and the window of one row; senders are `RefusedSenders`. A peer that refuses
+everything makes nothing a dead letter. Invariant: a row becomes a dead letter only if it was
+refused alone `CLOSES_MAX` times, and before the last of them the peer took another row, or a
+connection lasted, without it.
 """
 
 from __future__ import annotations
@@ -23,49 +23,48 @@ if TYPE_CHECKING:
 
     from edgehub.message import Row, SendResult
     from edgehub.pump.order import Holds
-    from edgehub.pump.pumped_queue import PumpedQueue
-    from edgehub.pump.refusals import Sent
+    from edgehub.pump.pumped_queue import PumpedQueue, Sent
     from edgehub.pump.refused_senders import RefusedSender
     from edgehub.pump.window import SendWindow
 
 CLOSES_MAX: Final = 3
 STABLE_S: Final = 30.0
-"""A connection with nothing to send proves as much by lasting so long."""
-HURRIED_CLOSES_MAX: Final = 2 * CLOSES_MAX
-"""So many closes tell something of a row, and are worth another try soon."""
-HURRIED_ROWS_MAX: Final = 4
-"""Rows kept out from which on the peer itself is to blame, and has its back-off."""
+"""A connection that lasts so long without a row, with nothing else to send, clears the others."""
+SOON_CLOSES_MAX: Final = 2 * CLOSES_MAX
+"""Up to so many closes against one row the link is tried again soon."""
+SOON_ROWS_MAX: Final = 4
+"""From so many rows kept out on the peer itself is the cause, and the link has its back-off."""
 KEPT_OUT_MAX: Final = 64
 """Rows kept out of connections at once; a peer that refuses more than that refuses everything."""
 SUSPECTS_MAX: Final = 256
-"""As many as counts are kept of; the oldest, which may have left, are forgotten first."""
+"""Rows with counts; the oldest are forgotten first."""
 KEPT_OUT_S: Final = 60.0
-"""Then a row is tried again, whatever became of others: the peer may take it by now."""
+"""A row is tried again after so long in any case: the peer may take it by now."""
 _ENDED: Final = frozenset({FailureKind.CLOSED, FailureKind.DISCONNECTED})
 
 
 class NextStep(StrEnum):
-    """What becomes of a row that closes are counted against."""
+    """What happens next to a row that closes are counted against."""
 
-    IN_COMPANY = "in_company"  # it is sent beside others as before
+    IN_COMPANY = "in_company"  # it is sent with others in flight as before
     ALONE = "alone"  # it is sent with nothing else in flight
-    KEPT_OUT = "kept_out"  # it waits for how a connection does without it
-    HELD = "held"  # its sender's rows are kept back; then it is sent alone
+    KEPT_OUT = "kept_out"  # it waits until a connection has lasted without it
+    HELD = "held"  # its sender's rows are held back; then it is sent alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """What speaks against a row.
+    """The closes that are counted against a row.
 
     Attributes:
-        closes: Closes by the peer with the row oldest of those in flight.
-        alone: Those of them with nothing else in flight.
+        closes: Closes by the peer while the row was the oldest in flight.
+        alone: Those of them while nothing else was in flight.
         cleared: A connection without the row has confirmed another one.
-        next: What becomes of it now.
-        closes_left: So many more of them until the step after that, None = none brings it on.
-        quiet_left_s: So long the connection has to last, with nothing else to send, until the row
-            is tried for the last time; None = something else waits or is in flight, or there is no
-            link.
+        next: What happens to it now.
+        closes_left: Closes until the step after that, None = closes do not lead to it.
+        quiet_left_s: Seconds that the connection must last, with nothing else to send, until the
+            row is tried for the last time; None = something else waits or is in flight, or the link
+            is down.
     """
 
     closes: int
@@ -77,47 +76,26 @@ class Suspicion:
 
 
 class CloseCounts(Protocol):
-    """Where counts survive a restart; the store's `Suspects` has this shape."""
+    """Keeps counts over restarts; implemented by the store's `Suspects`."""
 
     def get(self, offset: int) -> tuple[int, int, bool]:
-        """Give closes, those with the row alone in flight, whether a connection did without it."""
+        """Return closes, those with the row alone in flight, whether it was cleared."""
 
     def note(self, offset: int, counts: tuple[int, int, bool]) -> None:
-        """Keep the counts of a row."""
+        """Store the counts of a row."""
 
     def forget(self, offset: int) -> None:
-        """Drop the counts of a row that has left."""
-
-
-class MemoryCounts:
-    """Counts that last as long as the pump."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int, bool]] = {}
-
-    def get(self, offset: int) -> tuple[int, int, bool]:
-        """See `CloseCounts`."""
-        return self._known.get(offset, (0, 0, False))
-
-    def note(self, offset: int, counts: tuple[int, int, bool]) -> None:
-        """See `CloseCounts`."""
-        self._known[offset] = counts
-
-    def forget(self, offset: int) -> None:
-        """See `CloseCounts`."""
-        self._known.pop(offset, None)
+        """Remove the counts of a row that has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blamed:
-    """The row that a close of the connection is laid to, where it does not go back to its queue.
+    """The row that is blamed for a close of the connection and does not go back to its queue.
 
     Attributes:
         offset: Of the row.
-        kind: As what it becomes a dead letter.
-        reason: Of the dead letter; empty = it is kept out, and given back later.
+        kind: Of the dead letter.
+        reason: Of the dead letter; empty = the row is kept out, and returned later.
     """
 
     offset: int
@@ -126,37 +104,39 @@ class Blamed:
 
 
 class Poison:
-    """The suspects of one pump.
+    """The suspected rows of one pump.
 
     Args:
         endpoint_id: For log lines.
-        window: Is narrowed to one row while the culprit is looked for, and for each last try.
+        window: Narrowed to one row during the search, and for each last try.
         rng: Randomness for jitter.
+        counts: Keeps counts over restarts.
 
     Attributes:
-        counts: Keeps what is known of a row.
         suspects: Offsets of rows that refusals are counted against.
     """
 
     __slots__ = (
-        "_hurries",
+        "_counts",
         "_idle_since",
         "_kept_out",
         "_last_tries",
         "_narrow_rows",
+        "_reconnect_soon",
         "_senders",
         "_sent",
         "_window",
-        "counts",
         "suspects",
     )
 
-    def __init__(self, endpoint_id: str, window: SendWindow, rng: random.Random) -> None:
-        self.counts: CloseCounts = MemoryCounts()
+    def __init__(
+        self, endpoint_id: str, window: SendWindow, rng: random.Random, counts: CloseCounts
+    ) -> None:
+        self._counts = counts
         self._senders = RefusedSenders(endpoint_id, rng)
         self._window = window
         self._narrow_rows = 0
-        self._hurries = False
+        self._reconnect_soon = False
         self._idle_since: float | None = None
         self._sent: set[int] = set()
         self._kept_out: dict[int, tuple[Row, PumpedQueue, float]] = {}
@@ -165,16 +145,16 @@ class Poison:
 
     @property
     def narrow_rows(self) -> int:
-        """So many more rows leave one by one, 0 = no row is looked for."""
+        """Rows still to be sent one by one, 0 = no search is under way."""
         return self._narrow_rows
 
     @property
-    def keeps_any(self) -> bool:
-        """Whether `keeps_back` has to be asked about rows that are to leave."""
+    def checks_senders(self) -> bool:
+        """Whether `holds_back` has to be called for rows before they are sent."""
         return self._senders.any_held or bool(self._last_tries)
 
     def refused_senders(self, now: float) -> tuple[RefusedSender, ...]:
-        """Return the senders whose rows are kept back.
+        """Return the senders whose rows are held back.
 
         Args:
             now: Monotonic seconds.
@@ -182,14 +162,14 @@ class Poison:
         return self._senders.statistics(now)
 
     def suspicion(self, row: Row, now: float) -> Suspicion | None:
-        """Return what speaks against a row, None = nothing does.
+        """Return the closes that are counted against a row, None = there are none.
 
         Args:
             row: The row.
             now: Monotonic seconds.
         """
         offset, sender = row.offset, row.message.sender
-        closes, alone, cleared = self.counts.get(offset)
+        closes, alone, cleared = self._counts.get(offset)
         if not closes:
             return None
         step = NextStep.IN_COMPANY
@@ -214,26 +194,26 @@ class Poison:
         )
 
     def connected(self) -> None:
-        """Record that a connection begins."""
+        """Start a connection."""
         self._sent.clear()
         self._idle_since = None
 
     def sent(self, rows: Sequence[Row]) -> None:
-        """Record what is handed over; needed only while there are suspects."""
+        """Record rows that are sent; needed only while there are suspects."""
         self._sent.update(self.suspects.intersection([row.offset for row in rows]))
 
-    def keeps_back(
+    def holds_back(
         self, pumped: PumpedQueue, row: Row, holds: Holds, now: float, *, alone: bool
     ) -> bool:
-        """Return whether a row that was read may not leave now.
+        """Return whether a row that was read may not be sent now.
 
-        What is suspected of having the peer close the connection leaves with nothing else in
-        flight, so that the next close is laid to the right row.
+        A row over which the peer may close the connection is sent with nothing else in flight, so
+        that the next close is counted against the right row.
 
         Args:
             pumped: Where the row was taken from.
             row: The row.
-            holds: Keeps its sender back where it has to wait.
+            holds: Holds its sender back where it has to wait.
             now: Monotonic seconds.
             alone: No other row was read, or is in flight.
         """
@@ -252,14 +232,14 @@ class Poison:
         return not alone
 
     def closed(self, failed: Sequence[tuple[Sent, SendResult]], now: float) -> Blamed | None:
-        """Take the end of a connection.
+        """Count a close of the connection against a row.
 
         Args:
-            failed: Rows of one turn that were not delivered, in the order in which they were sent.
+            failed: Rows of one turn that were not delivered, in the order of sending.
             now: Monotonic seconds.
 
         Returns:
-            The row to blame, if it is not to go back to its queue.
+            The row that is blamed and does not go back to its queue, None = all go back.
         """
         ended = [(sent, result.kind) for sent, result in failed if result.kind in _ENDED]
         if not ended or ended[0][1] is not FailureKind.CLOSED:
@@ -268,7 +248,7 @@ class Poison:
         sender, is_alone = row.message.sender, len(ended) == 1
         closes, alone, cleared = self._count(row.offset, alone=is_alone)
         of_sender = self._senders.note(sender, row.offset, "closed by the peer", closed=True)
-        self._hurries = closes <= HURRIED_CLOSES_MAX and len(self._kept_out) < HURRIED_ROWS_MAX
+        self._reconnect_soon = closes <= SOON_CLOSES_MAX and len(self._kept_out) < SOON_ROWS_MAX
         if max(closes, of_sender) >= CLOSES_MAX and not self._narrow_rows:
             self._narrow(len(ended))
         if not is_alone or not self._narrow_rows:
@@ -298,41 +278,41 @@ class Poison:
         sender = row.message.sender
         until = self._senders.held_until(sender)
         if until is not None and now < until:
-            # One of many that were in flight; the first one counts for all.
+            # One of many that were in flight; only the first one counts.
             return False
         _, alone, cleared = self._count(row.offset, alone=True)
-        # The connection lasts: what it confirms from now on, it does without this row.
+        # The connection lasts: what it confirms from now on, it confirms without this row.
         self._sent.discard(row.offset)
         self._senders.note(sender, row.offset, reason, closed=False)
         self._senders.hold(sender, now)
         return alone >= CLOSES_MAX and cleared
 
     def dead_lettered(self, row: Row) -> None:
-        """Record that a row has become a dead letter, and forget what spoke against it."""
+        """Forget a row that has become a dead letter."""
         self.forget(row.offset)
         self._senders.dead_lettered(row.message.sender)
 
-    def hurries(self) -> bool:
-        """Return, once, whether the close just taken is worth another try soon.
+    def should_reconnect_soon(self) -> bool:
+        """Return, once, whether the link should be tried again soon after a close.
 
-        The peer is there; with the back-off of a link that is unreachable, two rows in a row that
-        it refuses would keep all others from it for minutes.
+        The peer is reachable; with the back-off of an unreachable one, two refused rows in a row
+        would delay all others for minutes.
         """
-        hurries, self._hurries = self._hurries, False
-        return hurries
+        soon, self._reconnect_soon = self._reconnect_soon, False
+        return soon
 
     def retry(self, holds: Holds, now: float) -> None:
-        """Try refused senders at once, on an operator's word."""
+        """Try refused senders at once, by an operator's command."""
         holds.end_pauses(self._senders.retry(now))
 
-    def left(self, rows: int) -> None:
-        """Record that so many rows have left."""
+    def settled(self, rows: int) -> None:
+        """Count rows that were delivered or became dead letters."""
         if self._narrow_rows:
             self._narrow(max(0, self._narrow_rows - rows))
 
     def delivered(self, results: Sequence[tuple[Row, SendResult]], count: int, now_ms: int) -> None:
-        """Record what was confirmed: those of `results` without a failure, `count` in number."""
-        self.left(count)
+        """Record the confirmed rows: the `count` of `results` without a failure."""
+        self.settled(count)
         if not self.suspects and not self._senders:
             return
         confirmed = [row for row, result in results if result.kind is None]
@@ -343,8 +323,8 @@ class Poison:
         self._clear(self.suspects - self._sent)
         self._give_back(now_ms)
 
-    def look(self, now: float, now_ms: int, *, idle: bool) -> float:
-        """Expire or return rows that are kept out, once due; returns the time of the next look.
+    def check(self, now: float, now_ms: int, *, idle: bool) -> float:
+        """Expire or return rows that are kept out, once due; return when to check again.
 
         Args:
             now: Monotonic seconds.
@@ -381,38 +361,38 @@ class Poison:
         return min(due, self._idle_since + STABLE_S)
 
     def give_back_all(self, now_ms: int) -> None:
-        """Let go of the rows that are kept out: the pump ends."""
+        """Return the rows that are kept out: the pump ends."""
         self._give_back(now_ms)
 
     def forget(self, offset: int) -> None:
-        """Hold nothing against a row any more: it has left, for whatever reason."""
+        """Forget the counts of a row: it has left, for whatever reason."""
         self.suspects.discard(offset)
         self._last_tries.discard(offset)
-        self.counts.forget(offset)
+        self._counts.forget(offset)
 
     def _count(self, offset: int, *, alone: bool) -> tuple[int, int, bool]:
-        closes, alone_closes, cleared = self.counts.get(offset)
+        closes, alone_closes, cleared = self._counts.get(offset)
         counts = closes + 1, alone_closes + alone, cleared
-        self.counts.note(offset, counts)
+        self._counts.note(offset, counts)
         self.suspects.add(offset)
         if len(self.suspects) > SUSPECTS_MAX:
             self.forget(min(self.suspects - self._kept_out.keys()))
         return counts
 
     def _kind(self, row: Row) -> FailureKind:
-        """Return as what a row ends over which the peer closes: for itself, or for its sender."""
+        """Return the kind of a dead letter: refused for itself, or for its sender."""
         if row.offset in self._last_tries or not self._senders.is_refused(row.message.sender):
             return FailureKind.REJECTED
         return FailureKind.NOT_AUTHORIZED
 
     def _clear(self, offsets: Collection[int]) -> None:
         for offset in offsets:
-            closes, alone, cleared = self.counts.get(offset)
+            closes, alone, cleared = self._counts.get(offset)
             if not cleared:
-                self.counts.note(offset, (closes, alone, True))
+                self._counts.note(offset, (closes, alone, True))
 
     def _give_back(self, now_ms: int) -> None:
-        """Put the rows that were kept out back to their places; those are tried alone."""
+        """Return the rows that were kept out to their places; each is tried alone."""
         kept_out, self._kept_out = self._kept_out, {}
         for offset, (row, pumped, _) in kept_out.items():
             if pumped.put_back(row, now_ms, attempted=False):

@@ -1,7 +1,8 @@
-"""The pump of one endpoint: hands it batch after batch, and hears what became of them.
+"""The pump of one endpoint: sends it batch after batch, and settles their rows by its results.
 
 Owns its parts and the turns in which they work together: `PumpedQueues` choose and read,
-`Admission` which rows may leave, `SendWindow` how many, `InFlight` and `Refusals` settle them.
+`Admission` decides which rows may be sent, `SendWindow` how many, `InFlight` and `Refusals` settle
+them.
 Invariants: a batch holds rows of one priority, chosen from the best queue that has any; every row
 taken from a queue is confirmed, given back, expired or dead-lettered exactly once.
 """
@@ -47,30 +48,32 @@ FRESH_ROW_RETRY_S: Final = 5.0
 """A row better than any waiting cuts a link back-off to this."""
 
 CULPRIT_RETRY_S: Final = 2.0
-"""Likewise the search for a row over which the peer closes."""
+"""Likewise while a row is looked for over which the peer closes the connection."""
 
-# A queue that says it has rows and then gives none (all expired while being read) is asked again
-# after this time, so that a disagreement can neither hang the pump nor spin it.
+# A queue that claims to have rows and returns none (all expired while being read) is read again
+# after this time, so that it can neither hang the pump nor spin it.
 EMPTY_READ_RETRY_S: Final = 0.1
 
 log = structlog.get_logger(__name__)
 
 
 class Pump:
-    """See the module. It is the `EndpointListener` of its endpoint.
+    """Sends the rows of one endpoint; the `EndpointListener` of that endpoint.
 
     Args:
         endpoint: Where rows go.
-        queues: Gives the endpoint's queues; asked again when an unknown one has rows.
-        rules: Gives the delivery rules of a row; called for refused rows only.
+        queues: Returns the endpoint's queues; called again when an unknown one has rows.
+        rules: Returns the delivery rules of a row; called for refused rows only.
         clock: Timers; back-off counts monotonic time.
         now_ms: Hub time.
         rng: Randomness for jitter.
         options: Bounds.
-        listener: Hears why rows wait, None = nobody does.
+        close_counts: Keeps counts of closes by the peer over restarts.
+        dependency_tracker: Knows which creations are confirmed, None = rows do not depend on any.
+        listener: Notified of why rows wait, None = there is none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, each by name
         self,
         endpoint: Endpoint,
         *,
@@ -79,7 +82,9 @@ class Pump:
         clock: Clock,
         now_ms: Callable[[], int],
         rng: random.Random,
+        close_counts: CloseCounts,
         options: PumpOptions | None = None,
+        dependency_tracker: DependencyTracker | None = None,
         listener: PumpListener | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -94,26 +99,37 @@ class Pump:
             cap_bytes_s=options.rate_bytes_s_max or math.inf,
             piece_share=options.piece_share,
         )
-        self._pumped_queues = PumpedQueues(
-            queues, clock=clock, rng=rng, aging_s=options.aging_s, linger_s=options.linger_s
-        )
-        self._poison = Poison(endpoint.id, self._window, rng)
-        self._refusals = Refusals(endpoint.id, rules, rng, self._poison)
+        self._poison = poison = Poison(endpoint.id, self._window, rng, close_counts)
+        self._refusals = Refusals(endpoint.id, rules, rng, poison)
         self._holds = self._refusals.holds
-        self._dependencies: Dependencies | None = None
-        self._admission = Admission(self._holds, rules, self._poison)
-        self._in_flight = InFlight(self._pumped_queues, self._window, self._refusals, self._poison)
+        self._dependencies = dependencies = None
+        if dependency_tracker is not None:
+            self._dependencies = dependencies = Dependencies(
+                endpoint.id, dependency_tracker, self._holds, queues=queues, wake=self._wake.now
+            )
+        self._pumped_queues = PumpedQueues(
+            queues,
+            dependencies,
+            clock=clock,
+            rng=rng,
+            aging_s=options.aging_s,
+            linger_s=options.linger_s,
+        )
+        self._admission = Admission(self._holds, rules, poison, dependencies)
+        self._in_flight = InFlight(
+            self._pumped_queues, self._window, self._refusals, poison, dependencies
+        )
         self._stall_detector = StallDetector()
         self._wait_observer = WaitObserver(listener, endpoint.id)
         self._settled = asyncio.Event()
         self._link_up = False
-        self._down_reason = self._told_parked = ""
+        self._down_reason = self._parked_reason = ""
         self._best_waiting: float = math.inf
         self._draining = False
 
     async def run(self) -> None:
         """Keep the endpoint's link and send until cancelled."""
-        self._look()
+        self._observe()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.endpoint.run(self), name=f"endpoint[{self.endpoint.id}]")
@@ -126,7 +142,7 @@ class Pump:
                 self._dependencies.close()
             self._holds.release_all()
             self._wake.stop()
-            self._look()
+            self._observe()
 
     async def drain(self, deadline: float) -> None:
         """Choose nothing more, let what is in flight settle, give the rest back.
@@ -148,14 +164,14 @@ class Pump:
             self._in_flight.give_back_all(self._now_ms())
 
     def rows_ready(self, queue: PumpQueue) -> None:
-        """Take note that a queue of this endpoint has new rows; the store calls this."""
+        """Record that a queue of this endpoint has new rows; called by the store."""
         self._pumped_queues.rows_ready(queue)
         if not self._link_up or self._refusals.paused_until > 0:
             self._yield_to(queue.priority)
         self._wake.now()
 
     def adjust(self, options: PumpOptions) -> None:
-        """Take over other bounds of window and choice while sending goes on."""
+        """Apply changed bounds while sending goes on."""
         self._window.adjust(
             head_of_line_s=options.head_of_line_ms / 1000,
             rows_max=options.rows_in_flight_max,
@@ -164,64 +180,50 @@ class Pump:
         self._pumped_queues.adjust(aging_s=options.aging_s, linger_s=options.linger_s)
         self._wake.now()
 
-    def remember_closes(self, counts: CloseCounts) -> None:
-        """Keep counts of closes by the peer where they outlast this pump; before `run`."""
-        self._poison.counts = counts
-
-    def follow(self, dependency_tracker: DependencyTracker) -> None:
-        """Keep rows back behind their predecessors; before `run`."""
-        dependencies = Dependencies(
-            self.endpoint.id, dependency_tracker, self._holds, wake=self._wake.now
-        )
-        self._dependencies = self._admission.dependencies = self._in_flight.dependencies = (
-            dependencies
-        )
-        self._pumped_queues.follow(dependencies)
-
     def retry_now(self) -> None:
-        """Try at once, on a reload or an operator's word, and tell anew what is wrong."""
-        self._told_parked = ""
+        """Try again at once, after a reload or an operator's command."""
+        self._parked_reason = ""
         self._refusals.link_up()
         self._poison.retry(self._holds, self._clock.monotonic())
         self.endpoint.retry_now()
         self._wake.now()
 
     def link_up(self, *, rows_max: int | None) -> None:
-        """See `EndpointListener`; alone it starts the sending of what waits."""
+        """See `EndpointListener`; starts the sending of what waits."""
         self._take_results()
         self._refusals.link_up()
         self._poison.connected()
         self._window.reset(rows_max)
-        self._pumped_queues.learn()
+        self._pumped_queues.refresh()
         self._link_up = True
-        self._down_reason = self._told_parked = ""
+        self._down_reason = self._parked_reason = ""
         self._wake.now()
 
     def link_down(self, reason: str, *, parked: bool) -> None:
         """See `EndpointListener`."""
         self._take_results()
-        if self._poison.hurries():
+        if self._poison.should_reconnect_soon():
             self.endpoint.retry_within(CULPRIT_RETRY_S)
         self._link_up = False
-        if parked and reason != self._told_parked:
-            self._told_parked = reason
+        if parked and reason != self._parked_reason:
+            self._parked_reason = reason
             log.error("pump.endpoint_parked", endpoint_id=self.endpoint.id, reason=reason)
         self._down_reason = reason
         self._best_waiting = self._pumped_queues.best_ready()
-        self._look()
+        self._observe()
         self._wake.now()
 
     def pumped(self, queue_id: QueueId) -> PumpedQueue | None:
-        """Return what is known of the service of one queue, None = it was not seen yet."""
+        """Return the pump's state of one queue, None = it was not seen yet."""
         return self._pumped_queues.of(queue_id)
 
     def suspicion(self, row: Row) -> Suspicion | None:
-        """Return what speaks against a row of this endpoint that the peer may refuse."""
+        """Return the closes that are counted against a row of this endpoint, None = none."""
         return self._poison.suspicion(row, self._clock.monotonic())
 
     @property
     def narrow_rows(self) -> int:
-        """So many more rows leave one by one while such a row is looked for."""
+        """Rows still to be sent one by one to find the one over which the peer closes."""
         return self._poison.narrow_rows
 
     def statistics(self) -> PumpStatistics:
@@ -254,25 +256,25 @@ class Pump:
         )
 
     def stalled_s(self) -> float:
-        """Return the seconds for which the pump owed a step and took none, as far as looks tell.
+        """Return the seconds for which the pump has had something to do and did nothing.
 
-        Neither a link that is down, nor a pause after a refusal, nor rows that a peer has yet to
-        confirm are its fault: those have time-outs of their own.
+        A link that is down, a pause after a refusal and rows that the peer has not confirmed do not
+        count: those have time-outs of their own.
         """
         now = self._clock.monotonic()
-        owes = self._in_flight.has_results or self._could_send(now)
-        return self._stall_detector.stalled_s(now, owes=owes)
+        is_busy = self._in_flight.has_results or self._could_send(now)
+        return self._stall_detector.stalled_s(now, is_busy=is_busy)
 
     def _could_send(self, now: float) -> bool:
         if not self._link_up or self._draining or self._in_flight:
             return False
         if self._window.room(now, self.endpoint.unsent_bytes())[0] == 0:
-            # Under a cap a large message is paid for afterwards.
+            # Under a cap a large message is waited for afterwards.
             return False
         return self._refusals.paused_until <= now and self._pumped_queues.could_send(now)
 
     async def _pump(self) -> None:
-        self._pumped_queues.learn()
+        self._pumped_queues.refresh()
         while True:
             await self._wake.wait()
             if self._in_flight.has_results:
@@ -281,19 +283,19 @@ class Pump:
             self._holds.release_due(self._clock.monotonic())
             await self._send_while_room()
             self._check_poison()
-            self._look()
+            self._observe()
             self._wake.at(self._holds.next_end)
 
     def _check_poison(self) -> None:
         idle = self._link_up and not self._in_flight and not self._pumped_queues.has_ready
-        due = self._poison.look(self._clock.monotonic(), self._now_ms(), idle=idle)
+        due = self._poison.check(self._clock.monotonic(), self._now_ms(), idle=idle)
         self._pumped_queues.flush()
         self._wake.at(due)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         now = self._clock.monotonic()
         paused = self._refusals.paused_until > now
-        self._wait_observer.look(self._pumped_queues, now, link_up=self._link_up, paused=paused)
+        self._wait_observer.observe(self._pumped_queues, now, link_up=self._link_up, paused=paused)
 
     async def _send_while_room(self) -> None:
         self._pumped_queues.begin_turn()
@@ -321,10 +323,10 @@ class Pump:
             elif self._may_send() and self._refusals.total == failures:
                 self._send(pumped, rows)
             else:
-                # What came back during the read stands before these, though the link is up again.
+                # Rows returned during the read precede these, though the link is up again.
                 pumped.queue.give_back(rows, attempted=False)
             if self._in_flight.has_results:
-                # An endpoint that settles at once must not keep the loop from everybody else.
+                # An endpoint that settles at once must not keep the loop from other tasks.
                 await asyncio.sleep(0)
                 self._take_results()
                 self._pumped_queues.begin_turn()  # a row on trial may have let its sender go on
@@ -343,13 +345,13 @@ class Pump:
 
     def _send(self, pumped: PumpedQueue, rows: list[Row]) -> None:
         now = self._clock.monotonic()
-        batch = self._admission.sift(
+        batch = self._admission.select(
             pumped, rows, now=now, now_ms=self._now_ms(), idle=not self._in_flight
         )
         if batch:
             wire_bytes = self.endpoint.wire_bytes
             self._in_flight.add(pumped, batch, [wire_bytes(row) for row in batch], now)
-            self._pumped_queues.took(pumped, now)
+            self._pumped_queues.sent(pumped, now)
             self.endpoint.send_batch(batch, self._settle)
         pumped.flush()
 

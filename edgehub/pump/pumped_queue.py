@@ -1,7 +1,7 @@
-"""One queue as the pump sees it: its pause, and what became of its rows in this turn.
+"""The pump's state of one queue: its pause, and the results of its rows in this turn.
 
 Owns the queue's throttle and latencies, and the lists that turn many results into one call of the
-queue. Invariant: a row taken from the queue goes back to it by exactly one of these lists.
+queue. Invariant: a row read from the queue is returned to it by exactly one of these lists.
 """
 
 from __future__ import annotations
@@ -14,24 +14,33 @@ from edgehub.pump.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from edgehub.message import FailureKind, Row
-    from edgehub.pump.dependencies import Dependencies
+    from edgehub.pump.delivery_rate import Flight
     from edgehub.pump.queue import PumpQueue
+
+    Sent = tuple[Row, "PumpedQueue", int, Flight]
+    """A row, its queue, its bytes on the link, the flight it left with."""
 
 
 class PumpedQueue:
-    """See the module.
+    """The state of one queue.
+
+    Args:
+        queue: The queue.
+        rng: Randomness for jitter.
+        creation_failed: Called with a creation that becomes a dead letter, and the reason.
 
     Attributes:
         served_at: Monotonic time at which rows were handed over last, None = not yet.
-        lingers_until: Monotonic time before which its rows wait for company.
+        lingers_until: Monotonic time before which its rows wait for more rows.
         waits_since: Monotonic time since which it has had rows and got no batch, infinite = it has
-            none; kept where ageing looks at it.
+            none; kept only with ageing.
     """
 
     __slots__ = (
-        "_dependencies",
+        "_creation_failed",
         "confirmed",
         "delayed_until",
         "expired",
@@ -46,10 +55,13 @@ class PumpedQueue:
     )
 
     def __init__(
-        self, queue: PumpQueue, rng: random.Random, dependencies: Dependencies | None = None
+        self,
+        queue: PumpQueue,
+        rng: random.Random,
+        creation_failed: Callable[[Row, str], None] | None = None,
     ) -> None:
         self.queue = queue
-        self._dependencies = dependencies
+        self._creation_failed = creation_failed
         self.throttle = Backoff(rng)
         self.delayed_until = 0.0
         self.holds = 0
@@ -82,14 +94,14 @@ class PumpedQueue:
         self.returned.setdefault((attempted, refusal), []).append(row)
         return True
 
-    def bury(self, row: Row, kind: FailureKind, reason: str) -> None:
-        """Make a row a dead letter, and tell who waits for it."""
+    def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
+        """Make a row a dead letter, and notify what depends on it."""
         self.queue.dead_letter(row, kind, reason)
-        if row.creation and self._dependencies is not None:
-            self._dependencies.dead(row, reason)
+        if row.creation and self._creation_failed is not None:
+            self._creation_failed(row, reason)
 
     def flush(self) -> None:
-        """Hand the turn's rows to the queue, one call for each kind."""
+        """Return the turn's rows to the queue, one call for each kind."""
         queue = self.queue
         if self.confirmed:
             queue.confirm(self.confirmed)

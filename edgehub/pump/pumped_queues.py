@@ -1,8 +1,7 @@
-"""The lanes of one pump: which there are, which is next, and what is taken from it.
+"""The queues of one pump: which there are, which one is read next, and reading it.
 
-Owns the lanes and the turns between them; calls the queues it was given. Invariants: the lanes
-stand best priority first; one that gave nothing is passed for the rest of the turn, so that a queue
-that says it has rows and gives none can neither hang the pump nor spin it.
+Invariants: the queues are ordered by priority, best first; one that returned no rows is skipped for
+the rest of the turn, so that it can neither hang the pump nor spin it.
 """
 
 from __future__ import annotations
@@ -30,21 +29,23 @@ log = structlog.get_logger(__name__)
 
 
 class PumpedQueues:
-    """See the module.
+    """The state of every queue, by the queue's id.
 
     Args:
-        queues: Gives the endpoint's queues; asked again when an unknown one has rows.
+        queues: Returns the endpoint's queues; called again when an unknown one has rows.
+        dependencies: The creations that rows wait for, None = rows wait for none.
         clock: Counts pauses in monotonic time.
         rng: Randomness for jitter.
         aging_s: See `PumpOptions`.
-        linger_s: Likewise.
+        linger_s: See `PumpOptions`.
     """
 
     __slots__ = (
         "_clock",
+        "_creation_failed",
+        "_creations",
         "_dependencies",
         "_empty",
-        "_front",
         "_of",
         "_pumped_queues",
         "_queues",
@@ -56,6 +57,7 @@ class PumpedQueues:
     def __init__(
         self,
         queues: Callable[[], Sequence[PumpQueue]],
+        dependencies: Dependencies | None,
         *,
         clock: Clock,
         rng: random.Random,
@@ -70,55 +72,51 @@ class PumpedQueues:
         self._pumped_queues: list[PumpedQueue] = []
         self._of: dict[QueueId, PumpedQueue] = {}
         self._empty: set[PumpedQueue] = set()
-        self._dependencies: Dependencies | None = None
-        self._front: PumpedQueue | None = None
-
-    def follow(self, dependencies: Dependencies) -> None:
-        """Take what others wait for before them; called before lanes are known."""
-        assert not self._pumped_queues
-        dependencies.queues = self._queues
         self._dependencies = dependencies
-        self._front = PumpedQueue(dependencies, self._rng, dependencies)
+        self._creation_failed = None if dependencies is None else dependencies.creation_failed
+        self._creations: PumpedQueue | None = None
+        if dependencies is not None:
+            self._creations = PumpedQueue(dependencies, rng, self._creation_failed)
 
     def all(self) -> Iterator[PumpedQueue]:
-        """Go through all lanes, that of ancestors too."""
-        if self._front is not None:
-            yield self._front
+        """Iterate over all queues, that of the dependencies too."""
+        if self._creations is not None:
+            yield self._creations
         yield from self._pumped_queues
 
     def __iter__(self) -> Iterator[PumpedQueue]:
-        """Go through the lanes, best priority first."""
+        """Iterate over the stored queues, best priority first."""
         return iter(self._pumped_queues)
 
     def of(self, queue_id: QueueId) -> PumpedQueue | None:
-        """Return the lane of a queue, None = it was not seen yet."""
+        """Return the state of a queue, None = it was not seen yet."""
         return self._of.get(queue_id)
 
-    def learn(self) -> None:
-        """Ask for the queues: some may be new."""
+    def refresh(self) -> None:
+        """Add queues that are new."""
         for queue in self._queues():
             if queue.id not in self._of:
-                pumped = self._of[queue.id] = PumpedQueue(queue, self._rng, self._dependencies)
+                pumped = self._of[queue.id] = PumpedQueue(queue, self._rng, self._creation_failed)
                 self._pumped_queues.append(pumped)
         self._pumped_queues.sort(key=lambda pumped: pumped.queue.priority)
 
     def rows_ready(self, queue: PumpQueue) -> None:
-        """Take note that a queue has new rows."""
+        """Record that a queue has new rows."""
         if queue.id not in self._of:
-            self.learn()
+            self.refresh()
         pumped = self._of[queue.id]
         self._empty.discard(pumped)
         if self._scheduler.aging_s:
             pumped.waits_since = min(pumped.waits_since, self._clock.monotonic())
 
     def adjust(self, *, aging_s: float, linger_s: float) -> None:
-        """Take over other times; see `PumpOptions`."""
+        """Apply changed `PumpOptions`."""
         self._scheduler.aging_s = aging_s
         self._scheduler.linger_s = linger_s
 
     @property
     def has_ready(self) -> bool:
-        """Whether some lane has rows that may leave, maybe after a pause."""
+        """Whether some queue has rows that may be sent, maybe after a pause."""
         return any(pumped.queue.has_ready() for pumped in self.all())
 
     def best_ready(self) -> float:
@@ -129,39 +127,39 @@ class PumpedQueues:
         )
 
     def could_send(self, now: float) -> bool:
-        """Return whether some lane has rows and no pause."""
+        """Return whether some queue has rows and no pause."""
         return any(
             pumped.delayed_until <= now and pumped.lingers_until <= now and pumped.queue.has_ready()
             for pumped in self.all()
         )
 
     def begin_turn(self) -> None:
-        """Ask every lane again from here on."""
+        """Start a turn: no queue is known to be empty."""
         self._empty.clear()
         if self._dependencies is not None:
             self._dependencies.begin_turn()
 
     def next(self, now: float) -> tuple[PumpedQueue | None, float]:
-        """Choose the lane of the next batch; see `Scheduler.next`.
+        """Return the queue of the next batch; see `Scheduler.next`.
 
-        What others wait for goes before them: in the priority of the best of those.
+        Creations are sent with the best priority of the rows that wait for them.
         """
         pumped, look_at = self._scheduler.next(self._pumped_queues, now, self._empty)
-        front = self._front
-        if front is None or front in self._empty or not front.queue.has_ready():
+        creations = self._creations
+        if creations is None or creations in self._empty or not creations.queue.has_ready():
             return pumped, look_at
-        if front.delayed_until > now:
-            return pumped, min(look_at, front.delayed_until)
-        if pumped is None or front.queue.priority <= pumped.queue.priority:
-            return front, look_at
+        if creations.delayed_until > now:
+            return pumped, min(look_at, creations.delayed_until)
+        if pumped is None or creations.queue.priority <= pumped.queue.priority:
+            return creations, look_at
         return pumped, look_at
 
     async def read(self, pumped: PumpedQueue, rows_max: int, bytes_max: int) -> list[Row] | None:
-        """Take rows of a lane; they are in flight from here on.
+        """Read rows of a queue; they are in flight from here on.
 
         Returns:
-            The rows, oldest first; empty = the lane gave nothing and is passed for this turn;
-            None = reading failed, and the lane has a pause.
+            The rows, oldest first; empty = there are none, and the queue is skipped for this turn;
+            None = reading failed, and the queue has a pause.
         """
         try:
             rows = await pumped.queue.read_batch(rows_max, bytes_max)
@@ -179,11 +177,11 @@ class PumpedQueues:
             pumped.waits_since = math.inf
         return rows
 
-    def took(self, pumped: PumpedQueue, now: float) -> None:
-        """Record that rows of a lane were handed over."""
-        self._scheduler.took(pumped, now)
+    def sent(self, pumped: PumpedQueue, now: float) -> None:
+        """Record that rows of a queue were handed over."""
+        self._scheduler.sent(pumped, now)
 
     def flush(self) -> None:
-        """Hand the turn's rows to their queues, one call for each kind."""
+        """Return the turn's rows to their queues."""
         for pumped in self.all():
             pumped.flush()

@@ -1,8 +1,4 @@
-"""What the pump asks of a queue of the store; the store's `Queue` has this shape.
-
-The pump knows queues by this contract alone, so that its tests can put an in-memory one in their
-place.
-"""
+"""The pump's contract with a queue; implemented by the store's `Queue`."""
 
 from __future__ import annotations
 
@@ -15,22 +11,22 @@ if TYPE_CHECKING:
 
 
 class OutOfTurn(Protocol):
-    """Rows of a queue that are taken by their offsets, before their turn; they create entities."""
+    """Creations of a queue that are read by their offsets, ahead of their place."""
 
     def creates(self, offset: int) -> bool:
-        """Return whether a row is here and creates an entity."""
+        """Return whether the queue holds a row of this offset that creates an entity."""
 
     def is_in_flight(self, offset: int) -> bool:
         """Return whether a row is in flight."""
 
     async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:
-        """Take rows that are here and not in flight; one comes even if larger than `bytes_max`.
+        """Read rows that are not in flight; one is returned even if larger than `bytes_max`.
 
-        They come from here alone from now on, also once they were given back.
+        Only this method returns them from now on, also once they were given back.
         """
 
     def leave(self, offset: int) -> None:
-        """Let a row come in its turn again."""
+        """Let `read_batch` return a row again."""
 
 
 class PumpQueue(Protocol):
@@ -42,7 +38,7 @@ class PumpQueue(Protocol):
 
     @property
     def endpoint_id(self) -> EndpointId:
-        """Where its rows go."""
+        """The endpoint of its rows."""
 
     @property
     def priority(self) -> Priority:
@@ -50,43 +46,45 @@ class PumpQueue(Protocol):
 
     @property
     def out_of_turn(self) -> OutOfTurn:
-        """The way to its rows by their offsets."""
+        """Access to its rows by their offsets."""
 
     def has_ready(self) -> bool:
         """Return whether some row is neither in flight nor held."""
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
-        """Take the oldest ready rows; they are in flight from here on.
+        """Read the oldest ready rows; they are in flight from here on.
 
-        At least one row comes when any is ready, even one larger than `bytes_max`.
+        At least one row is returned when any is ready, even one larger than `bytes_max`.
         """
 
     def confirm(self, rows: Sequence[Row]) -> None:
-        """Take note that these rows were delivered; they leave the queue."""
+        """Remove rows that were delivered."""
 
     def give_back(
         self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
     ) -> None:
-        """Put rows back to their own place.
+        """Return rows in flight to their place.
 
-        `attempted` counts one refused send for each; `refusal` says why they were refused for now,
-        None = they were not.
+        Args:
+            rows: The rows.
+            attempted: Count a refused send for each.
+            refusal: Why they were refused for now, None = they were not.
         """
 
     def expire(self, rows: Sequence[Row]) -> None:
-        """Drop rows in flight whose time to live has ended."""
+        """Remove rows in flight whose time to live has ended."""
 
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
-        """Set a row in flight aside for a person."""
+        """Make a row in flight a dead letter."""
 
     def hold_sender(self, sender: str) -> None:
-        """Keep this sender's rows back until released."""
+        """Hold this sender's rows back until released."""
 
     def release_sender(self, sender: str) -> None:
         """End `hold_sender`."""
 
     def hold_row(self, offset: int) -> None:
-        """Keep one row back until released."""
+        """Hold one row back until released."""
 
     def release_row(self, offset: int) -> None:
         """End `hold_row`."""

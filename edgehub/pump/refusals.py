@@ -1,9 +1,8 @@
-"""What becomes of a row that was not delivered: back to its place, kept back, or a dead letter.
+"""Settles rows that were not delivered: back to their place, held back, or a dead letter.
 
-Owns the failure counts, the pauses of the whole endpoint and the set of rows that must follow a
-refused one again. Calls queues only through lanes and holds. Invariant: a failure of one row never
-delays another queue, unless the peer refuses its sender; only time-outs, lost links and refused
-credentials stop the endpoint.
+Owns the failure counts, the pauses of the whole endpoint and the set of rows that must be sent
+again after a refused one. Invariant: a failure of one row never delays another queue, unless the
+peer refuses its sender; only time-outs, lost links and refused credentials stop the endpoint.
 """
 
 from __future__ import annotations
@@ -22,12 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from edgehub.message import DeliveryRules, Row, SendResult
-    from edgehub.pump.delivery_rate import Flight
     from edgehub.pump.poison import Poison
-    from edgehub.pump.pumped_queue import PumpedQueue
-
-    Sent = tuple[Row, PumpedQueue, int, Flight]
-    """Row, its lane, its bytes on the link, the flight it left with."""
+    from edgehub.pump.pumped_queue import PumpedQueue, Sent
 
 PARKED_RETRY_S: Final = 60.0
 _ATTEMPTED: Final = frozenset(
@@ -44,7 +39,7 @@ class Refusals:
         endpoint_id: For log lines.
         rules: Delivery rules of a row.
         rng: Randomness for jitter.
-        poison: Looks for rows that the peer refuses by closing.
+        poison: Finds rows that the peer refuses by closing the connection.
     """
 
     def __init__(
@@ -80,10 +75,10 @@ class Refusals:
         now: float,
         now_ms: int,
     ) -> None:
-        """Settle the failures of one turn, before its deliveries: they decide what these mean.
+        """Settle the failures of one turn, before its deliveries.
 
         Args:
-            failed: Rows already out of `in_flight`, with their results.
+            failed: Rows already removed from `in_flight`, with their results.
             in_flight: Rows that are unsettled, or delivered in this very turn.
             now: Monotonic seconds.
             now_ms: Hub time.
@@ -104,7 +99,7 @@ class Refusals:
                 reason = self._dead_letter_reason(row, kind, result.reason, now=now, now_ms=now_ms)
                 is_kept = False
             if reason:
-                pumped.bury(row, kind, reason)
+                pumped.dead_letter(row, kind, reason)
                 self._poison.dead_lettered(row)
                 dead.append(reason)
             elif not is_kept:
@@ -119,23 +114,23 @@ class Refusals:
                 if barrier is not None and offset > barrier:
                     self.follow_again.add(offset)
         if dead:
-            self._poison.left(len(dead))
-            self._dead_letter_log.tell(len(dead), dead[0], now)
+            self._poison.settled(len(dead))
+            self._dead_letter_log.report(len(dead), dead[0], now)
 
-    def worked(self) -> None:
-        """Record a delivery: the link is fine and the peer lets us in."""
+    def reset(self) -> None:
+        """Reset the back-off of the link after a delivery."""
         self._link.reset()
         self.parked = False
         self.reason = ""
 
     def link_up(self) -> None:
-        """Forget pauses that were about the old connection."""
+        """End pauses that are about the old connection."""
         self.paused_until = 0.0
         self.parked = False
         self.reason = ""
 
     def retry_within(self, now: float, seconds: float) -> None:
-        """Cut a pause after a time-out short; a parked endpoint stays parked."""
+        """Shorten a pause; a parked endpoint stays parked."""
         if not self.parked:
             self.paused_until = min(self.paused_until, now + seconds)
 
@@ -164,12 +159,12 @@ class Refusals:
         refusal = f"{kind}: {result.reason}" if result.reason else kind
         match kind:
             case FailureKind.TRANSIENT:
-                # The store may count the attempt on this very object: take the wait first.
+                # The store may count the attempt on this very object: compute the wait first.
                 until = now + delay_s(row.attempts, self._rng)
                 if pumped.put_back(row, now_ms, attempted=True, refusal=refusal):
                     self._hold(row, pumped, until)
             case FailureKind.NOT_AUTHORIZED:
-                # `Poison.keeps_back` holds its sender, in every queue.
+                # `Poison.holds_back` holds its sender, in every queue.
                 pumped.put_back(row, now_ms, attempted=True, refusal=refusal)
             case FailureKind.THROTTLED:
                 pumped.put_back(row, now_ms, attempted=False, refusal=refusal)
@@ -181,7 +176,7 @@ class Refusals:
                 pumped.put_back(row, now_ms, attempted=False)
                 self._pause(now, result.reason or kind.value)
             case FailureKind.AWAY:
-                # Its queue keeps the device's rows back until its session is there again.
+                # Its queue holds the device's rows back until its session is connected again.
                 pumped.put_back(row, now_ms, attempted=False)
             case FailureKind.UNAUTHORIZED:
                 pumped.put_back(row, now_ms, attempted=False)
@@ -200,7 +195,7 @@ class Refusals:
             self.holds.hold_row(pumped, row.offset, until)
 
     def _throttle(self, pumped: PumpedQueue, now: float, retry_after_s: float | None) -> None:
-        # Several rows of one batch say the same thing; only the first of them makes it longer.
+        # Several rows of one batch have the same cause; only the first of them makes it longer.
         if retry_after_s is not None:
             pumped.delayed_until = max(pumped.delayed_until, now + retry_after_s)
         elif pumped.delayed_until <= now:

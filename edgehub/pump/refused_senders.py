@@ -1,8 +1,7 @@
 """Senders whose rows a peer refuses: by closing the connection, or by saying "not authorized".
 
-Owns what is counted of them and how long each is kept back. Pure but for its log lines. Invariants:
-one confirmed row ends everything that is held against its sender; each hold has an end; bounded,
-those refused longest ago are forgotten first.
+Owns their counts and the end of each hold. Invariants: one confirmed row clears its sender; each
+hold has an end; bounded, the senders refused longest ago are forgotten first.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SENDERS_MAX: Final = 256
-"""As many as are remembered."""
+"""Senders with counts."""
 HOLD_S: Final = 4.0
-"""The first hold, and the time in which a close over one of them is not followed by a try of
-another: each costs the connection, and the others need it too."""
+"""The first hold, and the time between two tries that may each cost the connection."""
 FORGET_S: Final = 600.0
-"""A sender that has sent nothing for so long after its hold is not shown any more."""
+"""A sender that has sent nothing for so long after its hold is forgotten."""
 _FIRST_EXPONENT: Final = 2
 
 log = structlog.get_logger(__name__)
@@ -33,14 +31,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSender:
-    """A sender that is kept back, for the status.
+    """A sender that is held back, for the status.
 
     Attributes:
         sender: `<device>` or `<device>/<module>`.
         refusals: How often the peer has refused its rows since it last took one.
         closes: Those of them that were closes of the connection.
-        reason: What the peer said last, or that it closed the connection.
-        dead_lettered: Those of its rows that have become dead letters since.
+        reason: Of the peer's last refusal, or that it closed the connection.
+        dead_lettered: Rows of it that have become dead letters since.
         retry_in_s: Seconds until the next row is tried, 0 = as soon as there is one.
     """
 
@@ -53,7 +51,7 @@ class RefusedSender:
 
 
 class _Record:
-    """What is known of one sender.
+    """The state of one sender.
 
     Attributes:
         until: Monotonic end of the hold, None = it was not held yet.
@@ -103,7 +101,7 @@ class RefusedSenders:
         self._closed_at = -math.inf
 
     def __len__(self) -> int:
-        """Return the senders that were refused and have had no row confirmed since."""
+        """Return the number of senders that were refused and have had no row confirmed since."""
         return len(self._records)
 
     @property
@@ -117,14 +115,14 @@ class RefusedSenders:
         Args:
             sender: Whose row was refused.
             offset: Of the row.
-            reason: What the peer said.
+            reason: The peer's reason.
             closed: The peer closed the connection, and the row was the oldest in flight.
 
         Returns:
             The closes since the peer took a row of the sender.
         """
         record = self._records.pop(sender, None) or _Record(offset)
-        # The one refused last stands last.
+        # In the order of their last refusal.
         self._records[sender] = record
         record.refusals += 1
         record.closes += closed
@@ -135,7 +133,7 @@ class RefusedSenders:
         return record.closes
 
     def hold(self, sender: str, now: float) -> None:
-        """Hold a sender of whom `note` has just recorded a refusal."""
+        """Hold a sender whose refusal `note` has just recorded."""
         record = self._records[sender]
         hold_s = HOLD_S
         if record.until is None:
@@ -149,7 +147,7 @@ class RefusedSenders:
                 retry_s=HOLD_S,
             )
         elif record.others_worked or not record.closes:
-            # While nothing else gets through there is nothing to protect.
+            # While nothing else is delivered there is nothing to protect.
             record.failures += 1
             hold_s = delay_s(record.failures + _FIRST_EXPONENT, self._rng)
             hold_s = max(hold_s, HOLD_S * self._held)
@@ -165,7 +163,7 @@ class RefusedSenders:
 
     @property
     def no_close_before(self) -> float:
-        """Monotonic time from which the connection may be put at risk again."""
+        """Monotonic time from which a row may be tried that can cost the connection."""
         return self._closed_at + HOLD_S
 
     def held_until(self, sender: str) -> float | None:
@@ -193,7 +191,7 @@ class RefusedSenders:
             record.others_worked = True
 
     def retry(self, now: float) -> set[str]:
-        """End all holds, on an operator's word; returns the senders."""
+        """End all holds, by an operator's command; return the senders."""
         held = {name for name, record in self._records.items() if record.until is not None}
         self._closed_at = -math.inf
         for sender in held:
@@ -201,13 +199,13 @@ class RefusedSenders:
         return held
 
     def prune(self, now: float) -> None:
-        """Forget senders that have nothing to send any more."""
+        """Forget senders whose hold ended long ago."""
         for sender, record in list(self._records.items()):
             if record.until is not None and record.until + FORGET_S <= now:
                 self._drop(sender)
 
     def statistics(self, now: float) -> tuple[RefusedSender, ...]:
-        """Return the senders that are held, and those whose hold ended a short time ago."""
+        """Return the senders that are held, and those whose hold ended recently."""
         return tuple(
             RefusedSender(
                 sender=sender,
@@ -226,7 +224,7 @@ class RefusedSenders:
 
 
 def closed_text(sender: str, closes: int) -> str:
-    """Return the reason of a dead letter over which the peer closed the connection."""
+    """Return the reason of a dead letter for a row over which the peer closed the connection."""
     return (
         f"the peer closed the connection over this message {closes} times: it may not take messages"
         f" of {sender} from this hub (see on_behalf at a parent hub), or the message is too large"

@@ -1,9 +1,8 @@
-"""How long a confirmation takes over an empty link: the lowest round trip of the last minute.
+"""The round trip over an empty link: the lowest one of the last minute.
 
-Owns that figure and its renewal; pure, time comes in as arguments (monotonic seconds). When none as
-low was seen for a minute, what is in flight is held so small for one round trip that nothing waits
-for the link, and the lowest of these round trips counts: otherwise our own queue would pass for
-distance.
+Pure, time comes in as arguments (monotonic seconds). When none as low was seen for a minute, so
+little is kept in flight for one round trip that nothing waits for the link, and the lowest of these
+round trips counts: otherwise our own queue would be measured as distance.
 
 Source: as the round trip probe of draft-cardwell-iccrg-bbr-congestion-control, section 4.3.4.
 """
@@ -20,7 +19,7 @@ LIFE_S: Final = 60.0
 
 
 class EmptyRoundTrip:
-    """See the module.
+    """The round trip of one connection.
 
     Attributes:
         seconds: None = unmeasured.
@@ -48,7 +47,7 @@ class EmptyRoundTrip:
         self._probe_row_bytes = 1.0
 
     def look(self, now: float) -> bool:
-        """Begin to probe if it is time; tells whether little may be in flight now."""
+        """Start a probe if one is due; return whether little may be in flight now."""
         if not self.is_probed and now - self._seen_at > LIFE_S:
             self.is_probed = True
             self._probe_ends_after = 0
@@ -60,7 +59,7 @@ class EmptyRoundTrip:
         self._seen_at = -math.inf
 
     def take(self, now: float, rtt_s: float, flight: Flight, *, flights: int) -> None:
-        """Take a round trip.
+        """Record a round trip.
 
         Args:
             now: Monotonic seconds.

@@ -1,9 +1,8 @@
 """Which queue of an endpoint is next: the best one that has rows, or one that ageing has made due.
 
-Owns the turns between the two. Invariants: without ageing the best queue is always next; with it, a
-due queue gets one batch and the next batch is the best queue's again. Hence a queue that has rows
-is passed by at most 2n batches, n = number of queues, once it is due (docs/explanation/pump.md,
-*Ageing*).
+Invariants: without ageing the best queue is always next; with it, a due queue gets one batch and
+the next batch is the best queue's again. Hence a queue that is due waits for at most 2n batches of
+others, n = number of queues (docs/explanation/pump.md, *Ageing*).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Scheduler:
-    """See the module.
+    """Chooses the next queue.
 
     Attributes:
         aging_s: A queue with rows that got no batch for so long is due; 0 = never.
@@ -37,15 +36,15 @@ class Scheduler:
     def next(
         self, pumped_queues: Sequence[PumpedQueue], now: float, passed: Collection[PumpedQueue]
     ) -> tuple[PumpedQueue | None, float]:
-        """Choose.
+        """Return the queue of the next batch.
 
         Args:
             pumped_queues: Best priority first.
             now: Monotonic seconds.
-            passed: Lanes that turned out to have nothing in this turn.
+            passed: Queues that returned no rows in this turn.
 
         Returns:
-            The lane, None = none has rows; and when to look again, infinite = no need to.
+            The queue, None = none has rows; and when to check again, infinite = no need to.
         """
         look_at = math.inf
         best: PumpedQueue | None = None
@@ -67,8 +66,8 @@ class Scheduler:
         self._aged_last = due is not None and due is not best and not self._aged_last
         return (due if self._aged_last else best), look_at
 
-    def took(self, pumped: PumpedQueue, now: float) -> None:
-        """Record that rows of a lane were handed over."""
+    def sent(self, pumped: PumpedQueue, now: float) -> None:
+        """Record that rows of a queue were handed over."""
         pumped.served_at = now
         if pumped.queue.has_ready():
             pumped.waits_since = now

@@ -1,14 +1,13 @@
-"""Whether a pump moves when it should.
+"""Detects a pump that has something to do and does nothing.
 
-Owns the count of its steps and the time since which it owes one. Pure. Invariant: a pump that takes
-a step, or that has nothing to do, does not stand still; nothing but steps ends the time counted.
+Invariant: a pump that takes a step, or that has nothing to do, is not stalled.
 """
 
 from __future__ import annotations
 
 
 class StallDetector:
-    """The steps of one pump, as an observer sees them who looks now and then."""
+    """Compares the steps of one pump between two checks."""
 
     __slots__ = ("_seen", "_since", "steps")
 
@@ -17,14 +16,14 @@ class StallDetector:
         self._seen = -1
         self._since = 0.0
 
-    def stalled_s(self, now: float, *, owes: bool) -> float:
-        """Return the seconds since the first look that found a step owed, with none taken after it.
+    def stalled_s(self, now: float, *, is_busy: bool) -> float:
+        """Return the seconds since the first check that found work and no step after it.
 
         Args:
             now: Monotonic seconds.
-            owes: Whether the pump has something to do that depends on nobody else.
+            is_busy: The pump has something to do that does not depend on the peer.
         """
-        if not owes or self.steps != self._seen:
-            self._seen = self.steps if owes else -1
+        if not is_busy or self.steps != self._seen:
+            self._seen = self.steps if is_busy else -1
             self._since = now
         return now - self._since

@@ -1,4 +1,4 @@
-"""What a pump tells status, metrics and the demo: one frozen snapshot."""
+"""A frozen snapshot of one pump, for status, metrics and the demo."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PumpStatistics:
         sent_total: Rows delivered.
         sent_bytes_total: Their bytes on the link.
         failures: Results other than delivered, by kind.
-        holds: Senders and rows kept back after a refusal.
-        refused_senders: Senders of whom the peer takes nothing from this hub.
+        holds: Senders and rows held back after a refusal.
+        refused_senders: Senders whose rows the peer refuses from this hub.
         backoff_remaining_s: Seconds until the next try, to connect or to send; None = none is due.
         latency: From enqueue to confirmation, by priority.
     """

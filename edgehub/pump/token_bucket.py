@@ -1,8 +1,8 @@
-"""A token bucket of bytes: how much may leave now at a rate that is given.
+"""A token bucket of bytes: how much may be sent now at a given rate.
 
 Owns its level. Counts the elapsed time that is passed in (monotonic seconds), so a changed date
 neither pauses it nor lets a burst through. Invariant: over any time t no more than rate x t and one
-bucket leave, but for a message larger than the bucket; that one is waited for afterwards.
+bucket are sent, but for a message larger than the bucket; that one is waited for afterwards.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 
 
 class TokenBucket:
-    """See the module; without a rate everything may leave.
+    """The bucket; without a rate everything may be sent.
 
     Attributes:
         rate: Bytes per second, infinite = no bound.
-        depth: Bytes that may leave at once after a pause.
+        depth: Bytes that may be sent at once after a pause.
     """
 
     __slots__ = ("_at", "_level", "depth", "rate")
@@ -27,20 +27,20 @@ class TokenBucket:
         self._at = 0.0
 
     def change(self, rate: float, depth: float) -> None:
-        """Go on at another rate; what was overspent stays so."""
+        """Set another rate; what was overspent stays so."""
         self.rate = rate
         self.depth = depth
 
     def available(self, now: float) -> float:
-        """Return the bytes that may leave now, negative after a large message."""
+        """Return the bytes that may be sent now, negative after a large message."""
         if self.rate == math.inf:
             return math.inf
         return min(self.depth, self._level + (now - self._at) * self.rate)
 
     def spend(self, now: float, size: int) -> None:
-        """Take note that `size` bytes leave."""
+        """Record that `size` bytes are sent."""
         if self.rate == math.inf:
-            # Nothing is owed for bytes that left before there was a rate.
+            # Bytes sent before there was a rate do not count.
             self._level, self._at = 0.0, now
         else:
             self._level = self.available(now) - size

@@ -1,7 +1,7 @@
-"""What the journal learns of a pump: why rows wait.
+"""Notifies the journal of why the rows of a pump wait.
 
-Owns what was told last, so that only changes are told. Called once per turn of the pump, never per
-row. Invariant: what was told is what the pump does, as of the last look.
+Owns what was notified last, so that only changes are. Called once per turn of the pump, never per
+row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PumpListener(Protocol):
-    """Who hears of pumps; the store's `JournalFeed` has this shape."""
+    """Notified of what pumps do; implemented by the store's `JournalFeed`."""
 
     def pump_changed(self, endpoint_id: EndpointId, state: int) -> None:
         """Record what a pump does from now on; see `edgehub.journal.row_events`."""
@@ -28,7 +28,7 @@ class PumpListener(Protocol):
 
 
 class WaitObserver:
-    """The pump's side of a `PumpListener`, None = nobody listens."""
+    """Calls the listener, None = there is none."""
 
     __slots__ = ("_delayed", "_endpoint_id", "_listener", "_state")
 
@@ -38,10 +38,10 @@ class WaitObserver:
         self._state: int | None = None
         self._delayed: set[Priority] = set()
 
-    def look(
+    def observe(
         self, pumped_queues: Iterable[PumpedQueue], now: float, *, link_up: bool, paused: bool
     ) -> None:
-        """Return what has changed since the last look.
+        """Notify the listener of what has changed since the last call.
 
         Args:
             pumped_queues: Best priority first.

@@ -1,8 +1,4 @@
-"""When the pump takes its next turn: because something has happened, or because a time has come.
-
-Owns the event and the one timer. Invariant: a time that was asked for since the last turn is never
-passed by more than the clock's own grain.
-"""
+"""Starts the pump's next turn: at an event, or at the earliest time that was asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class WakeUp:
-    """See the module."""
+    """One event and one timer."""
 
     __slots__ = ("_clock", "_due", "_event", "_timer")
 
@@ -26,22 +22,22 @@ class WakeUp:
         self._due = math.inf
 
     def now(self) -> None:
-        """Have the turn come as soon as possible."""
+        """Start the turn as soon as possible."""
         self._event.set()
 
     def at(self, due: float) -> None:
-        """Have the turn come at this monotonic time at the latest; infinite asks for nothing."""
+        """Start the turn at this monotonic time at the latest; infinite = no need to."""
         self._due = min(self._due, due)
 
     async def wait(self) -> None:
-        """Wait for the turn; times are asked for anew in each."""
+        """Wait for the turn; forgets the times of the last one."""
         self._start_timer()
         await self._event.wait()
         self._event.clear()
         self._due = math.inf
 
     def stop(self) -> None:
-        """Let go of the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""How much may be under way on one link, from what its confirmations show.
+"""How much may be in flight on one link, measured by its confirmations.
 
 Owns the counts of what is in flight and the bounds on it; pure, time comes in as arguments
 (monotonic seconds). The window bounds unconfirmed bytes; the threshold bounds bytes that have not
@@ -170,7 +170,7 @@ class SendWindow:
     def adjust(
         self, *, head_of_line_s: float, rows_max: int, cap_bytes_s: float = math.inf
     ) -> None:
-        """Take over other bounds; what was measured stays."""
+        """Apply changed bounds; what was measured stays."""
         assert head_of_line_s > 0, head_of_line_s
         assert rows_max >= 1, rows_max
         assert cap_bytes_s > 0, cap_bytes_s
@@ -183,12 +183,12 @@ class SendWindow:
         self._bound_rows()
 
     def narrow(self, *, alone: bool) -> None:
-        """Let rows leave one by one, whatever the link takes, or as many as it takes again."""
+        """Allow one row in flight, whatever the link takes, or as many as it takes again."""
         self._alone = alone
         self._bound_rows()
 
     def reset(self, rows_max: int | None) -> None:
-        """Start measuring anew: a new connection may run over another path.
+        """Reset the measurements: a new connection may run over another path.
 
         Args:
             rows_max: Unconfirmed rows that the peer allows, None = it did not say.
@@ -279,7 +279,7 @@ class SendWindow:
         return wait_s if wait_s > 0 else None
 
     def sent(self, now: float, rows: int, size: int) -> Flight:
-        """Count a batch that leaves now; keep the result with its rows."""
+        """Count a batch that is sent now; return its flight, to be kept with its rows."""
         if self._rtt.is_probed:
             self._rate.limit_by_app(self.in_flight_bytes)
         self._flights += 1
@@ -308,7 +308,7 @@ class SendWindow:
         return max(size / rows, min(size * PAYLOAD_SHARE, WAYS * on_way))
 
     def lost(self, rows: int, size: int) -> None:
-        """Take rows out of flight that were not delivered."""
+        """Count rows out of flight that were not delivered."""
         self.in_flight_rows -= rows
         self.in_flight_bytes -= size
         assert self.in_flight_rows >= 0
@@ -319,7 +319,7 @@ class SendWindow:
         self._rate.limit_by_app(self.in_flight_bytes)
 
     def delivered(self, now: float, rows: int, size: int, latest: Flight) -> None:
-        """Take the confirmations of one turn.
+        """Record the confirmations of one turn.
 
         Args:
             now: Monotonic seconds.
@@ -354,7 +354,7 @@ class SendWindow:
             self._end_round()
 
     def _held_in_bunch_s(self, rtt_s: float, size: int, latest: Flight) -> float:
-        """Say for how long a confirmation was held that is the last one of a bunch.
+        """Return for how long a confirmation was held that is the last one of a bunch.
 
         The bunch left at some moment between the arrivals of this batch and of the next one: on the
         mean, in the middle. Single rows are too close together for that to matter; payloads are so
@@ -399,7 +399,7 @@ class SendWindow:
         self._searching = self._full_rounds < SEARCH_ROUNDS
 
     def _follow_queue(self) -> bool:
-        """Set the window by the round trip that has ended; tells whether it still grows fast."""
+        """Set the window by the round trip that has ended; return whether it still grows fast."""
         assert self._rtt.seconds is not None
         rate = self._rate.bytes_s
         # A larger message takes longer over an empty link too.

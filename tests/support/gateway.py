@@ -26,6 +26,7 @@ from edgehub.settings import EntitySettings, MapperSettings, Settings
 from edgehub.store import Store, StoreOptions
 from edgehub.store.database import Database
 from tests.support.endpoints import StalledEndpoint
+from tests.support.memory_queue import MemoryCounts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -237,8 +238,9 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
                 clock=clock,
                 now_ms=store.hub_time.now_ms,
                 rng=random.Random(5),
+                close_counts=MemoryCounts(),
+                dependency_tracker=mapping,
             )
-            pump.follow(mapping)
             store.watch(UPSTREAM, pump.rows_ready)
             pumping = tasks.create_task(pump.run(), name="pump")
             await cloud.started.wait()

@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 _OVERHEAD_BYTES = 64
 
 
+class MemoryCounts:
+    """Counts of closes in memory; see `CloseCounts`."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[int, int, bool]] = {}
+
+    def get(self, offset: int) -> tuple[int, int, bool]:
+        """See `CloseCounts`."""
+        return self._counts.get(offset, (0, 0, False))
+
+    def note(self, offset: int, counts: tuple[int, int, bool]) -> None:
+        """See `CloseCounts`."""
+        self._counts[offset] = counts
+
+    def forget(self, offset: int) -> None:
+        """See `CloseCounts`."""
+        self._counts.pop(offset, None)
+
+
 class MemoryQueue:
     """Rows sorted by offset; keeps a record of what became of each."""
 

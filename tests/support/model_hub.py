@@ -15,6 +15,7 @@ from edgehub.pump.pump import Pump
 from edgehub.router import Router
 from edgehub.store import Store
 from tests.support.endpoints import StalledEndpoint
+from tests.support.memory_queue import MemoryCounts
 from tests.support.model import READ_PAUSE_S
 from tests.support.stepped_disk import Disk, stepped_database
 from tests.support.stores import LAB
@@ -99,6 +100,7 @@ class Life:
                     clock=world.clock,
                     now_ms=self.store.hub_time.now_ms,
                     rng=world.rng,
+                    close_counts=MemoryCounts(),
                 )
                 self.store.watch(endpoint_id, pump.rows_ready)
                 self.pumps.append(pump)

@@ -17,7 +17,7 @@ from edgehub.hub.endpoints import BATCH_PIECE_SHARE
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
-from tests.support.memory_queue import MemoryQueue
+from tests.support.memory_queue import MemoryCounts, MemoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -47,6 +47,7 @@ class Uplink:
             clock=self.clock,
             now_ms=self.clock.boottime_ms,
             rng=random.Random(3),
+            close_counts=MemoryCounts(),
             options=options,
         )
 

@@ -27,6 +27,7 @@ from edgehub.pump.pump import Pump
 from edgehub.store.options import StoreOptions
 from edgehub.store.store import Store
 from tests.support.endpoints import FlakyEndpoint, RevivableEndpoint, StalledEndpoint
+from tests.support.memory_queue import MemoryCounts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,6 +54,7 @@ class Parts:
             clock=SystemClock(),
             now_ms=store.hub_time.now_ms,
             rng=random.Random(9),
+            close_counts=MemoryCounts(),
         )
         store.watch(UPSTREAM, self.pump.rows_ready)
 

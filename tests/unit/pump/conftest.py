@@ -13,11 +13,12 @@ from edgehub.clock import ManualClock
 from edgehub.message import DEFAULT_PRIORITY, DeliveryRules, Priority, Row
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
-from tests.support.memory_queue import MemoryQueue
+from tests.support.memory_queue import MemoryCounts, MemoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from edgehub.pump.dependency_tracker import DependencyTracker
     from tests.support.endpoints import StalledEndpoint
 
 
@@ -30,7 +31,13 @@ class Bench:
         self.rules = DeliveryRules()
         self.pump: Pump
 
-    def start(self, group: asyncio.TaskGroup, endpoint: StalledEndpoint, **options: Any) -> None:
+    def start(
+        self,
+        group: asyncio.TaskGroup,
+        endpoint: StalledEndpoint,
+        dependency_tracker: DependencyTracker | None,
+        **options: Any,
+    ) -> None:
         """Build the pump and run it in the group."""
         self.pump = Pump(
             endpoint,
@@ -39,7 +46,9 @@ class Bench:
             clock=self.clock,
             now_ms=self.clock.boottime_ms,
             rng=random.Random(7),
+            close_counts=MemoryCounts(),
             options=PumpOptions(**options),
+            dependency_tracker=dependency_tracker,
         )
         self.task = group.create_task(self.pump.run())
 
@@ -70,10 +79,14 @@ async def start() -> AsyncIterator[Callable[..., Bench]]:
             benches: list[Bench] = []
 
             def start(
-                endpoint: StalledEndpoint, *, clock: ManualClock | None = None, **options: Any
+                endpoint: StalledEndpoint,
+                *,
+                clock: ManualClock | None = None,
+                dependency_tracker: DependencyTracker | None = None,
+                **options: Any,
             ) -> Bench:
                 bench = Bench(clock or ManualClock())
-                bench.start(group, endpoint, **options)
+                bench.start(group, endpoint, dependency_tracker, **options)
                 benches.append(bench)
                 return bench
 

@@ -158,7 +158,7 @@ def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) 
         queue = queues[at]
         assert isinstance(queue, MemoryQueue)
         queue.rows.pop(0)
-        scheduler.took(pumped, now)
+        scheduler.sent(pumped, now)
         del waits_since[at]
         if queue.rows:
             waits_since[at] = now

@@ -72,8 +72,7 @@ class World:
     def __init__(self, start: Callable[..., object]) -> None:
         self.endpoint = StalledEndpoint()
         self.account = Account()
-        self.bench = start(self.endpoint)
-        self.bench.pump.follow(self.account)
+        self.bench = start(self.endpoint, dependency_tracker=self.account)
         self.low = self.bench.queue(7)
         self.high = self.bench.queue(1)
 

@@ -9,10 +9,10 @@ import pytest
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.pump.poison import (
     CLOSES_MAX,
-    HURRIED_CLOSES_MAX,
-    HURRIED_ROWS_MAX,
     KEPT_OUT_MAX,
     KEPT_OUT_S,
+    SOON_CLOSES_MAX,
+    SOON_ROWS_MAX,
     SUSPECTS_MAX,
     NextStep,
     Suspicion,
@@ -311,7 +311,7 @@ async def test_a_peer_that_closes_on_everything_has_its_back_off(start: Start) -
     bench.queue().put(*(a_row(number, device=f"d{number}") for number in range(100)))
     await lives(bench, endpoint, 200)
     assert endpoint.closes >= 200
-    assert 0 < endpoint.hints.count(CULPRIT_RETRY_S) <= HURRIED_ROWS_MAX * HURRIED_CLOSES_MAX
+    assert 0 < endpoint.hints.count(CULPRIT_RETRY_S) <= SOON_ROWS_MAX * SOON_CLOSES_MAX
 
 
 async def test_a_link_that_is_lost_is_not_hurried(start: Start) -> None:

@@ -44,20 +44,20 @@ async def _stalled_after(bench: Bench, seconds: float) -> float:
 def test_time_counts_from_the_look_that_found_work():
     """Hours without work are no stall of the first row after them."""
     progress = StallDetector()
-    assert progress.stalled_s(10.0, owes=False) == 0
-    assert progress.stalled_s(5000.0, owes=True) == 0
-    assert progress.stalled_s(5030.0, owes=True) == 30
+    assert progress.stalled_s(10.0, is_busy=False) == 0
+    assert progress.stalled_s(5000.0, is_busy=True) == 0
+    assert progress.stalled_s(5030.0, is_busy=True) == 30
 
 
 def test_a_step_or_no_work_begins_anew():
     """Only unbroken work without a step adds up."""
     progress = StallDetector()
-    progress.stalled_s(0.0, owes=True)
+    progress.stalled_s(0.0, is_busy=True)
     progress.steps += 1
-    assert progress.stalled_s(10.0, owes=True) == 0
-    assert progress.stalled_s(20.0, owes=False) == 0
-    assert progress.stalled_s(30.0, owes=True) == 0
-    assert progress.stalled_s(31.0, owes=True) == 1
+    assert progress.stalled_s(10.0, is_busy=True) == 0
+    assert progress.stalled_s(20.0, is_busy=False) == 0
+    assert progress.stalled_s(30.0, is_busy=True) == 0
+    assert progress.stalled_s(31.0, is_busy=True) == 1
 
 
 async def test_a_pump_without_rows_does_not_stand_still(start: Start) -> None:
