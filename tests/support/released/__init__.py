@@ -1,7 +1,8 @@
 """Database files of released schemas, as SQL, and the way to make one: `python -m` this package.
 
 `schema_<n>.sql` is a file that the hub left with `user_version` n. Before a release that changes
-the schema, make the file of the new one; a file that was released is never changed.
+the schema, make the file of the new one; a file that was released is never changed. `hub_<n>/` is
+the whole state of a hub of that version that was killed: `queue.db`, `state.db` and its id.
 """
 
 from __future__ import annotations
@@ -33,3 +34,13 @@ def restore(version: int, path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(path_of(version).read_text("utf-8"))
     connection.close()
+
+
+def restore_hub(version: int, data_dir: Path) -> None:
+    """Write the state that a killed hub of an older version left into an empty folder."""
+    source = FOLDER / f"hub_{version}"
+    for name in ("queue", "state"):
+        connection = sqlite3.connect(data_dir / f"{name}.db")
+        connection.executescript((source / f"{name}.sql").read_text("utf-8"))
+        connection.close()
+    (data_dir / "hub_id").write_bytes((source / "hub_id").read_bytes())
