@@ -18,7 +18,7 @@ from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, w
 from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.routes import load_manifest
+from edgehub.routes.manifest import load_manifest
 from edgehub.settings import load_settings
 from edgehub.settings.configuration import compile_table, endpoint_names
 from edgehub.telemetry.plural import counted

@@ -22,10 +22,11 @@ from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.routes import Manifest, RouteTable, load_manifest
 from edgehub.routes.catch_all import missing_warnings
-from edgehub.routes.explain import Outcome
+from edgehub.routes.explain import Outcome, explain_routing
+from edgehub.routes.manifest import load_manifest
 from edgehub.routes.message_form import MessageFormError, read_message
+from edgehub.routes.table import RouteTable
 from edgehub.settings import load_settings
 from edgehub.settings.configuration import compile_table, endpoint_names, read_table
 from edgehub.telemetry.plural import counted
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from edgehub.errors import ManifestFault
     from edgehub.message import EndpointId
+    from edgehub.routes.spec import Manifest
 
 _EXIT_CONFIG: Final = 78
 
@@ -163,7 +165,7 @@ def _table_of_settings(obj: dict[str, Any]) -> RouteTable:
 
 
 def _explanation(of: str, table: RouteTable, form: Any) -> dict[str, Any]:
-    verdicts = [verdict.document() for verdict in table.explain(read_message(form))]
+    verdicts = [verdict.document() for verdict in explain_routing(table, read_message(form))]
     return {"of": of, "manifest": table.manifest.file, "routes": verdicts}
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.errors import RouteCompileError
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM
-from edgehub.routes import Manifest, RouteSpec, RouteTable
-from edgehub.routes.explain import Outcome
+from edgehub.routes.explain import Outcome, explain_routing
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.routes.query.parser import parse_condition, parse_route
 from edgehub.routes.query.syntax import Route
 from edgehub.routes.sink import Sink
 from edgehub.routes.source import path_source
-from edgehub.routes.spec import DeliveryRules
+from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
+from edgehub.routes.table import RouteTable
 
 if TYPE_CHECKING:
     from edgehub.errors import RouteFault
@@ -80,7 +80,7 @@ def _answer(question: dict[str, Any], message: Message | None) -> dict[str, Any]
             "sink": str(route.sink),
         }
     if message is not None:
-        verdict = table_of(route).explain(message)[0]
+        verdict = explain_routing(table_of(route), message)[0]
         answer |= {
             "match": verdict.outcome is Outcome.ROUTED,
             "outcome": verdict.outcome,

@@ -25,6 +25,7 @@ from edgehub.operations.routes import RouteOperations
 from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import lost_warnings
+from edgehub.routes.explain import explain_routing
 from edgehub.routes.live import BuildError
 from edgehub.routes.message_form import read_message
 from edgehub.routes.named import unknown_endpoint
@@ -319,7 +320,7 @@ class RoutesPart(Part):
     async def _explain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         message = read_message(arguments["message"])
         table = self._router.table
-        verdicts = [verdict.document() for verdict in table.explain(message)]
+        verdicts = [verdict.document() for verdict in explain_routing(table, message)]
         return {"of": "hub", "manifest": table.manifest.file, "routes": verdicts}
 
     def _refused(self) -> Mapping[str, int]:

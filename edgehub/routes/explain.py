@@ -91,7 +91,7 @@ class RouteVerdict:
         }
 
 
-def explain(table: RouteTable, message: Message) -> list[RouteVerdict]:
+def explain_routing(table: RouteTable, message: Message) -> list[RouteVerdict]:
     """Return a verdict per route, in the order of the manifest."""
     winners = {result.endpoint_id: result.routes[0] for result in table.evaluate(message)}
     return [_verdict(table, spec, message, winners) for spec in table.manifest.routes]

@@ -15,22 +15,13 @@ from edgehub.routes.document import Members, read_document, read_file
 from edgehub.routes.members import Reader
 from edgehub.routes.named import unknown_endpoints
 from edgehub.routes.route_entry import read_route
-from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
+from edgehub.routes.spec import Manifest, RouteSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
     from edgehub.message import EndpointId
-
-__all__ = [
-    "DEFAULT_MANIFEST",
-    "DeliveryRules",
-    "Manifest",
-    "RouteSpec",
-    "load_manifest",
-    "parse_manifest",
-]
 
 _INT32: Final = (-(2**31), 2**31 - 1)
 _VERSION: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){1,3}")

@@ -19,7 +19,6 @@ from edgehub.message import NEVER_MS, EndpointId, RouteResult
 from edgehub.mqtt.topic_filter import is_topic
 from edgehub.routes.catch_all import CATCH_ALL_KEYS
 from edgehub.routes.chunks import Chunks, Condition
-from edgehub.routes.explain import RouteVerdict, explain
 from edgehub.routes.named import unknown_endpoints
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.text import upper
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from edgehub.message import Message, Recency
-    from edgehub.routes.manifest import DeliveryRules, Manifest, RouteSpec
     from edgehub.routes.query.codegen import Predicates
     from edgehub.routes.query.syntax import Expression
+    from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
 
 _REMEMBERED_MAX: Final = 4_096
 """Sources, and sets of matching routes, that are remembered; then all are forgotten at once."""
@@ -160,10 +159,6 @@ class RouteTable:
             mask |= group(message, memo)
         results = self._results.get(mask)
         return self._assemble(mask) if results is None else results
-
-    def explain(self, message: Message) -> list[RouteVerdict]:
-        """Say of each route, in the manifest's order, whether it takes the message, and why not."""
-        return explain(self, message)
 
     @property
     def manifest(self) -> Manifest:

@@ -22,7 +22,7 @@ from edgehub.errors import ConfigError, ManifestError, extra_hint
 from edgehub.hub_id import stored_hub_id
 from edgehub.message import UPSTREAM, EndpointId
 from edgehub.mqtt.topic_filter import covers, overlaps
-from edgehub.routes.manifest import DEFAULT_MANIFEST, Manifest, load_manifest
+from edgehub.routes.manifest import DEFAULT_MANIFEST, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.settings import MqttEndpointSettings, SettingsError
 from edgehub.settings.derived import broker_topics
@@ -36,6 +36,7 @@ from edgehub.settings.windows import window_warnings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from edgehub.routes.spec import Manifest
     from edgehub.settings import (
         EndpointSettings,
         MqttSettings,

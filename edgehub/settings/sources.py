@@ -16,7 +16,7 @@ from edgehub.settings.derived import mapper_topics
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgehub.routes.manifest import Manifest
+    from edgehub.routes.spec import Manifest
     from edgehub.settings import Settings
 
 

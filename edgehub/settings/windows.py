@@ -12,7 +12,7 @@ from edgehub.endpoints.schedule import longest_closed_s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from edgehub.routes.manifest import Manifest
+    from edgehub.routes.spec import Manifest
     from edgehub.settings import EndpointSettings
 
 

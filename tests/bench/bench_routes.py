@@ -12,7 +12,8 @@ import statistics
 import time
 
 from edgehub.message import Message
-from edgehub.routes import RouteTable, parse_manifest
+from edgehub.routes.manifest import parse_manifest
+from edgehub.routes.table import RouteTable
 
 ROUNDS = 7
 MESSAGES_PER_ROUND = 20_000

@@ -1,9 +1,10 @@
 """Every condition of `route_conditions.json`, through the parser and table that the daemon uses."""
 
 from edgehub.errors import ManifestError, RouteCompileError
-from edgehub.routes import RouteTable, parse_manifest
+from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.message_form import read_message
 from edgehub.routes.query.parser import parse_condition
+from edgehub.routes.table import RouteTable
 from tests.support.routes import a_manifest
 
 CASES = "route_conditions.json"

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from edgehub.message import Message
-from edgehub.routes import RouteTable, parse_manifest
+from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.codegen import compile_value
 from edgehub.routes.query.parser import parse_condition
+from edgehub.routes.table import RouteTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgehub.routes import parse_manifest
+from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.query.functions import FUNCTIONS
 from edgehub.routes.query.lexer import TEXT_CHARS_MAX
 from edgehub.routes.query.parser import DEPTH_MAX, PARTS_MAX

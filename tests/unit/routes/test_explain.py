@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.routes.explain import Outcome
+from edgehub.routes.explain import Outcome, explain_routing
 from tests.support.routes import a_message, a_table
 
 MESSAGE = a_message(
@@ -14,7 +14,7 @@ MESSAGE = a_message(
 def verdict(condition: str, message=MESSAGE):
     """Return the verdict of a route with this condition."""
     table = a_table({"r": f"FROM /* WHERE {condition} INTO $upstream"})
-    (only,) = table.explain(message)
+    (only,) = explain_routing(table, message)
     assert (only.outcome is Outcome.ROUTED) == bool(table.evaluate(message))
     return only
 
@@ -33,7 +33,7 @@ def test_each_route_gets_a_verdict_in_the_manifest_s_order():
             "alarm": {"route": "FROM /* WHERE kind = 'alarm' INTO $upstream", "priority": 0},
         }
     )
-    rest, cam, bulk, alarm = table.explain(MESSAGE)
+    rest, cam, bulk, alarm = explain_routing(table, MESSAGE)
     assert (rest.outcome, rest.winner) == (Outcome.BEATEN, "bulk")
     assert "`bulk`" in rest.reason
     assert cam.outcome is Outcome.SOURCE
@@ -58,7 +58,7 @@ def test_a_beaten_route_says_in_what_the_winner_is_better(best, why):
     """Where nothing but the name decides, that is said, not that it is better."""
     route = "FROM /* INTO $upstream"
     beaten = {"route": route, "priority": 5, "timeToLiveSecs": 60}
-    _, verdict = a_table({"a": {"route": route, **best}, "b": beaten}).explain(MESSAGE)
+    _, verdict = explain_routing(a_table({"a": {"route": route, **best}, "b": beaten}), MESSAGE)
     assert verdict.reason == f"it matches, but `a` sends to upstream as well and {why}"
 
 

@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 
 from edgehub.errors import ManifestError
-from edgehub.routes import parse_manifest
 from edgehub.routes.content import InvalidRouteError, content_hash, read_stored
+from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.web.problem import ProblemError
 from edgehub.web.revisions import parse_if_match

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgehub.errors import ConfigError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY, Recency
-from edgehub.routes import DEFAULT_MANIFEST, parse_manifest
+from edgehub.routes.manifest import DEFAULT_MANIFEST, parse_manifest
 from edgehub.routes.spec import DeliveryRules
 from tests.support.routes import a_manifest
 

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgehub.errors import ManifestError, RouteCompileError
+from edgehub.routes.explain import explain_routing
 from edgehub.routes.query.lexer import TEXT_CHARS_MAX
 from edgehub.routes.query.parser import parse_condition, parse_route
 from tests.support.condition_strategies import bools, messages
@@ -108,7 +109,7 @@ def test_mutated_routes_are_refused_or_run(text, message):
     if not route.sink.named:
         table = a_table({"r": text})
         table.evaluate(message)
-        table.explain(message)
+        explain_routing(table, message)
 
 
 @settings(max_examples=50)
@@ -133,7 +134,7 @@ def test_compiled_conditions_agree_with_their_value(condition, message):
     )
     taken = {name for result in table.evaluate(message) for name in result.routes}
     assert taken == ({"yes"} if value is True else {"no"} if value is False else set())
-    table.explain(message)
+    explain_routing(table, message)
 
 
 @pytest.mark.parametrize(

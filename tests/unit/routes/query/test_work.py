@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 
 from edgehub.errors import RouteCompileError
+from edgehub.routes.explain import explain_routing
 from edgehub.routes.query import values
 from edgehub.routes.query.checker import ARGUMENTS_MAX
 from edgehub.routes.query.parser import PARTS_MAX, parse_condition, parse_route
@@ -185,7 +186,7 @@ def test_the_bound_of_one_route_is_no_other_s():
 def test_explain_names_the_text_that_is_too_much():
     """The verdict on a condition beyond its bound says which text is passed over how often."""
     table = a_table({"r": f"FROM /* WHERE {MANY_SEARCHES} INTO $upstream"})
-    (verdict,) = table.explain(MESSAGE)
+    (verdict,) = explain_routing(table, MESSAGE)
     assert verdict.outcome == "undefined"
     assert verdict.reason.startswith(
         f"the condition is undefined, since it would pass over the {LARGE} characters of `a` "
