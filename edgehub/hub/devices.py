@@ -39,7 +39,7 @@ from edgehub.devices.intake import Intake
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
-from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes
+from edgehub.devices.upstream_sessions import UpstreamSessions
 from edgehub.endpoints.device_session import End, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
@@ -115,7 +115,7 @@ class DevicesPart(Part):
         self._supervision = supervision
         self._tasks = asyncio.TaskGroup()
         self._table = AffinityTable(store)
-        self._lanes: UpstreamLanes | None = None
+        self._upstream: UpstreamSessions | None = None
         self._sessions: DeviceSessions | None = None
         self._link = self._redis() if "redis" in {affinity.coordinator, affinity.registry} else None
         self._probe = None if self._link is None else self._build_probe(self._link)
@@ -178,8 +178,8 @@ class DevicesPart(Part):
             finally:
                 for task in running:
                     task.cancel()
-                if self._lanes is not None:
-                    await self._lanes.end()
+                if self._upstream is not None:
+                    await self._upstream.end()
                 await self._devices.end()
 
     def _work(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -205,12 +205,12 @@ class DevicesPart(Part):
         else:
             self._submit(message, settle, token)
 
-    def lanes_of(self, sessions: DeviceSessions) -> UpstreamLanes:
-        """Return an endpoint at which devices have their own sessions its lanes."""
-        if self._lanes is not None:
-            self._lanes.stop()
+    def control(self, sessions: DeviceSessions) -> UpstreamSessions:
+        """Return what decides over which of an endpoint's sessions rows leave, and when."""
+        if self._upstream is not None:
+            self._upstream.stop()
         self._sessions = sessions
-        lanes = self._lanes = UpstreamLanes(
+        upstream = self._upstream = UpstreamSessions(
             self._hub_id,
             devices=self._devices,
             flags=self._flags,
@@ -220,21 +220,17 @@ class DevicesPart(Part):
             keep_alive_s=self._settings.affinity.keep_alive_s,
         )
 
-        def over_hub(device_id: str) -> bool | None:
-            carrier = lanes.carrier(device_id)
-            return None if carrier is Carrier.NONE else carrier is Carrier.HUB
-
         def ended(device_id: str, end: End, _reason: str) -> None:
-            lanes.session_ended(
+            upstream.session_ended(
                 device_id,
                 taken_over=end in {End.TAKEN_OVER, End.DROPPED},
                 certain=end is End.TAKEN_OVER,
             )
 
-        sessions.over_hub = over_hub
+        sessions.over_hub = upstream.over_hub
         sessions.ended = ended
-        sessions.link_changed = lambda is_up: lanes.link_changed(is_up=is_up)
-        return lanes
+        sessions.link_changed = upstream.link_changed
+        return upstream
 
     def status(self) -> dict[str, Any]:
         """Return figures of elections, devices and their sessions."""
@@ -248,8 +244,8 @@ class DevicesPart(Part):
         }
         if self._reader is not None:
             document["notices_unreachable_s"] = self._reader.unreachable_s()
-        if self._lanes is not None and self._sessions is not None:
-            document["lanes"] = asdict(self._lanes.statistics())
+        if self._upstream is not None and self._sessions is not None:
+            document["upstream_sessions"] = asdict(self._upstream.statistics())
             document["sessions"] = self._sessions.open_sessions()
         return {"affinity": document}
 
@@ -265,9 +261,9 @@ class DevicesPart(Part):
             found.append(
                 f"affinity: another hub calls itself {self._hub_id} too; both send what one should"
             )
-        parked = 0 if self._lanes is None else self._lanes.statistics().parked
-        if parked:
-            found.append(f"affinity: {parked} devices wait after their session was taken or lost")
+        paused = 0 if self._upstream is None else self._upstream.statistics().paused
+        if paused:
+            found.append(f"affinity: {paused} devices wait after their session was taken or lost")
         return found
 
     def operations(self) -> Sequence[Operation]:

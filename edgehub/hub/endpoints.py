@@ -117,7 +117,7 @@ class EndpointsPart(Part):
         store: The queues.
         router: Has the route table in force, and the limits of peers.
         relays: Connects endpoints with devices that listen.
-        devices: Gives the lanes of an endpoint at which devices have their own sessions.
+        devices: Controls the sessions of an endpoint at which devices have their own.
         entities: Knows which rows others depend on.
         clock: Timers.
         rng: Randomness for jitter.
@@ -345,7 +345,7 @@ class EndpointsPart(Part):
         dealt = None
         queues: Callable[[], Sequence[PumpQueue]] = partial(store.queues_of, endpoint_id)
         if destination.sessions is not None:
-            queues = dealt = FairQueues(queues, self._devices.lanes_of(destination.sessions))
+            queues = dealt = FairQueues(queues, self._devices.control(destination.sessions))
         pump = Pump(
             endpoint,
             queues=queues,

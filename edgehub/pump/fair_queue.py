@@ -9,13 +9,14 @@ device that may not send stay in the queue.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from edgehub.devices.upstream_lanes import Way
+from edgehub.devices.upstream_sessions import SendState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from edgehub.devices.upstream_sessions import UpstreamSessions
     from edgehub.message import EndpointId, FailureKind, Priority, QueueId, Row
     from edgehub.pump.queue import OutOfTurn, PumpQueue
 
@@ -29,42 +30,20 @@ READ_ROWS: Final = 256
 READ_BYTES: Final = 2**20
 
 
-class DeviceWays(Protocol):
-    """Whether the rows of a device can be sent; opens its session where needed."""
-
-    def way(self, device_id: str) -> Way:
-        """Return whether rows of a device can be sent now."""
-
-    def staged(self, device_id: str, rows: int) -> None:
-        """Count rows that were read for a device; negative = they were sent, or returned.
-
-        The first one opens its session.
-        """
-
-    def handed_over(self, device_id: str, rows: int) -> None:
-        """Count rows in flight; negative = they were settled."""
-
-    def follow(self, changed: Callable[[str], None]) -> None:
-        """Call `changed` with a device whose way has changed."""
-
-    def unfollow(self, changed: Callable[[str], None]) -> None:
-        """End a `follow`."""
-
-
 class FairQueue:
     """One queue with its devices; implements `PumpQueue`.
 
     Args:
         queue: The store's.
-        ways: See `DeviceWays`.
+        sessions: Over which session rows of a device leave.
         wake: Called when rows can be read that could not before.
     """
 
     def __init__(
-        self, queue: PumpQueue, ways: DeviceWays, wake: Callable[[PumpQueue], None]
+        self, queue: PumpQueue, sessions: UpstreamSessions, wake: Callable[[PumpQueue], None]
     ) -> None:
         self._queue = queue
-        self._ways = ways
+        self._sessions = sessions
         self._wake = wake
         self._staged: dict[str, deque[Row]] = {}
         self._open: OrderedDict[str, None] = OrderedDict()
@@ -77,7 +56,7 @@ class FairQueue:
         self._held: set[str] = set()
         """Senders that the pump holds back."""
         self._in_flight: dict[int, str] = {}
-        ways.follow(self._way_changed)
+        sessions.add_listener(self._state_changed)
 
     @property
     def id(self) -> QueueId:
@@ -165,7 +144,7 @@ class FairQueue:
 
     def close(self) -> None:
         """Return the staged rows: the pump has ended."""
-        self._ways.unfollow(self._way_changed)
+        self._sessions.remove_listener(self._state_changed)
         for device_id in list(self._staged):
             self._unstage(device_id)
 
@@ -175,7 +154,7 @@ class FairQueue:
             device_id, sender = row.message.device_id, row.message.sender
             staged = self._staged.get(device_id)
             if device_id in self._shut or (
-                staged is None and self._ways.way(device_id) is Way.SHUT
+                staged is None and self._sessions.send_state(device_id) is SendState.BLOCKED
             ):
                 self._hold(self._shut, device_id, sender)
                 returned.append(row)
@@ -187,8 +166,8 @@ class FairQueue:
                 staged = self._staged[device_id] = deque()
             staged.append(row)
             self._count += 1
-            self._ways.staged(device_id, 1)
-            if self._ways.way(device_id) is Way.OPEN:
+            self._sessions.count_staged(device_id, 1)
+            if self._sessions.send_state(device_id) is SendState.OPEN:
                 self._open.setdefault(device_id)
             if len(staged) >= STAGED_OF_ONE_MAX:
                 for each in {one.message.sender for one in staged}:
@@ -226,8 +205,8 @@ class FairQueue:
             bytes_max -= row.size
             batch.append(row)
             self._in_flight[row.offset] = device_id
-            self._ways.handed_over(device_id, 1)
-            self._ways.staged(device_id, -1)
+            self._sessions.count_in_flight(device_id, 1)
+            self._sessions.count_staged(device_id, -1)
             if staged:
                 self._open[device_id] = None
             else:
@@ -242,7 +221,7 @@ class FairQueue:
         self._count -= len(rows)
         if rows:
             self._queue.give_back(list(rows), attempted=False)
-            self._ways.staged(device_id, -len(rows))
+            self._sessions.count_staged(device_id, -len(rows))
 
     def _forget(self, device_id: str) -> None:
         self._staged.pop(device_id)
@@ -253,15 +232,15 @@ class FairQueue:
         for row in rows:
             device_id = self._in_flight.pop(row.offset, None)
             if device_id is not None:
-                self._ways.handed_over(device_id, -1)
+                self._sessions.count_in_flight(device_id, -1)
 
-    def _way_changed(self, device_id: str) -> None:
-        way = self._ways.way(device_id)
-        if way is Way.SHUT:
+    def _state_changed(self, device_id: str) -> None:
+        state = self._sessions.send_state(device_id)
+        if state is SendState.BLOCKED:
             self._unstage(device_id)
             return
         if device_id in self._staged:
-            if way is Way.OPEN:
+            if state is SendState.OPEN:
                 self._open.setdefault(device_id)
             else:
                 self._open.pop(device_id, None)
@@ -276,15 +255,15 @@ class FairQueues:
 
     Args:
         queues: Returns the store's.
-        ways: See `DeviceWays`.
+        sessions: Over which session rows of a device leave.
 
     Attributes:
         wake: Called when rows can be read that could not before; set once there is a pump.
     """
 
-    def __init__(self, queues: Callable[[], Sequence[PumpQueue]], ways: DeviceWays) -> None:
+    def __init__(self, queues: Callable[[], Sequence[PumpQueue]], sessions: UpstreamSessions) -> None:
         self._queues = queues
-        self._ways = ways
+        self._sessions = sessions
         self._fair: dict[QueueId, FairQueue] = {}
         self.wake: Callable[[PumpQueue], None] = lambda _queue: None
 
@@ -300,7 +279,7 @@ class FairQueues:
     def _of(self, queue: PumpQueue) -> FairQueue:
         fair = self._fair.get(queue.id)
         if fair is None:
-            fair = self._fair[queue.id] = FairQueue(queue, self._ways, self._woken)
+            fair = self._fair[queue.id] = FairQueue(queue, self._sessions, self._woken)
         return fair
 
     def _woken(self, queue: PumpQueue) -> None:

@@ -237,7 +237,7 @@ def test_a_low_limit_of_open_files_is_raised(make_fleet: Callable[..., Fleet]) -
 def test_a_session_that_a_stranger_takes_is_not_fought_for(
     make_fleet: Callable[..., Fleet],
 ) -> None:
-    """Its lane is parked, others go on, and the next election here opens it again."""
+    """Its session is paused, others go on, and the next election here opens it again."""
     fleet = make_fleet(hubs=1)
     upstream = Upstream(fleet.broker.port)
 
@@ -250,7 +250,7 @@ def test_a_session_that_a_stranger_takes_is_not_fought_for(
         await asyncio.to_thread(fleet.hubs[0].wait_event, "device.session_taken_over", 10)
         assert not stranger.lost.is_set()
         status = fleet.hubs[0].call("status")["affinity"]
-        assert (status["sessions"], status["lanes"]["parked"]) == (2, 1)
+        assert (status["sessions"], status["upstream_sessions"]["paused"]) == (2, 1)
         await swarm.round(2, within_s=0.1)
         async with asyncio.timeout(10):
             await stranger.lost.wait()

@@ -138,11 +138,11 @@ class InProcessAffinityStore:
 class Flags:
     """See the module; one writer per device, its request queue, beside the reader of notices."""
 
-    __slots__ = ("_flags", "_followers", "_position", "_store")
+    __slots__ = ("_flags", "_listeners", "_position", "_store")
 
     def __init__(self, store: AffinityStore, stored: StoredAffinity) -> None:
         self._store = store
-        self._followers: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
         self._flags = OrderedDict(stored.flags)
         self._position = stored.position
 
@@ -172,14 +172,14 @@ class Flags:
         """Count the devices with a flag."""
         return sum(flag.ownership is ownership for flag in self._flags.values())
 
-    def follow(self, told: Callable[[str], None]) -> None:
-        """Have `told` called with a device whenever this hub was elected for it, or lost it."""
-        self._followers.append(told)
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with a device whenever this hub was elected for it, or lost it."""
+        self._listeners.append(listener)
 
-    def unfollow(self, told: Callable[[str], None]) -> None:
-        """Call `told` no more."""
-        if told in self._followers:
-            self._followers.remove(told)
+    def remove_listener(self, listener: Callable[[str], None]) -> None:
+        """Call it no more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     def set(
         self, device_id: str, ownership: Ownership, epoch: int = 0, *, cause: Cause, other: str = ""
@@ -200,8 +200,8 @@ class Flags:
         self._put(
             device_id, Flag(ownership=ownership, epoch=max(epoch, before.epoch)), cause, other
         )
-        for told in self._followers:
-            told(device_id)
+        for listener in self._listeners:
+            listener(device_id)
 
     def apply(self, notice: Notice) -> bool:
         """Return a device away as told; False = the notice is older than what is known."""
@@ -224,8 +224,8 @@ class Flags:
             kept = Ownership.LOSER if flag.ownership is Ownership.LOSER else Ownership.UNKNOWN
             self._put(device_id, Flag(ownership=kept), Cause.NOTICES_MISSED, "")
         for device_id in owned:
-            for told in self._followers:
-                told(device_id)
+            for listener in self._listeners:
+                listener(device_id)
         return tuple(owned)
 
     def advance(self, position: str) -> None:
@@ -233,8 +233,8 @@ class Flags:
         self._position = position
         self._store.save_position(position)
 
-    def note_take_over(self, device_id: str) -> None:
-        """Write into the ledger that a device's upstream session went to another hub."""
+    def record_take_over(self, device_id: str) -> None:
+        """Record in the ledger that a device's upstream session went to another hub."""
         flag = self.flag(device_id)
         self._store.note(
             Change(device_id=device_id, former=flag.ownership, flag=flag, cause=Cause.TAKEN_OVER)

@@ -103,7 +103,7 @@ async def test_each_device_has_its_session(tmp_path, broker):
             await send(hub, device, b"1", b"2")
         assert sorted(await hear(upstream, 4)) == [b"1", b"1", b"2", b"2"]
         status = hub.status()["affinity"]
-        assert (status["sessions"], status["lanes"]["losses"]) == (2, 0)
+        assert (status["sessions"], status["upstream_sessions"]["losses"]) == (2, 0)
 
 
 async def test_a_packet_that_the_broker_cannot_take_holds_nobody_up(tmp_path):
@@ -113,7 +113,7 @@ async def test_a_packet_that_the_broker_cannot_take_holds_nobody_up(tmp_path):
             await send(hub, "t9-a", b"1", bytes(2000), b"2", b"3")
             assert await hear(upstream, 3) == [b"1", b"2", b"3"]
             await until(lambda: hub.status()["store"]["dead_letter_rows"] == 1)
-            assert hub.status()["affinity"]["lanes"]["losses"] == 0
+            assert hub.status()["affinity"]["upstream_sessions"]["losses"] == 0
 
 
 @pytest.mark.parametrize("on_behalf", [False, True])
@@ -153,7 +153,7 @@ async def test_turns_go_round_the_devices_of_a_queue(tmp_path):
 
 
 async def test_a_broker_that_restarts_is_no_take_over(tmp_path):
-    """All lanes begin again with the hub's own session."""
+    """All sessions open again with the hub's own session."""
     broker = Mosquitto(tmp_path / "restarted").start()
     async with running(tmp_path, broker.port) as hub:
         async with listening(broker.port) as upstream:
@@ -166,7 +166,7 @@ async def test_a_broker_that_restarts_is_no_take_over(tmp_path):
         async with listening(broker.port) as upstream:
             await hub.operations["config reload"]({})
             assert await hear(upstream, 1) == [b"2"]
-        assert hub.status()["affinity"]["lanes"]["take_overs"] == 0
+        assert hub.status()["affinity"]["upstream_sessions"]["take_overs"] == 0
     broker.stop()
 
 
@@ -227,11 +227,13 @@ async def test_a_parent_hub_sees_the_devices_themselves(tmp_path):
             await until(lambda: parent.status()["store"]["rows"] == 1)
             assert parent.status()["mqtt"]["clients"] == 2
             async with aiomqtt.Client("127.0.0.1", parent.mqtt_port, identifier="t7-a"):
-                await until(lambda: hub.status()["affinity"]["lanes"]["take_overs"] == 1)
+                await until(
+                    lambda: hub.status()["affinity"]["upstream_sessions"]["take_overs"] == 1
+                )
                 await send(hub, "t7-a", b"2")
                 await send(hub, "t7-b", b"3")
                 await until(lambda: parent.status()["store"]["rows"] == 2)
-                assert hub.status()["affinity"]["lanes"]["parked"] == 1
+                assert hub.status()["affinity"]["upstream_sessions"]["paused"] == 1
         parent.stop()
     assert running_parent.result()
 

@@ -1,11 +1,11 @@
-"""One lane for each device of a queue: turns, order, and devices that may not send."""
+"""Turns between the devices of a queue, order, and devices that may not send."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.devices.upstream_lanes import Way
+from edgehub.devices.upstream_sessions import SendState
 from edgehub.message import DEFAULT_PRIORITY, FailureKind
 from edgehub.pump.fair_queue import (
     READ_ROWS,
@@ -17,40 +17,40 @@ from edgehub.pump.fair_queue import (
 from tests.support.memory_queue import MemoryQueue, a_row
 
 
-class Ways:
+class Sessions:
     """Says what the test says, and counts what it is told."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Way] = {}
+        self.of: dict[str, SendState] = {}
         self.rows: dict[str, int] = {}
         self.under_way: dict[str, int] = {}
         self.told = []
 
-    def way(self, device_id: str) -> Way:
-        """See `DeviceWays`."""
-        return self.of.get(device_id, Way.OPEN)
+    def send_state(self, device_id: str) -> SendState:
+        """See `UpstreamSessions`."""
+        return self.of.get(device_id, SendState.OPEN)
 
-    def staged(self, device_id: str, rows: int) -> None:
-        """See `DeviceWays`."""
+    def count_staged(self, device_id: str, rows: int) -> None:
+        """See `UpstreamSessions`."""
         self.rows[device_id] = self.rows.get(device_id, 0) + rows
         assert self.rows[device_id] >= 0
 
-    def handed_over(self, device_id: str, rows: int) -> None:
-        """See `DeviceWays`."""
+    def count_in_flight(self, device_id: str, rows: int) -> None:
+        """See `UpstreamSessions`."""
         self.under_way[device_id] = self.under_way.get(device_id, 0) + rows
         assert self.under_way[device_id] >= 0
 
-    def follow(self, told) -> None:
-        """See `DeviceWays`."""
+    def add_listener(self, told) -> None:
+        """See `UpstreamSessions`."""
         self.told.append(told)
 
-    def unfollow(self, told) -> None:
-        """See `DeviceWays`."""
+    def remove_listener(self, told) -> None:
+        """See `UpstreamSessions`."""
         self.told.remove(told)
 
-    def change(self, device_id: str, way: Way) -> None:
+    def change(self, device_id: str, state: SendState) -> None:
         """Say something else from now on."""
-        self.of[device_id] = way
+        self.of[device_id] = state
         for told in self.told:
             told(device_id)
 
@@ -62,16 +62,16 @@ def a_row_of(sender: str, offset: int):
 
 
 class Bench:
-    """A queue in memory with rows of devices, and its lanes."""
+    """A queue in memory with rows of devices, and its fair queue."""
 
     def __init__(self, senders: str) -> None:
-        self.ways = Ways()
+        self.sessions = Sessions()
         self.store = MemoryQueue("upstream", DEFAULT_PRIORITY)
         self.store.put(
             *(a_row_of(name, offset) for offset, name in enumerate(senders.split(), start=1))
         )
         self.woken = 0
-        self.queue = FairQueue(self.store, self.ways, self._wake)
+        self.queue = FairQueue(self.store, self.sessions, self._wake)
 
     def _wake(self, queue) -> None:
         assert queue is self.queue
@@ -87,10 +87,10 @@ async def test_devices_take_turns():
     """One row each, whatever the backlog of one is; the order of each device stays."""
     bench = Bench("a a a a b c b")
     assert await bench.read() == [1, 5, 6, 2, 7, 3, 4]
-    assert bench.ways.under_way == {"a": 4, "b": 2, "c": 1}
+    assert bench.sessions.under_way == {"a": 4, "b": 2, "c": 1}
     bench.queue.confirm(bench.rows)
     assert bench.store.confirmed == [1, 5, 6, 2, 7, 3, 4]
-    assert set(bench.ways.under_way.values()) == {0}
+    assert set(bench.sessions.under_way.values()) == {0}
 
 
 async def test_turns_go_on_over_batches():
@@ -114,38 +114,40 @@ async def test_no_more_is_read_ahead_than_has_its_place():
     """However many devices wait for their sessions; the others of the queue wait for a place."""
     count = STAGED_MAX + 3 * READ_ROWS
     bench = Bench(" ".join(["shut", *(f"d{number}" for number in range(count))]))
-    bench.ways.of = {f"d{number}": Way.OPENING for number in range(count)} | {"shut": Way.SHUT}
+    bench.sessions.of = {f"d{number}": SendState.OPENING for number in range(count)} | {
+        "shut": SendState.BLOCKED
+    }
     for _ in range(3):
         assert await bench.read() == []
-        assert bench.queue.staged == STAGED_MAX == sum(bench.ways.rows.values())
+        assert bench.queue.staged == STAGED_MAX == sum(bench.sessions.rows.values())
         assert not bench.queue.has_ready()
-    bench.ways.change("d7", Way.OPEN)
-    # Its row, the second of the queue behind that of a device without a way, frees one place.
+    bench.sessions.change("d7", SendState.OPEN)
+    # Its row, the second of the queue behind that of a device that may not send, frees one place.
     assert await bench.read() == [9]
     await bench.read()
     assert bench.queue.staged == STAGED_MAX
 
 
-async def test_a_device_without_a_way_keeps_no_place():
+async def test_a_device_that_may_not_send_keeps_no_place():
     """Its rows stay in the queue, and come in order once it has one."""
     bench = Bench("a b a b a")
-    bench.ways.change("a", Way.SHUT)
+    bench.sessions.change("a", SendState.BLOCKED)
     assert await bench.read() == [2, 4]
     assert bench.queue.staged == 0
     assert not bench.queue.has_ready()
-    bench.ways.change("a", Way.OPEN)
+    bench.sessions.change("a", SendState.OPEN)
     assert bench.woken
     assert await bench.read() == [1, 3, 5]
 
 
-async def test_a_device_whose_way_opens_is_waited_for():
+async def test_a_device_whose_session_opens_is_waited_for():
     """Its rows are staged, so that its session is asked for; others do not wait."""
     bench = Bench("a b")
-    bench.ways.of["a"] = Way.OPENING
+    bench.sessions.of["a"] = SendState.OPENING
     assert await bench.read() == [2]
-    assert bench.ways.rows["a"] == 1
+    assert bench.sessions.rows["a"] == 1
     assert not bench.queue.has_ready()
-    bench.ways.change("a", Way.OPEN)
+    bench.sessions.change("a", SendState.OPEN)
     assert bench.woken == 1
     assert await bench.read() == [1]
 
@@ -154,10 +156,10 @@ async def test_a_lost_device_gives_its_rows_back():
     """What was staged goes to its place; what is under way comes back by the pump."""
     bench = Bench("a a a")
     assert await bench.read(1) == [1]
-    bench.ways.change("a", Way.SHUT)
+    bench.sessions.change("a", SendState.BLOCKED)
     assert [row.offset for row in bench.store.rows] == [2, 3]
     bench.queue.give_back(bench.rows, attempted=False)
-    bench.ways.change("a", Way.OPEN)
+    bench.sessions.change("a", SendState.OPEN)
     assert await bench.read() == [1, 2, 3]
 
 
@@ -170,35 +172,35 @@ async def test_a_row_that_comes_back_is_not_overtaken():
 
 
 async def test_a_sender_that_the_pump_holds_is_held():
-    """Also what was staged of it, and after its way changed; its release lets it go on."""
+    """Also what was staged of it, and after its state changed; its release lets it go on."""
     bench = Bench("a a b")
     assert await bench.read(1) == [1]
     bench.queue.give_back(bench.rows, attempted=True)
     bench.queue.hold_sender("a")
-    bench.ways.change("a", Way.SHUT)
-    bench.ways.change("a", Way.OPEN)
+    bench.sessions.change("a", SendState.BLOCKED)
+    bench.sessions.change("a", SendState.OPEN)
     assert await bench.read() == [3]
     bench.queue.release_sender("a")
     assert await bench.read() == [1, 2]
 
 
-async def test_a_release_does_not_open_a_way():
+async def test_a_release_does_not_open_a_session():
     """A device that may not send stays back when the pump lets it go."""
     bench = Bench("a a")
     bench.queue.hold_sender("a")
-    bench.ways.change("a", Way.SHUT)
+    bench.sessions.change("a", SendState.BLOCKED)
     bench.queue.release_sender("a")
     assert await bench.read() == []
-    bench.ways.change("a", Way.OPEN)
+    bench.sessions.change("a", SendState.OPEN)
     assert await bench.read() == [1, 2]
 
 
-async def test_modules_of_a_device_share_its_lane():
+async def test_modules_of_a_device_share_its_turns():
     """They have its session; each is kept back and let go with it."""
     bench = Bench("a a/m b a/m")
-    bench.ways.change("a", Way.SHUT)
+    bench.sessions.change("a", SendState.BLOCKED)
     assert await bench.read() == [3]
-    bench.ways.change("a", Way.OPEN)
+    bench.sessions.change("a", SendState.OPEN)
     assert await bench.read() == [1, 2, 4]
 
 
@@ -211,7 +213,7 @@ async def test_every_end_of_a_row_is_counted():
     bench.queue.expire([two])
     bench.queue.dead_letter(three, FailureKind.REJECTED, "no")
     bench.queue.give_back([four], attempted=False)
-    assert bench.ways.under_way == dict.fromkeys("abcd", 0)
+    assert bench.sessions.under_way == dict.fromkeys("abcd", 0)
     assert (bench.store.confirmed, bench.store.expired) == ([1], [2])
     assert bench.store.dead == [(3, FailureKind.REJECTED, "no")]
 
@@ -219,13 +221,13 @@ async def test_every_end_of_a_row_is_counted():
 async def test_the_end_puts_back_what_is_staged():
     """Nothing stays in flight that no pump will send."""
     bench = Bench("a a b b")
-    dealt = FairQueues(lambda: [bench.store], bench.ways)
+    dealt = FairQueues(lambda: [bench.store], bench.sessions)
     (queue,) = dealt()
     assert dealt() == [queue]
     await queue.read_batch(1, 10**9)
     dealt.close()
     assert [row.offset for row in bench.store.rows] == [2, 3, 4]
-    assert len(bench.ways.told) == 1, "it hears of no change any more"
+    assert len(bench.sessions.told) == 1, "it hears of no change any more"
 
 
 class Play:
@@ -257,12 +259,12 @@ class Play:
                 self.held.discard(name)
                 self.bench.queue.release_sender(name)
             case "shut" | "open" | "opening":
-                self.bench.ways.change(name, Way(step))
+                self.bench.sessions.change(name, SendState(step))
 
     async def read(self, count: int) -> None:
-        """Take rows; none comes of a sender that is held or has no way."""
+        """Take rows; none comes of a sender that is held or may not send."""
         await self.bench.read(count)
-        shut = {key for key, way in self.bench.ways.of.items() if way is not Way.OPEN}
+        shut = {key for key, state in self.bench.sessions.of.items() if state is not SendState.OPEN}
         senders = {row.message.sender for row in self.bench.rows}
         assert not senders & (self.held | shut)
         self.flying += self.bench.rows
@@ -273,9 +275,9 @@ class Play:
         self.delivered += [row.offset for row in rows]
 
     async def finish(self) -> None:
-        """Open all ways and let everything leave."""
+        """Open all sessions and let everything leave."""
         for name in "abc":
-            self.bench.ways.change(name, Way.OPEN)
+            self.bench.sessions.change(name, SendState.OPEN)
         for name in self.held:
             self.bench.queue.release_sender(name)
         self.held.clear()

@@ -1,4 +1,4 @@
-"""Lanes of devices with their own sessions: who may send over what, at every possible moment."""
+"""Upstream sessions of devices: over which one rows may leave, at every possible moment."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import pytest
 from edgehub.devices.affinity.coordinator import Ballot
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.faults import DeviceConnectionError
-from edgehub.devices.upstream_lanes import Carrier, UpstreamLanes, Way
+from edgehub.devices.upstream_sessions import SendState, UpstreamSessions
 from tests.support.affinity_hubs import Hub, TimedLink, World, in_a_world
 
 STEP_S = 0.025
 
+OWN, HUB = False, True
+"""Whether a row left over the session of the hub."""
+
 
 class Traffic:
-    """Hands rows of a device to its lane, as a queue and its pump do."""
+    """Hands over rows of a device, as a queue and its pump do."""
 
     def __init__(self, world: World, hub: Hub, **options) -> None:
         self.world = world
         self.hub = hub
-        self.lanes = UpstreamLanes(
+        self.sessions = UpstreamSessions(
             hub.hub_id,
             devices=hub.devices,
             flags=hub.flags,
@@ -32,9 +35,9 @@ class Traffic:
         self.staged = 0
         self.told = 0
         self.is_over = False
-        self.sent: list[Carrier] = []
-        self.lanes.follow(self.changed)
-        self.lanes.link_changed(is_up=True)
+        self.sent: list[bool | None] = []
+        self.sessions.add_listener(self.changed)
+        self.sessions.link_changed(True)
 
     @property
     def link(self) -> TimedLink:
@@ -50,31 +53,31 @@ class Traffic:
         """Send what waits, if it may leave."""
         if not self.staged or device_id != "d":
             return
-        way = self.lanes.way("d")
-        if way is Way.SHUT:
-            self.lanes.staged("d", -self.told)
+        state = self.sessions.send_state("d")
+        if state is SendState.BLOCKED:
+            self.sessions.count_staged("d", -self.told)
             self.told = 0
             return
-        self.lanes.staged("d", self.staged - self.told)
+        self.sessions.count_staged("d", self.staged - self.told)
         self.told = self.staged
-        if way is Way.OPEN:
+        if state is SendState.OPEN:
             rows, self.staged, self.told = self.staged, 0, 0
-            carrier = self.lanes.carrier("d")
-            assert carrier is not Carrier.DEVICE or self.link.is_open
-            self.sent += [carrier] * rows
-            self.lanes.handed_over("d", rows)
-            self.lanes.staged("d", -rows)
-            self.world.clock.call_later(0.05, lambda: self.settle(rows, carrier))
+            over_hub = self.sessions.over_hub("d")
+            assert over_hub or self.link.is_open
+            self.sent += [over_hub] * rows
+            self.sessions.count_in_flight("d", rows)
+            self.sessions.count_staged("d", -rows)
+            self.world.clock.call_later(0.05, lambda: self.settle(rows, over_hub))
 
-    def settle(self, rows: int, carrier: Carrier) -> None:
+    def settle(self, rows: int, over_hub: bool | None) -> None:
         """Have the peer confirm them."""
         if not self.is_over:
-            assert carrier is not Carrier.DEVICE or self.link.is_open, "a close cut rows under way"
-        self.lanes.handed_over("d", -rows)
+            assert over_hub or self.link.is_open, "a close cut rows under way"
+        self.sessions.count_in_flight("d", -rows)
 
 
 def in_traffic(test, **options) -> None:
-    """Run a test with a hub, its lanes, and the device `d`."""
+    """Run a test with a hub, its sessions, and the device `d`."""
 
     async def run(world: World) -> None:
         hub = await world.hub("h1")
@@ -82,7 +85,7 @@ def in_traffic(test, **options) -> None:
         try:
             await test(world, hub, traffic)
         finally:
-            await traffic.lanes.end()
+            await traffic.sessions.end()
             await hub.devices.end()
 
     in_a_world(run)
@@ -104,12 +107,12 @@ def test_an_owners_session_opens_with_the_first_row_and_stays():
 
     async def test(world, hub, traffic):
         owns(hub)
-        assert traffic.lanes.way("d") is Way.OPENING
+        assert traffic.sessions.send_state("d") is SendState.OPENING
         traffic.put()
         await world.clock.sleep(1)
         traffic.put(3)
         await world.clock.sleep(1)
-        assert traffic.sent == [Carrier.DEVICE] * 4
+        assert traffic.sent == [OWN] * 4
         assert traffic.link.log == ["open"]
         assert traffic.link.is_open
 
@@ -122,7 +125,7 @@ def test_a_device_that_nobody_judged_keeps_no_session():
     async def test(world, _hub, traffic):
         traffic.put(2)
         await world.clock.sleep(1)
-        assert traffic.sent == [Carrier.DEVICE] * 2
+        assert traffic.sent == [OWN] * 2
         assert traffic.link.log == ["open", "close"]
 
     in_traffic(test)
@@ -136,18 +139,18 @@ def test_rows_of_a_lost_device_never_take_its_session(on_behalf):
         loses(hub)
         traffic.put()
         await world.clock.sleep(1)
-        assert traffic.sent == [Carrier.HUB] * on_behalf
+        assert traffic.sent == [HUB] * on_behalf
         owns(hub)
         hub.flags.set("d", Ownership.OWNER, 11, cause=Cause.REGAINED)
         traffic.put()
         await world.clock.sleep(1)
-        assert traffic.sent[-1] is Carrier.DEVICE
+        assert traffic.sent[-1] is OWN
         assert len(traffic.sent) == 2
 
     in_traffic(test, on_behalf=on_behalf)
 
 
-def test_a_take_over_parks_the_lane_and_no_war_begins():
+def test_a_take_over_pauses_the_session_and_is_not_answered_by_another():
     """It tries again after a minute, then two."""
 
     async def test(world, hub, traffic):
@@ -156,15 +159,15 @@ def test_a_take_over_parks_the_lane_and_no_war_begins():
         await world.clock.sleep(1)
         for pause_s in (60, 120):
             traffic.link.is_open = False
-            traffic.lanes.session_ended("d", taken_over=True, certain=True)
+            traffic.sessions.session_ended("d", taken_over=True, certain=True)
             traffic.put()
             sent = len(traffic.sent)
             await world.clock.sleep(pause_s - 1)
             assert len(traffic.sent) == sent
-            assert traffic.lanes.statistics().parked == 1
+            assert traffic.sessions.statistics().paused == 1
             await world.clock.sleep(2)
             assert len(traffic.sent) == sent + 1
-        assert traffic.lanes.statistics().take_overs == 2
+        assert traffic.sessions.statistics().take_overs == 2
         causes = [change.cause for change in hub.store.changes]
         assert causes.count(Cause.TAKEN_OVER) == 2
 
@@ -181,15 +184,15 @@ def test_an_election_that_changes_nothing_shortens_the_pause(certain):
         await world.clock.sleep(1)
         for pause_s in (1, 2, 4):
             traffic.link.is_open = False
-            traffic.lanes.session_ended("d", taken_over=True, certain=certain)
+            traffic.sessions.session_ended("d", taken_over=True, certain=certain)
             traffic.put()
             owns(hub)
             sent = len(traffic.sent)
             await world.clock.sleep(pause_s - 0.1)
             assert len(traffic.sent) == sent
             await world.clock.sleep(0.5)
-            assert traffic.sent[sent:] == [Carrier.DEVICE]
-        assert traffic.lanes.statistics().take_overs == 3
+            assert traffic.sent[sent:] == [OWN]
+        assert traffic.sessions.statistics().take_overs == 3
 
     in_traffic(test)
 
@@ -202,13 +205,13 @@ def test_a_later_election_ends_the_rest_of_a_short_pause_at_once():
         traffic.put()
         await world.clock.sleep(1)
         traffic.link.is_open = False
-        traffic.lanes.session_ended("d", taken_over=True, certain=True)
+        traffic.sessions.session_ended("d", taken_over=True, certain=True)
         await world.clock.sleep(30)
         traffic.put()
         assert len(traffic.sent) == 1
         owns(hub)
         await world.clock.sleep(0.2)
-        assert traffic.sent == [Carrier.DEVICE] * 2
+        assert traffic.sent == [OWN] * 2
 
     in_traffic(test)
 
@@ -222,7 +225,7 @@ def test_a_device_that_came_back_before_its_notice_waits_for_nothing():
         await world.clock.sleep(1)
         for epoch in range(20, 26):
             traffic.link.is_open = False
-            traffic.lanes.session_ended("d", taken_over=True, certain=True)
+            traffic.sessions.session_ended("d", taken_over=True, certain=True)
             traffic.put()
             hub.flags.set("d", Ownership.OWNER, epoch, cause=Cause.HEARD_FIRST, other="h2")
             await world.clock.sleep(0.3)
@@ -242,7 +245,7 @@ def test_somebody_who_takes_the_session_each_time_is_not_fought_for_it_with_each
             await world.clock.sleep(0.1)
             if traffic.link.is_open:
                 traffic.link.is_open = False
-                traffic.lanes.session_ended("d", taken_over=True, certain=True)
+                traffic.sessions.session_ended("d", taken_over=True, certain=True)
         assert 10 < traffic.link.log.count("open") < 20
         # It goes away: the session stays, and all is as before.
         traffic.is_over = False
@@ -253,7 +256,7 @@ def test_somebody_who_takes_the_session_each_time_is_not_fought_for_it_with_each
         traffic.put()
         await world.clock.sleep(1)
         traffic.link.is_open = False
-        traffic.lanes.session_ended("d", taken_over=True, certain=True)
+        traffic.sessions.session_ended("d", taken_over=True, certain=True)
         owns(hub)
         traffic.put()
         await world.clock.sleep(1.2)
@@ -262,7 +265,7 @@ def test_somebody_who_takes_the_session_each_time_is_not_fought_for_it_with_each
     in_traffic(test)
 
 
-def test_a_lane_whose_device_another_hub_speaks_for_is_not_parked():
+def test_the_session_of_a_device_that_another_hub_owns_is_not_paused():
     """Nothing of it waits here; once it is regained its session opens at once."""
 
     async def test(world, hub, traffic):
@@ -272,12 +275,12 @@ def test_a_lane_whose_device_another_hub_speaks_for_is_not_parked():
         for in_time in (True, False):
             traffic.link.is_open = False
             if in_time:
-                traffic.lanes.session_ended("d", taken_over=True, certain=True)
+                traffic.sessions.session_ended("d", taken_over=True, certain=True)
                 loses(hub)
             else:
                 loses(hub)
-                traffic.lanes.session_ended("d", taken_over=True, certain=True)
-            assert traffic.lanes.statistics().parked == 0
+                traffic.sessions.session_ended("d", taken_over=True, certain=True)
+            assert traffic.sessions.statistics().paused == 0
             await world.clock.sleep(1)
             hub.flags.set("d", Ownership.OWNER, 10, cause=Cause.REGAINED)
             traffic.put()
@@ -296,15 +299,15 @@ def test_a_close_without_a_word_is_judged_a_moment_later(link_goes):
         traffic.put()
         await world.clock.sleep(1)
         traffic.link.is_open = False
-        traffic.lanes.session_ended("d", taken_over=True, certain=False)
+        traffic.sessions.session_ended("d", taken_over=True, certain=False)
         await world.clock.sleep(0.5)
         if link_goes:
-            traffic.lanes.link_changed(is_up=False)
+            traffic.sessions.link_changed(False)
         await world.clock.sleep(1)
-        traffic.lanes.link_changed(is_up=True)
+        traffic.sessions.link_changed(True)
         traffic.put()
         await world.clock.sleep(1)
-        counted = traffic.lanes.statistics()
+        counted = traffic.sessions.statistics()
         assert (counted.take_overs, counted.losses) == ((0, 1) if link_goes else (1, 0))
         assert len(traffic.sent) == (2 if link_goes else 1)
 
@@ -312,17 +315,17 @@ def test_a_close_without_a_word_is_judged_a_moment_later(link_goes):
 
 
 def test_nobody_sends_while_the_link_is_down():
-    """Rows wait, and all lanes begin again when it is back, whatever pause they had."""
+    """Rows wait, and all sessions open again when it is back, whatever pause they had."""
 
     async def test(world, hub, traffic):
         owns(hub)
-        traffic.lanes.link_changed(is_up=False)
+        traffic.sessions.link_changed(False)
         traffic.put()
         await world.clock.sleep(5)
         assert traffic.sent == []
-        traffic.lanes.link_changed(is_up=True)
+        traffic.sessions.link_changed(True)
         await world.clock.sleep(1)
-        assert traffic.sent == [Carrier.DEVICE]
+        assert traffic.sent == [OWN]
 
     in_traffic(test)
 
@@ -348,7 +351,7 @@ def test_a_session_that_cannot_be_opened_is_tried_with_growing_pauses():
             owns(hub)
         pauses = [round(late - early) for early, late in itertools.pairwise(tries)]
         assert pauses == [1, 2, 4]
-        assert traffic.sent == [Carrier.DEVICE]
+        assert traffic.sent == [OWN]
 
     in_traffic(test)
 
@@ -381,7 +384,7 @@ def test_the_hub_may_end_at_every_step(turn):
         traffic.put()
         await world.clock.sleep(turn * STEP_S)
         traffic.is_over = True
-        await traffic.lanes.end()
+        await traffic.sessions.end()
         await hub.devices.end()
         assert not traffic.link.is_open
         await world.clock.sleep(1)
@@ -399,13 +402,13 @@ def test_a_frame_may_meet_rows_at_every_step(turn):
         await world.clock.sleep(turn * STEP_S * 2)
         traffic.put()
         await world.clock.sleep(5)
-        traffic.lanes.link_changed(is_up=True)
+        traffic.sessions.link_changed(True)
         assert frame.result().result == "processed"
         assert hub.flags.of("d") is Ownership.OWNER
         traffic.put()
         await world.clock.sleep(5)
         assert traffic.link.is_open
-        assert traffic.sent == [Carrier.DEVICE] * 2
+        assert traffic.sent == [OWN] * 2
 
     in_traffic(test)
 
@@ -428,7 +431,7 @@ def test_two_hubs_that_hear_a_device_hand_it_over_in_order():
         await world.clock.sleep(1)
         assert [hub.link("d").is_open for hub in hubs] == [False, False]
         for flight, hub in zip(flights, hubs, strict=True):
-            await flight.lanes.end()
+            await flight.sessions.end()
             await hub.devices.end()
 
     in_a_world(test)

@@ -1,0 +1,464 @@
+"""Use of the upstream sessions of devices: over which session rows may leave, and when.
+
+Owns the state of each session: open, being opened, or paused. A device with rows to send is an
+activity of its connection, which opens with the first of them. Invariants: no row leaves over the
+session of a device that another hub owns; a session that was taken over pauses this device alone,
+for a time that doubles; an election that gives this hub the device ends the pause, one that leaves
+it here only shortens it, the less the more often the session was taken over in a row; rows in
+flight are settled before the connection closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.faults import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.devices import Devices
+
+LOST_PAUSE_S: Final = (1.0, 60.0)
+"""First and longest pause after a session that could not be opened, or was lost."""
+
+TAKEN_OVER_PAUSE_S: Final = (60.0, 3600.0)
+"""The same after a take-over: the hub that did it would be taken over in turn."""
+
+REELECTED_PAUSE_S: Final = (1.0, 60.0)
+"""The same if this hub is elected again during the pause: another hub may have taken the session
+only to read the device. A client that takes it each time does not get it contested per message."""
+
+TAKE_OVER_CHECK_S: Final = 1.0
+"""MQTT 3.1.1 has no reason code for a take-over, and not all brokers send that of MQTT 5. If the
+hub's own session ends within this time too, the link or the peer has failed."""
+
+STABLE_S: Final = 30.0
+"""A session that lasted so long makes the next pause the first one again."""
+
+_DOUBLINGS_MAX: Final = 10
+
+log = structlog.get_logger(__name__)
+
+
+class SendState(StrEnum):
+    """Whether rows of a device may leave now."""
+
+    OPEN = "open"  # over its session, or the hub's
+    OPENING = "opening"  # its session is being opened
+    BLOCKED = "blocked"  # not before something changes
+
+
+class _Session:
+    __slots__ = (
+        "changed",
+        "ended_s",
+        "epoch",
+        "in_flight",
+        "is_paused",
+        "is_ready",
+        "opened_s",
+        "pauses",
+        "settled",
+        "staged",
+        "take_overs",
+        "task",
+        "timer",
+        "was_lost",
+        "was_reelected",
+    )
+
+    def __init__(self) -> None:
+        self.staged = 0
+        self.in_flight = 0
+        self.is_ready = False
+        self.is_paused = False
+        self.was_lost = False
+        self.epoch: int | None = None
+        """Number of the election that had given this hub the device when the pause began."""
+        self.was_reelected = False
+        """Whether this hub was elected again since then."""
+        self.pauses = 0
+        self.take_overs = 0
+        """How often in a row it was taken over."""
+        self.opened_s = self.ended_s = 0.0
+        self.timer: TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.changed = asyncio.Event()
+        self.settled = asyncio.Event()
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing has to be remembered of it."""
+        is_used = self.staged or self.in_flight or self.task or self.is_paused
+        return not (is_used or self.pauses or self.take_overs)
+
+    def reset_pauses(self) -> None:
+        """Make the next pause the first one again."""
+        self.pauses = self.take_overs = 0
+
+    def reset_if_stable(self, now_s: float) -> None:
+        """Reset the pauses if the session has lasted."""
+        if self.opened_s and now_s - self.opened_s >= STABLE_S:
+            self.reset_pauses()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSessionsStatistics:
+    """The sessions at one moment.
+
+    Attributes:
+        open: Sessions over which rows leave.
+        opening: Sessions that are being opened for rows.
+        paused: Sessions that are not opened for now, after a take-over or a loss.
+        take_overs: Sessions that others took over while this hub owned the device.
+        losses: Sessions that ended otherwise, or could not be opened.
+    """
+
+    open: int
+    opening: int
+    paused: int
+    take_overs: int
+    losses: int
+
+
+class UpstreamSessions:
+    """See the module.
+
+    Args:
+        hub_id: Rows of the hub itself go over the hub's session.
+        devices: Own the connections.
+        flags: Which hub owns a device.
+        clock: For pauses.
+        tasks: Where activities run.
+        on_behalf: The peer takes rows of devices from the hub's session too.
+        keep_alive_s: See `DeviceProfile`; for devices that were never loaded.
+    """
+
+    def __init__(
+        self,
+        hub_id: str,
+        *,
+        devices: Devices,
+        flags: Flags,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+        on_behalf: bool,
+        keep_alive_s: int = 0,
+    ) -> None:
+        self._hub_id = hub_id
+        self._devices = devices
+        self._flags = flags
+        self._clock = clock
+        self._tasks = tasks
+        self._on_behalf = on_behalf
+        self._keep_alive_s = keep_alive_s
+        self._sessions: dict[str, _Session] = {}
+        self._blocked: set[str] = set()
+        self._listeners: list[Callable[[str], None]] = []
+        self._is_up = False
+        self._is_ending = False
+        self._take_overs = self._losses = 0
+        flags.add_listener(self._ownership_changed)
+
+    def send_state(self, device_id: str) -> SendState:
+        """Return whether rows of a device may leave now."""
+        state = self._send_state(device_id)
+        if state is SendState.BLOCKED:
+            self._blocked.add(device_id)
+        return state
+
+    def over_hub(self, device_id: str) -> bool | None:
+        """Return whether a row of a device leaves over the hub's session, None = it may not."""
+        if self._send_state(device_id) is not SendState.OPEN:
+            return None
+        session = self._sessions.get(device_id)
+        return device_id == self._hub_id or session is None or not session.is_ready
+
+    def count_staged(self, device_id: str, rows: int) -> None:
+        """Count rows that were read for a device; negative = they were sent, or put back.
+
+        The first one makes its session be opened.
+        """
+        if device_id == self._hub_id:
+            return
+        session = self._session(device_id)
+        session.staged += rows
+        assert session.staged >= 0, device_id
+        if rows > 0:
+            self._start(device_id, session)
+        self._check_rows(device_id, session)
+
+    def count_in_flight(self, device_id: str, rows: int) -> None:
+        """Count rows in flight; negative = they were settled."""
+        if device_id == self._hub_id:
+            return
+        session = self._session(device_id)
+        session.in_flight += rows
+        assert session.in_flight >= 0, device_id
+        if not session.in_flight:
+            session.settled.set()
+        self._check_rows(device_id, session)
+
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with a device whenever its send state may have changed."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[str], None]) -> None:
+        """Call it no more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def link_changed(self, is_up: bool) -> None:
+        """Record whether the hub's own session is open; without it nothing is sent."""
+        self._is_up = is_up
+        for device_id, session in list(self._sessions.items()):
+            if is_up and session.was_lost:
+                self._end_pause(device_id, session)
+            session.changed.set()
+        blocked, self._blocked = self._blocked, set()
+        for device_id in {*blocked, *self._sessions}:
+            self._notify(device_id)
+
+    def session_ended(self, device_id: str, *, taken_over: bool, certain: bool) -> None:
+        """Record that a session ended that this hub did not close.
+
+        Args:
+            device_id: Whose.
+            taken_over: Another session took its place.
+            certain: The peer said so.
+        """
+        session = self._session(device_id)
+        session.ended_s = self._clock.monotonic()
+        session.reset_if_stable(session.ended_s)
+        if self._flags.of(device_id) is Ownership.LOSER:
+            session.changed.set()  # the hub that took it owns the device
+            self._check_rows(device_id, session)
+        elif not taken_over:
+            self._pause_lost(device_id, session, "the session was lost")
+        elif certain:
+            self._pause_taken_over(device_id, session)
+        else:
+            confirm = partial(self._confirm_take_over, device_id, session)
+            self._pause(device_id, session, TAKE_OVER_CHECK_S, confirm)
+            session.was_lost = True
+
+    def stop(self) -> set[asyncio.Task[None]]:
+        """Start nothing any more, and cancel what runs; returns the tasks that end."""
+        self._is_ending = True
+        self._flags.remove_listener(self._ownership_changed)
+        for session in self._sessions.values():
+            _cancel_timer(session)
+        tasks = {session.task for session in self._sessions.values() if session.task is not None}
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def end(self) -> None:
+        """Stop, and wait until no activity is left; connections are closed by their owner."""
+        if tasks := self.stop():
+            await asyncio.wait(tasks)
+
+    def statistics(self) -> UpstreamSessionsStatistics:
+        """Return the sessions as they are now."""
+        sessions = self._sessions.values()
+        return UpstreamSessionsStatistics(
+            open=sum(session.is_ready for session in sessions),
+            opening=sum(session.task is not None and not session.is_ready for session in sessions),
+            paused=sum(session.is_paused for session in sessions),
+            take_overs=self._take_overs,
+            losses=self._losses,
+        )
+
+    def _send_state(self, device_id: str) -> SendState:
+        if not self._is_up:
+            return SendState.BLOCKED
+        if device_id == self._hub_id:
+            return SendState.OPEN
+        session = self._sessions.get(device_id)
+        is_lost = self._flags.of(device_id) is Ownership.LOSER
+        if is_lost or (session is not None and session.is_paused):
+            return SendState.OPEN if self._on_behalf else SendState.BLOCKED
+        is_ready = session is not None and session.is_ready
+        return SendState.OPEN if is_ready else SendState.OPENING
+
+    def _session(self, device_id: str) -> _Session:
+        session = self._sessions.get(device_id)
+        if session is None:
+            session = self._sessions[device_id] = _Session()
+        return session
+
+    def _start(self, device_id: str, session: _Session) -> None:
+        is_opening = self._send_state(device_id) is SendState.OPENING
+        if session.task is not None or self._is_ending or not is_opening:
+            return
+        session.changed.clear()
+        session.task = self._tasks.create_task(
+            self._run(device_id, session), name=f"session[{device_id}]"
+        )
+
+    def _check_rows(self, device_id: str, session: _Session) -> None:
+        if not session.staged and not session.in_flight:
+            session.changed.set()
+            if session.is_unused:
+                self._sessions.pop(device_id, None)
+
+    async def _run(self, device_id: str, session: _Session) -> None:
+        try:
+            await self._keep_open(device_id, session)
+        except DeviceError as exc:
+            if self._flags.of(device_id) is not Ownership.LOSER:
+                self._pause_lost(device_id, session, str(exc))
+        finally:
+            session.task = None
+            session.is_ready = False
+            if not session.is_paused:
+                session.reset_if_stable(self._clock.monotonic())
+            if not self._is_ending:
+                if session.staged and not session.is_paused:
+                    self._start(device_id, session)
+                self._notify(device_id)
+                if session.is_unused:
+                    self._sessions.pop(device_id, None)
+
+    async def _keep_open(self, device_id: str, session: _Session) -> None:
+        device = await self._devices.hold(device_id)
+        connection = device.connection
+        if device.stored is None:
+            connection.set_keep_alive(self._keep_alive_s)
+        async with connection.activity():
+            # A device that was never elected has its session for as long as it has rows.
+            entitled = self._flags.of(device_id) is Ownership.UNKNOWN
+            if not connection.is_open:
+                session.opened_s = 0.0
+            await connection.ensure_open(entitled=entitled)
+            session.opened_s = session.opened_s or self._clock.monotonic()
+            session.is_ready = self._is_up and self._flags.of(device_id) is not Ownership.LOSER
+            self._notify(device_id)
+            while session.is_ready and (session.staged or session.in_flight):
+                session.changed.clear()
+                await session.changed.wait()
+                session.is_ready = (
+                    connection.is_open
+                    and self._is_up
+                    and self._flags.of(device_id) is not Ownership.LOSER
+                )
+            session.is_ready = False
+            while session.in_flight:
+                session.settled.clear()
+                await session.settled.wait()
+
+    def _ownership_changed(self, device_id: str) -> None:
+        session = self._sessions.get(device_id)
+        if session is not None:
+            if self._flags.of(device_id) is Ownership.OWNER:
+                self._elected(device_id, session)
+            elif self._flags.of(device_id) is Ownership.LOSER:
+                session.is_ready = False
+                session.reset_pauses()
+                self._end_pause(device_id, session)
+            self._check_rows(device_id, session)
+            session.changed.set()
+        if session is not None or device_id in self._blocked:
+            self._blocked.discard(device_id)
+            self._notify(device_id)
+
+    def _elected(self, device_id: str, session: _Session) -> None:
+        if not session.is_paused:
+            return
+        if self._epoch(device_id) != session.epoch:
+            session.reset_pauses()
+            self._end_pause(device_id, session)
+            return
+        session.was_reelected = True
+        if session.take_overs and not session.was_lost:
+            self._shorten_pause(device_id, session)
+
+    def _epoch(self, device_id: str) -> int | None:
+        is_owner = self._flags.of(device_id) is Ownership.OWNER
+        return self._flags.flag(device_id).epoch if is_owner else None
+
+    def _shorten_pause(self, device_id: str, session: _Session) -> None:
+        pause_s = _pause_s(REELECTED_PAUSE_S, session.take_overs - 1)
+        left_s = session.ended_s + pause_s - self._clock.monotonic()
+        if left_s <= 0:
+            self._pause_over(device_id, session)
+            return
+        _cancel_timer(session)
+        session.timer = self._clock.call_later(
+            left_s, partial(self._pause_over, device_id, session)
+        )
+
+    def _pause_lost(self, device_id: str, session: _Session, reason: str) -> None:
+        self._losses += 1
+        if not session.pauses:
+            log.warning("device.session_lost", device_id=device_id, reason=reason)
+        pause_s = _pause_s(LOST_PAUSE_S, session.pauses)
+        session.pauses += 1
+        self._pause(device_id, session, pause_s, partial(self._pause_over, device_id, session))
+        session.was_lost = True
+
+    def _pause_taken_over(self, device_id: str, session: _Session) -> None:
+        self._take_overs += 1
+        session.take_overs += 1
+        pause_s, was_reelected = _pause_s(TAKEN_OVER_PAUSE_S, session.pauses), session.was_reelected
+        session.pauses += 1
+        log.warning("device.session_taken_over", device_id=device_id, retry_s=pause_s)
+        self._flags.record_take_over(device_id)
+        self._pause(device_id, session, pause_s, partial(self._pause_over, device_id, session))
+        if was_reelected:
+            self._elected(device_id, session)
+
+    def _confirm_take_over(self, device_id: str, session: _Session) -> None:
+        session.timer = None
+        if self._is_up:
+            self._pause_taken_over(device_id, session)
+        else:
+            self._pause_lost(device_id, session, "the session was lost")
+
+    def _pause(
+        self, device_id: str, session: _Session, seconds: float, then: Callable[[], None]
+    ) -> None:
+        _cancel_timer(session)
+        session.timer = self._clock.call_later(seconds, then)
+        session.is_paused = True
+        session.epoch = self._epoch(device_id)
+        session.was_lost = session.was_reelected = False
+        session.is_ready = False
+        session.changed.set()
+        self._notify(device_id)
+
+    def _pause_over(self, device_id: str, session: _Session) -> None:
+        self._end_pause(device_id, session)
+        self._blocked.discard(device_id)
+        self._notify(device_id)
+
+    def _end_pause(self, device_id: str, session: _Session) -> None:
+        _cancel_timer(session)
+        session.is_paused = session.was_lost = False
+        if session.staged:
+            self._start(device_id, session)
+
+    def _notify(self, device_id: str) -> None:
+        for listener in list(self._listeners):
+            listener(device_id)
+
+
+def _cancel_timer(session: _Session) -> None:
+    if session.timer is not None:
+        session.timer.cancel()
+        session.timer = None
+
+
+def _pause_s(bounds: tuple[float, float], earlier: int) -> float:
+    first, longest = bounds
+    return float(min(longest, first * 2.0 ** min(earlier, _DOUBLINGS_MAX)))
