@@ -1,4 +1,4 @@
-"""What mapper and desk refuse, with the text for the errors topic or for whoever asked."""
+"""Errors of the mapper and of the entity directory; texts go to the errors topic or the caller."""
 
 from __future__ import annotations
 

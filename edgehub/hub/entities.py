@@ -20,7 +20,7 @@ from edgehub.entities.effects import Instant
 from edgehub.entities.mapper import Mapper
 from edgehub.hub.part import Part
 from edgehub.message import Refusal
-from edgehub.operations.entities import Desk, entity_operations
+from edgehub.operations.entities import EntityDirectory, entity_operations
 from edgehub.settings.derived import mapper_runs
 from edgehub.telemetry.losses import Loss
 from edgehub.telemetry.plural import counted
@@ -63,7 +63,7 @@ class EntitiesPart(Part):
 
     Attributes:
         announcements: Which creations are on their way.
-        desk: What is asked and ordered of entities, None = there is no mapper.
+        directory: Of entities, None = there is no mapper.
     """
 
     name = "entities"
@@ -99,7 +99,7 @@ class EntitiesPart(Part):
             announcements=self.announcements,
         )
         self._mapper: Mapper | None = None
-        self.desk: Desk | None = None
+        self.directory: EntityDirectory | None = None
         if not mapper_runs(settings):
             return
         mapper = self._mapper = Mapper(
@@ -109,7 +109,7 @@ class EntitiesPart(Part):
             known=space.known,
             hub_id=hub_id,
         )
-        self.desk = Desk(
+        self.directory = EntityDirectory(
             mapper, self._executor, store, now=self.now, changed=self._arm, hub_id=hub_id
         )
         store.count_other_tables(lambda: mapper.kept_bytes)
@@ -318,7 +318,7 @@ class EntitiesPart(Part):
         return {"entities": self._document()}
 
     def _document(self) -> dict[str, Any]:
-        if self._mapper is None or self.desk is None:
+        if self._mapper is None or self.directory is None:
             return {"enabled": False}
         refused = self.announcements.refused_count
         return {
@@ -329,7 +329,7 @@ class EntitiesPart(Part):
             "qos0_offline_total": self._qos0_offline_total,
             "creations_under_way": len(self.announcements) - refused,
             "creations_refused": refused,
-            "debt": self.desk.pending(DEBTS_SHOWN),
+            "debt": self.directory.pending(DEBTS_SHOWN),
         }
 
     def losses(self) -> list[Loss]:
@@ -359,9 +359,9 @@ class EntitiesPart(Part):
     def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what stands in the way of entities."""
         del shown
-        if self._mapper is None or self.desk is None:
+        if self._mapper is None or self.directory is None:
             return []
-        warnings = [*self._mapper.statistics().advice.values(), *self.desk.warnings()]
+        warnings = [*self._mapper.statistics().advice.values(), *self.directory.warnings()]
         if self.announcements.refused_count:
             warnings.append(
                 "the cloud refused to create"
@@ -372,7 +372,7 @@ class EntitiesPart(Part):
 
     def operations(self) -> list[Operation]:
         """Return what is asked of entities."""
-        return entity_operations(self.desk)
+        return entity_operations(self.directory)
 
 
 def _nobody(_token: int, _refusal: Refusal | None) -> None:

@@ -321,7 +321,7 @@ class Hub:
             phase=lambda: self._phase,
             status=self.status,
             table=routes.table,
-            desk=entities.desk,
+            directory=entities.directory,
             operations=self.operations,
         )
         losses = LossesPart((routes, mqtt, http, entities, broker, endpoints), clock)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.tokens import TokenList
-    from edgehub.operations.entities import Desk
+    from edgehub.operations.entities import EntityDirectory
     from edgehub.operations.operation import Operation
     from edgehub.settings import WebSettings
     from edgehub.settings.configuration import Configuration
@@ -52,7 +52,7 @@ class WebPart(Part):
         phase: Where the hub stands between start and end.
         status: Describes all of it.
         table: The routing table.
-        desk: What is asked of entities, None = the hub keeps none.
+        directory: Of entities, None = the hub keeps none.
         operations: What may be asked, complete once the hub runs.
     """
 
@@ -67,7 +67,7 @@ class WebPart(Part):
         phase: Callable[[], Phase],
         status: Callable[[], dict[str, Any]],
         table: RoutingTable,
-        desk: Desk | None,
+        directory: EntityDirectory | None,
         operations: Mapping[str, Operation],
     ) -> None:
         self._settings = settings
@@ -78,7 +78,7 @@ class WebPart(Part):
         self._phase = phase
         self._status = status
         self._table = table
-        self._desk = desk
+        self._directory = directory
         self._operations = operations
         self._sockets: list[socket.socket] = []
         self._tls: ServerContext | None = None
@@ -233,7 +233,7 @@ class WebPart(Part):
             probes_router(self._unready),
             status_router(self._status),
             routes_router(self._table, tenant_of),
-            entities_router(self._desk),
+            entities_router(self._directory),
             operations_router(self._operations.values()),
         ]
 

@@ -1,6 +1,6 @@
-"""What people ask and order about entities, from the command line or over HTTP.
+"""The directory of entities: what the command line and the HTTP API read and change.
 
-Owns nothing. Invariants: what is ordered goes through the mapper like a message, and is answered
+Owns nothing. Invariants: a change goes through the mapper like a message, and is answered
 once it is durable; a registration that came this way is retained like any other.
 """
 
@@ -44,16 +44,16 @@ DEBT_WARNING_S: Final = 3600
 """A message held for so long is worth a look."""
 
 
-class Desk:
-    """What is asked and ordered of entities.
+class EntityDirectory:
+    """Lists, registers, changes and removes entities.
 
     Args:
         mapper: Who exists.
-        executor: Carries out what orders cause.
+        executor: Carries out the effects of changes.
         store: Says whether there is room, and what time it is.
         now: Gives the moment.
-        changed: Called after an order.
-        hub_id: Who gives the orders.
+        changed: Called after a change.
+        hub_id: Client id under which changes are made.
     """
 
     def __init__(
@@ -259,13 +259,13 @@ def _unknown(topic_id: str) -> UnknownEntityError:
     return UnknownEntityError(f"{topic_id} is not registered (edgehub entity list shows what is)")
 
 
-def entity_operations(desk: Desk | None) -> list[Operation]:
-    """Declare what is asked and ordered; without a desk every operation says that there is none."""
+def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
+    """Declare the operations; without a directory each raises `NoEntitiesError`."""
 
-    def kept() -> Desk:
-        if desk is None:
+    def kept() -> EntityDirectory:
+        if directory is None:
             raise NoEntitiesError(NO_ENTITIES)
-        return desk
+        return directory
 
     async def show_all(arguments: Arguments) -> Any:
         root, parent = arguments.get("root"), arguments.get("parent")

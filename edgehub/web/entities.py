@@ -1,6 +1,6 @@
 """Entities over HTTP: who is behind the hub, who sends without being registered.
 
-Owns the way between requests and the desk of the mapper; what a registration may say is for the
+Maps requests to calls of the entity directory; what a registration may say is for the
 mapper to know. Invariant: what is answered with success is durable.
 """
 
@@ -20,7 +20,7 @@ from edgehub.web.problem import ProblemError, problem_answers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.operations.entities import Desk
+    from edgehub.operations.entities import EntityDirectory
 
 _ENTITY: Final = "/api/v1/entities/{topic_id:path}"
 _CHANGES: Final = problem_answers(
@@ -101,25 +101,25 @@ class DebtView(BaseModel):
     entities: list[dict[str, Any]] = Field(description="The largest debts first.")
 
 
-def entities_router(kept: Desk | None) -> APIRouter:
+def entities_router(kept: EntityDirectory | None) -> APIRouter:
     """Make the router.
 
     Args:
-        kept: The desk, None = the hub runs no mapper.
+        kept: The directory, None = the hub runs no mapper.
     """
 
-    def desk() -> Desk:
+    def directory() -> EntityDirectory:
         if kept is None:
             raise NoEntitiesError(NO_ENTITIES)
         return kept
 
     router = APIRouter(tags=["entities"])
-    _add_reading(router, desk)
-    _add_writing(router, desk)
+    _add_reading(router, directory)
+    _add_writing(router, directory)
     return router
 
 
-def _add_reading(router: APIRouter, desk: Callable[[], Desk]) -> None:
+def _add_reading(router: APIRouter, directory: Callable[[], EntityDirectory]) -> None:
     @router.get(
         "/api/v1/entities",
         response_model=EntitiesView,
@@ -128,7 +128,7 @@ def _add_reading(router: APIRouter, desk: Callable[[], Desk]) -> None:
     )
     async def list_entities(options: Annotated[Which, Query()]) -> JsonResponse:
         """List registered entities, the gateway first."""
-        found = desk().entities(root=options.root, parent=options.parent, type_=options.type)
+        found = directory().entities(root=options.root, parent=options.parent, type_=options.type)
         return JsonResponse({"entities": found})
 
     @router.get(
@@ -139,7 +139,7 @@ def _add_reading(router: APIRouter, desk: Callable[[], Desk]) -> None:
     )
     async def registration_debt() -> JsonResponse:
         """Show who sends without being registered, the largest debts first."""
-        return JsonResponse(desk().pending())
+        return JsonResponse(directory().pending())
 
     @router.get(
         _ENTITY,
@@ -149,10 +149,10 @@ def _add_reading(router: APIRouter, desk: Callable[[], Desk]) -> None:
     )
     async def show_entity(topic_id: str) -> JsonResponse:
         """Show one entity; slashes at the end of its topic id may be left out."""
-        return JsonResponse(desk().show(topic_id))
+        return JsonResponse(directory().show(topic_id))
 
 
-def _add_writing(router: APIRouter, desk: Callable[[], Desk]) -> None:
+def _add_writing(router: APIRouter, directory: Callable[[], EntityDirectory]) -> None:
     @router.put(
         _ENTITY,
         response_model=RegisteredView,
@@ -163,7 +163,7 @@ def _add_writing(router: APIRouter, desk: Callable[[], Desk]) -> None:
     async def register_entity(request: Request, topic_id: str) -> JsonResponse:
         """Register an entity, or change its registration, as a message on its topic would."""
         document = _object(await json_body(request))
-        return JsonResponse(await desk().register(topic_id, document))
+        return JsonResponse(await directory().register(topic_id, document))
 
     @router.patch(
         _ENTITY,
@@ -175,7 +175,7 @@ def _add_writing(router: APIRouter, desk: Callable[[], Desk]) -> None:
     async def change_entity(request: Request, topic_id: str) -> JsonResponse:
         """Change `@parent` or `@health` of an entity."""
         document = _object(await json_body(request))
-        return JsonResponse(await desk().change(topic_id, document))
+        return JsonResponse(await directory().change(topic_id, document))
 
     @router.delete(
         _ENTITY,
@@ -185,7 +185,7 @@ def _add_writing(router: APIRouter, desk: Callable[[], Desk]) -> None:
     )
     async def remove_entity(topic_id: str) -> JsonResponse:
         """Forget an entity and all below it; the cloud is told nothing."""
-        return JsonResponse(await desk().remove(topic_id))
+        return JsonResponse(await directory().remove(topic_id))
 
 
 _BODY: Final[dict[str, Any]] = {

@@ -73,8 +73,8 @@ async def test_a_refused_creation_parks_its_rows_until_a_corrected_registration(
         hub.measure(B, 2)
         hub.measure("device/main//", 3)
         await hub.drained(minutes=5)
-        assert hub.mapping.desk is not None
-        assert hub.mapping.desk.show(A)["announced"] is False
+        assert hub.mapping.directory is not None
+        assert hub.mapping.directory.show(A)["announced"] is False
         assert (cloud.bodies("gw"), cloud.bodies("A"), cloud.bodies("B")) == ([3], [], [])
         assert any("refused to create 1" in text for text in hub.mapping.warnings({}))
     cloud = Cloud()
@@ -111,8 +111,8 @@ async def test_state_and_rows_are_of_one_commit(tmp_path: Path) -> None:
         cloud = Cloud()
         cloud.up_at_start = False
         async with gateway(file, cloud, telemetry_cache_size=5000) as hub:
-            assert hub.mapping.desk is not None
-            assert hub.mapping.desk.pending()["messages"] == held
+            assert hub.mapping.directory is not None
+            assert hub.mapping.directory.pending()["messages"] == held
             sent = [queue.zones.depth for queue in hub.store.queues() if queue.priority in {1, 5}]
             assert sum(sent) == rows
 
@@ -173,8 +173,8 @@ async def test_a_purged_creation_parks_its_rows(tmp_path: Path) -> None:
         cloud.revive()
         await hub.quiet()
         assert cloud.bodies("A") == []
-        assert hub.mapping.desk is not None
-        assert hub.mapping.desk.show(A)["announced"] is False
+        assert hub.mapping.directory is not None
+        assert hub.mapping.directory.show(A)["announced"] is False
         hub.register(A, "A")
         await hub.drained()
         assert (cloud.bodies("A"), cloud.faults) == ([1], [])
@@ -202,8 +202,8 @@ async def test_a_requeued_creation_lets_its_rows_go(tmp_path: Path) -> None:
         hub.mapping.rows_changed(letter.endpoint_id, gone=False)
         await hub.drained()
         assert (cloud.bodies("A"), cloud.faults) == ([1], [])
-        assert hub.mapping.desk is not None
-        assert hub.mapping.desk.show(A)["announced"] is True
+        assert hub.mapping.directory is not None
+        assert hub.mapping.directory.show(A)["announced"] is True
 
 
 async def test_a_moved_creation_is_not_waited_for(tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ async def test_a_creation_refused_while_the_hub_dies_is_known_at_the_start(tmp_p
     async with gateway(copy, cloud) as hub:
         await hub.quiet()
         assert cloud.bodies("A") == []
-        assert hub.mapping.desk is not None
-        assert hub.mapping.desk.show(A)["announced"] is False
+        assert hub.mapping.directory is not None
+        assert hub.mapping.directory.show(A)["announced"] is False
         hub.send(f"te/{A}", {"@type": "child-device", "@id": "A"}, client="person")
         await hub.drained()
         assert (cloud.bodies("A"), cloud.faults) == ([1], [])
@@ -328,8 +328,8 @@ async def test_what_becomes_of_an_old_id_does_not_touch_the_entity_under_a_new_o
         cloud.revive()
         await hub.quiet()
         assert (cloud.bodies("old"), cloud.bodies("new"), cloud.faults) == ([], [2], [])
-        assert hub.mapping.desk is not None
-        assert hub.mapping.desk.show(A)["announced"] is True
+        assert hub.mapping.directory is not None
+        assert hub.mapping.directory.show(A)["announced"] is True
 
 
 async def test_heartbeats_go_on_while_nothing_else_happens(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What people ask and order of entities, and what happens where there is no room."""
+"""The directory of entities: reading, registering, changing, removing, and a full store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.gateway import Cloud, gateway
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgehub.operations.entities import Desk
+    from edgehub.operations.entities import EntityDirectory
     from tests.support.gateway import Gateway
 
 pytestmark = pytest.mark.integration
@@ -36,38 +36,38 @@ def away() -> Cloud:
     return cloud
 
 
-def desk_of(hub: Gateway) -> Desk:
-    """Return the desk."""
-    assert hub.mapping.desk is not None
-    return hub.mapping.desk
+def directory_of(hub: Gateway) -> EntityDirectory:
+    """Return the directory."""
+    assert hub.mapping.directory is not None
+    return hub.mapping.directory
 
 
 async def test_registration_change_and_removal_are_answered_once_durable(tmp_path: Path) -> None:
     """And known after a restart, retained on their topics like those of clients."""
     path = tmp_path / "q.db"
     async with gateway(path, away()) as hub:
-        desk = desk_of(hub)
-        answer = await desk.register(A, {**CHILD, "@id": "A", "name": "Pump", "bar": 4})
+        directory = directory_of(hub)
+        answer = await directory.register(A, {**CHILD, "@id": "A", "name": "Pump", "bar": 4})
         assert (answer["outcome"], answer["entity"]["twin"]) == (
             "registered",
             {"bar": 4, "name": "Pump"},
         )
-        assert (await desk.register("device/a", {**CHILD, "@id": "A"}))["outcome"] == "unchanged"
-        answer = await desk.register(B, {**CHILD, "@parent": A})
+        assert (await directory.register("device/a", {**CHILD, "@id": "A"}))["outcome"] == "unchanged"
+        answer = await directory.register(B, {**CHILD, "@parent": A})
         assert answer["entity"]["@parent"] == A
-        assert (await desk.change(B, {"@parent": "device/main"}))["outcome"] == "updated"
-        assert [each["@topic-id"] for each in desk.entities(parent="device/main//")] == [A, B]
-        assert [each["@id"] for each in desk.entities(type_="device")] == ["gw"]
-        assert (await desk.register("x/", {**CHILD, "@parent": "y"}))["waits_for"] == "y///"
-        assert (await desk.remove("x"))["removed"] == ["x///"]
+        assert (await directory.change(B, {"@parent": "device/main"}))["outcome"] == "updated"
+        assert [each["@topic-id"] for each in directory.entities(parent="device/main//")] == [A, B]
+        assert [each["@id"] for each in directory.entities(type_="device")] == ["gw"]
+        assert (await directory.register("x/", {**CHILD, "@parent": "y"}))["waits_for"] == "y///"
+        assert (await directory.remove("x"))["removed"] == ["x///"]
     async with gateway(path, away()) as hub:
-        desk = desk_of(hub)
-        assert desk.show(A)["name"] == "Pump"
+        directory = directory_of(hub)
+        assert directory.show(A)["name"] == "Pump"
         assert [message.topic for message in hub.space.retained("te/+/+/+/+")] == [
             f"te/{A}",
             f"te/{B}",
         ]
-        assert (await desk.remove(A))["removed"] == [A]
+        assert (await directory.remove(A))["removed"] == [A]
         assert [message.topic for message in hub.space.retained("te/#")] == [f"te/{B}"]
 
 
@@ -100,8 +100,8 @@ async def test_what_is_refused_says_why_and_changes_nothing(
         rows = hub.store.statistics().rows
         name, *arguments = order
         with pytest.raises(error, match=reason):
-            await getattr(desk_of(hub), name)(*arguments)
-        assert len(desk_of(hub).entities()) == 1
+            await getattr(directory_of(hub), name)(*arguments)
+        assert len(directory_of(hub).entities()) == 1
         assert hub.space.retained("te/+/+/+/+") == []
         assert hub.store.statistics().rows == rows
 
@@ -133,21 +133,21 @@ async def test_a_removed_entity_leaves_nothing_that_brings_it_back(
     path = tmp_path / "q.db"
     late = ["e/x/meta", "status/disk", "config", "twin/big", "m/", "x/y/z"]
     async with gateway(path, away(), auto_register=True) as hub:
-        desk = desk_of(hub)
+        directory = directory_of(hub)
         for topic_id in (A, B, *(["device/c//"] if has_child else [])):
             below = {"@parent": A} if topic_id == "device/c//" else {}
-            await desk.register(topic_id, {**CHILD, **below})
+            await directory.register(topic_id, {**CHILD, **below})
             for channel in late:
                 body = b'"%s"' % (b"x" * 20_000) if channel == "twin/big" else b'{"v":1}'
                 hub.send(f"te/{topic_id}/{channel}", body, retain=True)
         await hub.quiet()
         assert len(hub.space.retained("te/#")) == (21 if has_child else 14)
-        await desk.remove(A)
+        await directory.remove(A)
         topics = {message.topic for message in hub.space.retained("te/#")}
         assert topics == {f"te/{B}", *(f"te/{B}/{channel}" for channel in late)}
     async with gateway(path, away(), auto_register=True) as hub:
-        assert [each["@topic-id"] for each in desk_of(hub).entities()] == ["device/main//", B]
-        assert desk_of(hub).pending()["messages"] == 0
+        assert [each["@topic-id"] for each in directory_of(hub).entities()] == ["device/main//", B]
+        assert directory_of(hub).pending()["messages"] == 0
 
 
 async def test_a_move_that_automatic_registration_forbids_is_answered_with_advice(
@@ -156,10 +156,10 @@ async def test_a_move_that_automatic_registration_forbids_is_answered_with_advic
     """Whoever asked for it hears it, not only the errors topic."""
     async with gateway(tmp_path / "q.db", away(), auto_register=True) as hub:
         hub.measure(A, 1)
-        desk = desk_of(hub)
-        answer = await desk.register(B, CHILD)
+        directory = directory_of(hub)
+        answer = await directory.register(B, CHILD)
         assert "advice" not in answer
-        answer = await desk.change(A, {"@parent": B})
+        answer = await directory.change(A, {"@parent": B})
         assert (answer["outcome"], answer["entity"]["@parent"]) == ("unchanged", "device/main//")
         assert "stays below device/main//, not device/b//" in answer["advice"]
         assert "auto_register = false" in answer["advice"]
@@ -173,12 +173,12 @@ async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path:
         assert hub.mapping.warnings({}) == []
         await hub.clock.advance(3700)
         assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings({})[0]
-        (debt,) = desk_of(hub).pending()["entities"]
+        (debt,) = directory_of(hub).pending()["entities"]
         assert (debt["clients"], debt["oldest_age_s"]) == (["press"], 3700)
         assert hub.mapping.status()["entities"]["debt"]["bytes"] > 0
         await hub.clock.advance(3600)
         await hub.quiet()
-        assert desk_of(hub).pending()["expired_total"] == 1
+        assert directory_of(hub).pending()["expired_total"] == 1
 
 
 @pytest.mark.parametrize("overflow", [Overflow.REJECT_NEW, Overflow.BY_VALUE])
@@ -200,9 +200,9 @@ async def test_a_message_that_is_refused_has_changed_nothing(
             return
         assert 200 < len(refused) < 300
         assert hub.store.statistics().rows < 1100
-        assert desk_of(hub).show(A)["twin"]["n"] == {"n": 1300 - len(refused) - 1}
+        assert directory_of(hub).show(A)["twin"]["n"] == {"n": 1300 - len(refused) - 1}
         with pytest.raises(NoRoomError):
-            await desk_of(hub).register(B, CHILD)
+            await directory_of(hub).register(B, CHILD)
         token = hub.measure(A, 1)
         await hub.quiet()
         assert hub.settled[token] is Refusal.LIMIT
@@ -251,8 +251,8 @@ async def test_a_full_store_lets_what_is_due_wait(tmp_path: Path) -> None:
         await hub.quiet()
         assert not hub.store.has_room()
         await hub.clock.advance(90)
-        assert desk_of(hub).pending()["expired_total"] == 0
+        assert directory_of(hub).pending()["expired_total"] == 0
         cloud.revive()
         await hub.drained()
         await hub.clock.advance(5)
-        assert desk_of(hub).pending()["expired_total"] == 1
+        assert directory_of(hub).pending()["expired_total"] == 1
