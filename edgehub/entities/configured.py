@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.entities.alarms import JOURNAL
 from edgehub.entities.options import Availability, CacheScope, MapperOptions
-from edgehub.settings.derived import mapper_topics
+from edgehub.settings.derived import has_platform, mapper_topics
 
 if TYPE_CHECKING:
     from edgehub.settings import Settings
@@ -39,6 +39,7 @@ def mapper_options(settings: Settings, *, hub_id: str) -> MapperOptions:
         service_type=mapper.service_type,
         child_device_marker=mapper.child_device_marker,
         use_operation_id=mapper.use_operation_id,
+        asks_for_operations=not has_platform(settings),
         packet_bytes_max=mapper.packet_bytes_max,
         alarm_sync_ms=mapper.alarm_sync_ms,
         availability=Availability(

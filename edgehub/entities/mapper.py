@@ -462,9 +462,9 @@ class Mapper:
             self._commands.request_software_list(entity, now)
 
     def _ask_for_operations(self) -> None:
-        # A `cumulocity` endpoint asks at each connection by itself; other ways to the cloud do not.
-        main = self._registry.main
-        self._outlet.row(OutputName.OPERATIONS, main.topic, smartrest.line(GET_OPERATIONS), main)
+        if self._options.asks_for_operations:
+            main, line = self._registry.main, smartrest.line(GET_OPERATIONS)
+            self._outlet.row(OutputName.OPERATIONS, main.topic, line, main)
 
     def _declare_all(self) -> None:
         for entity in self._registry.all():

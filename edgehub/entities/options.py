@@ -56,6 +56,8 @@ class MapperOptions:
         service_type: Cloud type of a service that names none.
         child_device_marker: Last field of a child's create line.
         use_operation_id: Report operations by id, not by name.
+        asks_for_operations: Ask the cloud for pending operations at the start and when its bridge
+            comes up; a `cumulocity` endpoint asks at each connection by itself.
         packet_bytes_max: Largest PUBLISH packet that the cloud takes.
         alarm_sync_ms: Time after the start in which live alarms are gathered, before they are
             compared with the journal; 0 = no comparison.
@@ -88,6 +90,7 @@ class MapperOptions:
     service_type: str = "service"
     child_device_marker: bool = False
     use_operation_id: bool = True
+    asks_for_operations: bool = True
     packet_bytes_max: int = 16_184
     alarm_sync_ms: int = 3000
     availability: Availability = field(default_factory=Availability)

@@ -17,8 +17,11 @@ CUMULOCITY: Final = "cumulocity"
 def mapper_runs(settings: Settings) -> bool:
     """Return whether the hub runs the mapper."""
     enabled = settings.mapper.enabled
-    if enabled is not None:
-        return enabled
+    return has_platform(settings) if enabled is None else enabled
+
+
+def has_platform(settings: Settings) -> bool:
+    """Return whether an endpoint connects to Cumulocity."""
     named = [*settings.endpoints.values(), settings.upstream]
     return any(getattr(endpoint, "type", None) == CUMULOCITY for endpoint in named)
 

@@ -114,6 +114,8 @@ def test_the_mapper_runs_where_there_is_a_platform_or_when_told():
     platform = {"type": "cumulocity", "host": "x", "username": "t/u", "password_file": "p"}
     assert mapper_runs(Settings(upstream=platform))
     assert mapper_runs(Settings(endpoints={"cloud": platform}))
+    assert not mapper_options(Settings(upstream=platform), hub_id="hub").asks_for_operations
+    assert mapper_options(Settings(), hub_id="hub").asks_for_operations
     assert not mapper_runs(Settings(upstream=platform, mapper=MapperSettings(enabled=False)))
 
 
