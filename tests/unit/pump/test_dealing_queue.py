@@ -113,9 +113,9 @@ async def test_a_backlog_leaves_places_to_others():
 async def test_no_more_is_read_ahead_than_has_its_place():
     """However many devices wait for their sessions; the others of the queue wait for a place."""
     count = STAGED_MAX + 3 * READ_ROWS
-    bench = Bench(" ".join(["shut", *(f"d{number}" for number in range(count))]))
+    bench = Bench(" ".join(["blocked", *(f"d{number}" for number in range(count))]))
     bench.sessions.of = {f"d{number}": SendState.OPENING for number in range(count)} | {
-        "shut": SendState.BLOCKED
+        "blocked": SendState.BLOCKED
     }
     for _ in range(3):
         assert await bench.read() == []
@@ -258,7 +258,7 @@ class Play:
             case "go" if name in self.held:
                 self.held.discard(name)
                 self.bench.queue.release_sender(name)
-            case "shut" | "open" | "opening":
+            case "blocked" | "open" | "opening":
                 self.bench.sessions.change(name, SendState(step))
 
     async def read(self, count: int) -> None:
@@ -290,7 +290,7 @@ class Play:
     senders=st.lists(st.sampled_from("abc"), min_size=20, max_size=60),
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["read", "confirm", "back", "shut", "open", "opening", "hold", "go"]),
+            st.sampled_from(["read", "confirm", "back", "blocked", "open", "opening", "hold", "go"]),
             st.sampled_from("abc"),
             st.integers(1, 9),
         ),
