@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.routes.query import body, functions, properties, text, values
-from edgehub.routes.query.emitter import ABSENT, Emitter, call_shapes
+from edgehub.routes.query.emitter import ABSENT, Emitter, shapes
 from edgehub.routes.query.syntax import AppProperty, Comparison, Expression, Literal, SystemProperty
 from edgehub.routes.query.work import heavy_leaves, within_bound
 
@@ -94,10 +94,10 @@ def _dispatch_entry(emitter: Emitter, tree: Expression) -> tuple[str, str] | Non
 
 
 def _repeated(trees: Sequence[Expression]) -> frozenset[Any]:
-    """Find the calls that occur more than once; their values are kept."""
+    """Return the shapes of calls and body values that occur more than once; these are kept."""
     counts: Counter[Any] = Counter()
     for tree in trees:
-        counts.update(call_shapes(tree))
+        counts.update(shapes(tree))
     return frozenset(shape for shape, count in counts.items() if count > 1)
 
 

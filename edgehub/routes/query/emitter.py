@@ -57,12 +57,19 @@ _SEARCHES: Final = {
 _FIRST_SURROGATE: Final = "\ud800"
 
 
-def call_shapes(expression: Expression) -> Iterator[Shape]:
-    """Return the shape of every call in an expression; calls of equal shape have equal values."""
+def shapes(expression: Expression) -> Iterator[Shape]:
+    """Return the shape of every call and body value; those of equal shape have equal values."""
     if isinstance(expression, Call):
         yield _shape(expression)
+    elif isinstance(expression, BodyValue):
+        yield _body_shape(expression)
     for child in children(expression):
-        yield from call_shapes(child)
+        yield from shapes(child)
+
+
+def _body_shape(expression: BodyValue) -> Shape:
+    name = expression.app_name
+    return (BodyValue, expression.steps, None if name is None else fold(name))
 
 
 def _shape(expression: Expression) -> Shape:
@@ -81,6 +88,7 @@ class Emitter:
     """Makes the code of one function: call the emitting methods, then take the prologue."""
 
     __slots__ = (
+        "_body_reads_app",
         "_kept",
         "_lookups",
         "_memo_of",
@@ -97,13 +105,14 @@ class Emitter:
         self._kept: dict[Shape, str] = {}
         self._memo_of: dict[str, str] = {}
         self._temporaries = 0
+        self._body_reads_app = False
         self.constants: dict[str, Any] = {}
 
     def prologue(self) -> list[str]:
         """Return the lines that look up properties and prepare what is kept."""
         lookups = [line for _, lines in self._lookups.values() for line in lines]
         lines = []
-        if any("app(" in line for line in lookups) or self._memos:
+        if any("app(" in line for line in lookups) or self._body_reads_app:
             lines.append("app = app_view(message.properties).get")
         if any("system(" in line for line in lookups):
             lines.append("system = system_view(message.system).get")
@@ -253,13 +262,14 @@ class Emitter:
         return repr(value) if value >= 0 else f"({value!r})"
 
     def _body_value(self, expression: BodyValue) -> str:
+        shape = _body_shape(expression)
+        *_, name = shape
         code = f"body_value(message, memo, {self.constant(expression.steps)})"
-        if expression.app_name is None:
-            return self._keep(("body", expression.steps, None), code)
-        name = fold(expression.app_name)
-        found = self._temporary()
-        code = f"({found} if ({found} := app({name!r}, X)) is not X else {code})"
-        return self._keep(("body", expression.steps, name), code)
+        if name is not None:
+            self._body_reads_app = True
+            found = self._temporary()
+            code = f"({found} if ({found} := app({name!r}, X)) is not X else {code})"
+        return self._keep(shape, code)
 
     def _arithmetic(self, expression: Arithmetic) -> str:
         left, right = expression.left, expression.right
@@ -280,11 +290,12 @@ class Emitter:
             for argument in call.arguments
         ]
         code = f"{call.overload.runs.__name__}({', '.join(arguments)})"
-        shape = _shape(call)
-        return self._keep(shape, code) if shape in self._repeated else code
+        return self._keep(_shape(call), code)
 
     def _keep(self, shape: Shape, code: str) -> str:
-        """Emit code that computes a value at most once per message."""
+        """Emit code that computes a value that is needed again at most once per message."""
+        if shape not in self._repeated:
+            return code
         name = self._kept.get(shape)
         if name is None:
             name = self._kept[shape] = f"m{len(self._memos)}"
