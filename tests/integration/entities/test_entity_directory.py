@@ -52,7 +52,9 @@ async def test_registration_change_and_removal_are_answered_once_durable(tmp_pat
             "registered",
             {"bar": 4, "name": "Pump"},
         )
-        assert (await directory.register("device/a", {**CHILD, "@id": "A"}))["outcome"] == "unchanged"
+        assert (await directory.register("device/a", {**CHILD, "@id": "A"}))[
+            "outcome"
+        ] == "unchanged"
         answer = await directory.register(B, {**CHILD, "@parent": A})
         assert answer["entity"]["@parent"] == A
         assert (await directory.change(B, {"@parent": "device/main"}))["outcome"] == "updated"

@@ -290,7 +290,9 @@ class Play:
     senders=st.lists(st.sampled_from("abc"), min_size=20, max_size=60),
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["read", "confirm", "back", "blocked", "open", "opening", "hold", "go"]),
+            st.sampled_from(
+                ["read", "confirm", "back", "blocked", "open", "opening", "hold", "go"]
+            ),
             st.sampled_from("abc"),
             st.integers(1, 9),
         ),
