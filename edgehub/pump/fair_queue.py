@@ -261,7 +261,9 @@ class FairQueues:
         wake: Called when rows can be read that could not before; set once there is a pump.
     """
 
-    def __init__(self, queues: Callable[[], Sequence[PumpQueue]], sessions: UpstreamSessions) -> None:
+    def __init__(
+        self, queues: Callable[[], Sequence[PumpQueue]], sessions: UpstreamSessions
+    ) -> None:
         self._queues = queues
         self._sessions = sessions
         self._fair: dict[QueueId, FairQueue] = {}
