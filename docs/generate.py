@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edgehub.settings.fields import SettingField
 
 _PAGES: Final = Path(__file__).parent
+_COMMANDS: Final = _PAGES / "reference" / "cli"
 _PART: Final = re.compile(
     r"(<!-- generated: (\w+)(?: (\w[\w. ]*))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
@@ -69,6 +70,30 @@ def command_help(name: str) -> Iterator[str]:
     yield "```text"
     yield from command.get_help(context).splitlines()
     yield "```"
+
+
+def commands(_name: str) -> Iterator[str]:
+    """Return the table of all commands, each with a link to its section."""
+    yield "| command | what it does |"
+    yield "|---|---|"
+    for name, command in _leaves(cli, ""):
+        marker = f"<!-- generated: help {name} -->"
+        pages = [page for page in _COMMANDS.glob("*.md") if marker in page.read_text("utf-8")]
+        assert len(pages) == 1, f"{_COMMANDS} needs one section `edgehub {name}` with {marker}"
+        anchor = f"edgehub {name}".replace(" ", "-")
+        about = command.get_short_help_str(limit=_WIDTH).replace("|", "\\|")
+        yield f"| [`edgehub {name}`](cli/{pages[0].name}#{anchor}) | {about} |"
+
+
+def _leaves(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _leaves(command, f"{prefix}{word} ")
+        else:
+            yield f"{prefix}{word}", command
 
 
 def metrics(_name: str) -> Iterator[str]:
@@ -140,6 +165,7 @@ def _meaning(field: SettingField) -> str:
 
 
 _KINDS: Final[dict[str, Callable[[str], Iterator[str]]]] = {
+    "commands": commands,
     "help": command_help,
     "metrics": metrics,
     "settings": settings,
