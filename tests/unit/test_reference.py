@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ SETTINGS = (REFERENCE / "settings.md").read_text("utf-8")
 CLI = (REFERENCE / "cli.md").read_text("utf-8")
 EVENTS = (REFERENCE / "log-events.md").read_text("utf-8")
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
-LOG_METHODS = {"info", "warning", "error", "exception", "critical"}
+LEVELS = {"info": "info", "warning": "warning", "error": "error", "exception": "error"}
 
 
 def test_every_section_of_the_settings_is_described():
@@ -62,14 +63,20 @@ def test_every_exit_code_is_described():
 
 
 def test_every_log_event_is_described():
-    """Warnings and errors, and what tells of a change of state."""
-    events = {event for file in (ROOT / "edgehub").rglob("*.py") for event in log_events(file)}
-    assert events
-    assert sorted(event for event in events if f"`{event}`" not in EVENTS) == []
+    """Each has a row with its level, and no row is about an event that is gone."""
+    logged: defaultdict[str, set[str]] = defaultdict(set)
+    for file in (ROOT / "edgehub").rglob("*.py"):
+        for event, level in log_events(file):
+            logged[event].add(level)
+    described = dict(re.findall(r"^\| `([a-z_.]+)` \| (\w+) \| ", EVENTS, re.MULTILINE))
+    assert sorted(set(logged) - set(described)) == []
+    code = "".join(file.read_text("utf-8") for file in (ROOT / "edgehub").rglob("*.py"))
+    assert [event for event in described if f'"{event}"' not in code] == []
+    assert [event for event in logged if described[event] not in logged[event]] == []
 
 
-def log_events(file: Path) -> Iterator[str]:
-    """Return the event names, `part.past_tense`, of all calls that log above debug."""
+def log_events(file: Path) -> Iterator[tuple[str, str]]:
+    """Return name, `part.past_tense`, and level of all that is logged above debug."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if not isinstance(node, ast.Call):
             continue
@@ -77,11 +84,10 @@ def log_events(file: Path) -> Iterator[str]:
         named = [each.value for each in node.keywords if each.arg == "event"]
         for value in named:
             if isinstance(value, ast.Constant) and EVENT.fullmatch(str(value.value)):
-                yield str(value.value)
-        if not isinstance(node.func, ast.Attribute):
+                yield str(value.value), "warning"
+        if not isinstance(node.func, ast.Attribute) or not node.args:
             continue
-        if node.func.attr not in LOG_METHODS or not node.args:
-            continue
+        level = LEVELS.get(node.func.attr)
         event = node.args[0]
-        if isinstance(event, ast.Constant) and EVENT.fullmatch(str(event.value)):
-            yield str(event.value)
+        if level and isinstance(event, ast.Constant) and EVENT.fullmatch(str(event.value)):
+            yield str(event.value), level
