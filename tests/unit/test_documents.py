@@ -69,6 +69,19 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert missing == set()
 
 
+def test_the_path_of_a_message_is_in_the_code() -> None:
+    """Each file of ARCHITECTURE.md exists, and has the class that is named with it."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    named = re.findall(r"`([\w/]+\.py)`(?: `(\w+)`)?", text)
+    assert len(named) > 20
+    missing = []
+    for file, name in named:
+        path = ROOT / "edgehub" / file
+        if not path.exists() or (name and f"\nclass {name}" not in path.read_text("utf-8")):
+            missing.append((file, name))
+    assert missing == []
+
+
 def test_generated_parts_are_what_the_code_says() -> None:
     """Settings, metrics and help texts; `make docs` writes them."""
     command = [sys.executable, str(DOCS / "generate.py"), "--check"]
