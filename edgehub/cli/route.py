@@ -23,7 +23,7 @@ from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes.catch_all import missing_warnings
-from edgehub.routes.explain import Outcome, explain_routing
+from edgehub.routes.explain import RouteOutcome, explain_routing
 from edgehub.routes.manifest import load_manifest
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.routes.table import RouteTable
@@ -203,10 +203,10 @@ def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
             verdict["endpoint"],
             "default" if priority == DEFAULT_PRIORITY else str(priority),
             "never ends" if ttl_s is None else f"{ttl_s} s",
-            "routed" if verdict["outcome"] == Outcome.ROUTED else "not routed",
+            "routed" if verdict["outcome"] == RouteOutcome.ROUTED else "not routed",
             verdict["reason"],
         )
-        taken = taken or verdict["outcome"] == Outcome.ROUTED
+        taken = taken or verdict["outcome"] == RouteOutcome.ROUTED
     print_table(table)
     if not taken:
         print_line("No route takes this message: it is acknowledged and dropped.")

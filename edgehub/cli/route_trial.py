@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.errors import RouteCompileError
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM
-from edgehub.routes.explain import Outcome, explain_routing
+from edgehub.routes.explain import RouteOutcome, explain_routing
 from edgehub.routes.message_form import MessageFormError, read_message
 from edgehub.routes.query.parser import parse_condition, parse_route
 from edgehub.routes.query.syntax import Route
 from edgehub.routes.sink import Sink
 from edgehub.routes.source import path_source
-from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
+from edgehub.routes.spec import Manifest, RouteRules, RouteSpec
 from edgehub.routes.table import RouteTable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _answer(question: dict[str, Any], message: Message | None) -> dict[str, Any]
     if message is not None:
         verdict = explain_routing(table_of(route), message)[0]
         answer |= {
-            "match": verdict.outcome is Outcome.ROUTED,
+            "match": verdict.outcome is RouteOutcome.ROUTED,
             "outcome": verdict.outcome,
             "reason": verdict.reason,
         }
@@ -110,7 +110,7 @@ def table_of(route: Route) -> RouteTable:
         priority=DEFAULT_PRIORITY,
         ttl_ms=None,
         recency=None,
-        rules=DeliveryRules(),
+        rules=RouteRules(),
     )
     manifest = Manifest(
         file="-", schema_version="1.1", routes=(spec,), global_ttl_ms=None, warnings=()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from edgehub.devices.affinity.copies import Copies
 from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.affinity.recent_frames import RecentFrames
 from edgehub.devices.connection import DeviceConnection
 from edgehub.devices.faults import DeviceError, DeviceUnknownError
 from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgehub.devices.affinity.flags import Flags
     from edgehub.devices.affinity.rules import AffinityRules
     from edgehub.devices.connection import DeviceLink
-    from edgehub.devices.source import DeviceProfile, DeviceSession, DeviceSource, StoredDevice
+    from edgehub.devices.source import DeviceProfile, DeviceSource, SessionState, StoredDevice
 
 SAVE_EVERY = 10
 """Frames after which a counter is written; a hub that takes over may be behind by as many."""
@@ -96,8 +96,8 @@ class Device:
             clock=shared.clock,
             tasks=shared.tasks,
         )
-        self.copies = Copies(shared.clock)
-        self.join_copies = Copies(shared.clock)
+        self.copies = RecentFrames(shared.clock)
+        self.join_copies = RecentFrames(shared.clock)
         self.heard = False
         """Whether a frame of this session was processed here."""
         self.repeats = 0
@@ -132,7 +132,7 @@ class Device:
         return self._stored.profile
 
     @property
-    def session(self) -> DeviceSession:
+    def session(self) -> SessionState:
         """Its session; only where it is loaded."""
         assert self._stored is not None, self.device_id
         return self._stored.session

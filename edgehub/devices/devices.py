@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.affinity.data import process_data
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import process_join
-from edgehub.devices.affinity.outcome import Outcome, Reason, Result
+from edgehub.devices.affinity.outcome import FrameOutcome, Reason, Result
 from edgehub.devices.device import Device
 from edgehub.devices.faults import DeviceError, TooManyDevicesError
 from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
@@ -143,7 +143,7 @@ class Devices:
         device.adopt(stored)
         return device
 
-    async def data(self, uplink: Uplink, handle: Handle) -> Outcome:
+    async def data(self, uplink: Uplink, handle: Handle) -> FrameOutcome:
         """Take a data frame to its device, loading all that share its address if need be.
 
         Raises:
@@ -162,7 +162,7 @@ class Devices:
         """Count frames that failed for the reason of another one, without being tried."""
         self._frames[error.reason] += frames
 
-    async def join(self, request: JoinRequest, accept: Accept) -> Outcome:
+    async def join(self, request: JoinRequest, accept: Accept) -> FrameOutcome:
         """Take a join request to its device.
 
         Raises:
@@ -248,7 +248,7 @@ class Devices:
                 except DeviceError:
                     continue  # what is known stays in force, and it is tried again at the next look
 
-    async def _data(self, uplink: Uplink, handle: Handle) -> Outcome:
+    async def _data(self, uplink: Uplink, handle: Handle) -> FrameOutcome:
         address = uplink.address
         gate = self._gates.get(address)
         if gate is None:
@@ -261,7 +261,7 @@ class Devices:
             if gate.queue.is_idle:
                 self._gates.pop(address, None)
         if isinstance(found, Reason):
-            return Outcome(device_id=None, result=Result.REJECTED, reason=found)
+            return FrameOutcome(device_id=None, result=Result.REJECTED, reason=found)
         device, waited = found
         # Nothing else has run since the gate let it go, so it is next in the device's queue.
         return await process_data(device, uplink, handle, waited=waited)

@@ -17,7 +17,7 @@ from edgehub.redis_link.script import Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
+    from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice
     from edgehub.redis_link.link import RedisLink
 
 
@@ -60,7 +60,7 @@ class RedisRegistry:
         (row,) = await self._calls(device_id, ("HMGET", self._key(device_id), "profile", "session"))
         return self._stored(device_id, *row)
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         may_make = int(self._common is not None)
         text = write_session(session)

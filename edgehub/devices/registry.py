@@ -13,7 +13,7 @@ from edgehub.devices.faults import DeviceUnknownError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.devices.source import DeviceSession, StoredDevice
+    from edgehub.devices.source import SessionState, StoredDevice
 
 
 class InProcessRegistry:
@@ -52,7 +52,7 @@ class InProcessRegistry:
         """See `DeviceSource`."""
         return self._known(device_id)
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         self.put(replace(self._known(device_id), session=session))
 

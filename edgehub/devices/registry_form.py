@@ -16,7 +16,7 @@ from edgehub.devices.source import (
     Activation,
     Deduplication,
     DeviceProfile,
-    DeviceSession,
+    SessionState,
     StoredDevice,
 )
 from edgehub.errors import ConfigError
@@ -28,7 +28,7 @@ WHOLE_MAX: Final = 2**32 - 1
 """Largest of all counters, times and gaps."""
 
 _PROFILE = {field.name: field.default for field in fields(DeviceProfile)}
-_SESSION = {field.name: field.default for field in fields(DeviceSession)}
+_SESSION = {field.name: field.default for field in fields(SessionState)}
 
 
 def write_profile(profile: DeviceProfile) -> str:
@@ -41,7 +41,7 @@ def write_profile(profile: DeviceProfile) -> str:
     return orjson.dumps(document).decode()
 
 
-def write_session(session: DeviceSession) -> str:
+def write_session(session: SessionState) -> str:
     """Write a session."""
     document = {name: value for name, value in asdict(session).items() if value != _SESSION[name]}
     return orjson.dumps(document).decode()
@@ -75,14 +75,14 @@ def read_profile(device_id: str, document: object, common: DeviceProfile) -> Dev
         raise DeviceSourceError(device_id, f"its settings cannot be read: {exc}") from exc
 
 
-def read_session(device_id: str, document: object) -> DeviceSession:
+def read_session(device_id: str, document: object) -> SessionState:
     """Read a session.
 
     Raises:
         DeviceSourceError: It is no such document.
     """
     try:
-        return DeviceSession(**_members(document, _SESSION_FORMS))
+        return SessionState(**_members(document, _SESSION_FORMS))
     except (ValueError, TypeError) as exc:
         raise DeviceSourceError(device_id, f"its session cannot be read: {exc}") from exc
 

@@ -68,7 +68,7 @@ class DeviceProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSession:
+class SessionState:
     """What changes while a device lives.
 
     Attributes:
@@ -91,7 +91,7 @@ class StoredDevice:
     """A device as its source keeps it."""
 
     profile: DeviceProfile
-    session: DeviceSession = field(default_factory=DeviceSession)
+    session: SessionState = field(default_factory=SessionState)
 
 
 class DeviceSource(Protocol):
@@ -116,7 +116,7 @@ class DeviceSource(Protocol):
             DeviceSourceError: It cannot be read now.
         """
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """Keep the new state of a device.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_device, write_profile, write_session
-from edgehub.devices.source import DeviceSession, StoredDevice
+from edgehub.devices.source import SessionState, StoredDevice
 from edgehub.storage.state_file import StateError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class StateRegistry:
         row = await self._run(device_id, lambda connection: _row(connection, device_id))
         return self._stored(device_id, row)
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         text, is_known = write_session(session), self._common is not None
 

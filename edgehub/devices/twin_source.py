@@ -19,7 +19,7 @@ from edgehub.devices.source import StoredDevice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.devices.source import DeviceProfile, DeviceSession
+    from edgehub.devices.source import DeviceProfile, SessionState
 
 MEMBER: Final = "edgehub"
 
@@ -80,7 +80,7 @@ class TwinSource:
             session=read_session(device_id, reported),
         )
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         # A patch is merged, so every member is written, also one that has its first value again.
         status = await self._access.report(device_id, orjson.dumps({MEMBER: asdict(session)}))

@@ -14,9 +14,9 @@ import gzip
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from edgehub.endpoints.http_answer import judge
+from edgehub.endpoints.http_answer import interpret
 from edgehub.endpoints.http_link import HttpLinkError
-from edgehub.endpoints.http_outbox import Entry, Outbox
+from edgehub.endpoints.http_outbox import Outbox, OutboxRow
 from edgehub.endpoints.http_slot import HttpSlot
 from edgehub.endpoints.link_state import LinkState
 from edgehub.endpoints.record import encode_record
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import EndpointListener, Settle
-    from edgehub.endpoints.http_answer import Verdict
+    from edgehub.endpoints.http_answer import RequestResult
     from edgehub.endpoints.http_link import HttpLinkOptions
     from edgehub.message import EndpointId, Message, Row
 
@@ -65,12 +65,12 @@ class _Lane:
     __slots__ = ("entries", "slot")
 
     def __init__(self, options: HttpEndpointOptions, clock: Clock) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[OutboxRow] = []
         self.slot = HttpSlot(
             options.link, clock=clock, timeout_s=options.timeout_s, on_silence=self._silent
         )
 
-    def take_entries(self) -> list[Entry]:
+    def take_entries(self) -> list[OutboxRow]:
         entries, self.entries = self.entries, []
         return entries
 
@@ -112,7 +112,7 @@ class HttpEndpoint:
         self._outbox = Outbox()
         self._parts_bytes = 0
         # Requests that were refused as a whole, in parts; the last one is sent next.
-        self._parts: list[list[Entry]] = []
+        self._parts: list[list[OutboxRow]] = []
         self._in_doubt = False
         self._shrink = 1.0
         self._arrived = asyncio.Event()
@@ -156,7 +156,7 @@ class HttpEndpoint:
         for row in rows:
             record = self._memo.pop(row.offset, None) or self._record(row)
             path = None if path_of is None else path_of(row.message)
-            self._outbox.put(Entry(row, record, settle, path))
+            self._outbox.put(OutboxRow(row, record, settle, path))
         self._arrived.set()
 
     async def run(self, listener: EndpointListener) -> None:
@@ -200,7 +200,7 @@ class HttpEndpoint:
                     lane.entries = entries
                     group.create_task(self._send(lane), name=f"http[{self.id}]")
 
-    def _next_request(self) -> list[Entry]:
+    def _next_request(self) -> list[OutboxRow]:
         if not self._idle:
             return []
         alone = len(self._idle) == len(self._lanes)
@@ -224,7 +224,7 @@ class HttpEndpoint:
         encoding = "gzip" if self._options.gzip else None
         body = await self._packed(body)
         answer = await lane.slot.request(body, encoding=encoding, path=entries[0].path)
-        verdict = judge(answer, self._clock.wall_ms())
+        verdict = interpret(answer, self._clock.wall_ms())
         if verdict.broken:
             raise HttpLinkError(verdict.broken)
         if verdict.doubtful and self._in_doubt:
@@ -249,14 +249,14 @@ class HttpEndpoint:
         self._shrink = len(body) / len(packed)
         return packed
 
-    def _split(self, entries: list[Entry], *, probe: bool) -> None:
+    def _split(self, entries: list[OutboxRow], *, probe: bool) -> None:
         # The first row alone soon tells a peer that is ill from a row that makes it so.
         first, rest = (entries[:1], entries[1:]) if probe else ([], entries)
         middle = (len(rest) + 1) // 2
         self._parts_bytes += _size(entries)
         self._parts += [part for part in (rest[middle:], rest[:middle], first) if part]
 
-    def _apply(self, entries: list[Entry], verdict: Verdict) -> None:
+    def _apply(self, entries: list[OutboxRow], verdict: RequestResult) -> None:
         by_id = verdict.by_id
         for entry in entries:
             result = verdict.result
@@ -270,7 +270,7 @@ class HttpEndpoint:
             self._settle_rest(verdict.result)
 
     def _settle_rest(self, result: SendResult) -> None:
-        rest: list[Entry] = []
+        rest: list[OutboxRow] = []
         for part in reversed(self._parts):
             rest += part
         self._outbox.done(rest)
@@ -299,11 +299,11 @@ class HttpEndpoint:
         return encode_record(row, self._utc_ms)
 
 
-def _size(entries: list[Entry]) -> int:
+def _size(entries: list[OutboxRow]) -> int:
     return sum([entry.size for entry in entries])
 
 
-def _is_divisible(entries: list[Entry], verdict: Verdict) -> bool:
+def _is_divisible(entries: list[OutboxRow], verdict: RequestResult) -> bool:
     if verdict.result.kind is FailureKind.NOT_AUTHORIZED:
         # It is about who sent them.
         return len({entry.row.message.sender for entry in entries}) > 1

@@ -33,7 +33,7 @@ _TOO_LARGE: Final = 413
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RequestResult:
     """What to do after an answer.
 
     Attributes:
@@ -54,7 +54,7 @@ class Verdict:
     broken: str = ""
 
 
-def judge(answer: Answer, now_ms: int) -> Verdict:
+def interpret(answer: Answer, now_ms: int) -> RequestResult:
     """Return what an answer means.
 
     Args:
@@ -66,24 +66,26 @@ def judge(answer: Answer, now_ms: int) -> Verdict:
         return _accepted(answer)
     if status < HTTPStatus.BAD_REQUEST:
         place = _short(answer.headers.get("location", "nowhere"))
-        return Verdict(broken=f"{status}: redirects to {place} are not followed; correct the url")
+        return RequestResult(
+            broken=f"{status}: redirects to {place} are not followed; correct the url"
+        )
     reason = _reason(answer)
     retry_after_s = _retry_after_s(answer, now_ms)
     if status == _THROTTLED or (status == _UNAVAILABLE and retry_after_s is not None):
         result = SendResult(FailureKind.THROTTLED, reason, retry_after_s)
-        return Verdict(result=result, pauses=True)
+        return RequestResult(result=result, pauses=True)
     if status in _UNAUTHORIZED:
-        return Verdict(result=SendResult(FailureKind.UNAUTHORIZED, reason), pauses=True)
+        return RequestResult(result=SendResult(FailureKind.UNAUTHORIZED, reason), pauses=True)
     kind = _row_kind(status)
-    return Verdict(
+    return RequestResult(
         result=SendResult(kind, reason), splits=True, doubtful=kind is FailureKind.TRANSIENT
     )
 
 
-def _accepted(answer: Answer) -> Verdict:
+def _accepted(answer: Answer) -> RequestResult:
     entries = _results(answer.body)
     if entries is None:
-        return Verdict()
+        return RequestResult()
     if not isinstance(entries, list):
         return _malformed("not an array")
     by_id: dict[str, SendResult] = {}
@@ -94,7 +96,7 @@ def _accepted(answer: Answer) -> Verdict:
         if not isinstance(name, str) or type(status) is not int:
             return _malformed(f"entry {index} lacks the text id or the number status")
         by_id[name] = _row_result(status, entry.get("reason"))
-    return Verdict(by_id=by_id)
+    return RequestResult(by_id=by_id)
 
 
 def _results(body: bytes) -> object:
@@ -108,8 +110,8 @@ def _results(body: bytes) -> object:
     return document.get("results")
 
 
-def _malformed(what: str) -> Verdict:
-    return Verdict(broken=f"results of the answer: {what}; what was delivered is not known")
+def _malformed(what: str) -> RequestResult:
+    return RequestResult(broken=f"results of the answer: {what}; what was delivered is not known")
 
 
 def _row_result(status: int, said: object) -> SendResult:

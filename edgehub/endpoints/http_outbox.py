@@ -20,7 +20,7 @@ SKIPPED_MAX: Final = 256
 """Rows of busy senders are passed over; looking on beyond so many is dear."""
 
 
-class Entry:
+class OutboxRow:
     """A row with its record.
 
     Attributes:
@@ -48,12 +48,12 @@ class Outbox:
     __slots__ = ("_busy", "_bytes_of", "_pending", "ready_bytes")
 
     def __init__(self) -> None:
-        self._pending: deque[Entry] = deque()
+        self._pending: deque[OutboxRow] = deque()
         self._busy: set[str] = set()
         self._bytes_of: dict[str, int] = {}
         self.ready_bytes = 0
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: OutboxRow) -> None:
         """Add a row behind all others."""
         sender = entry.row.message.sender
         self._pending.append(entry)
@@ -61,11 +61,11 @@ class Outbox:
         if sender not in self._busy:
             self.ready_bytes += entry.size
 
-    def take(self, rows_max: int, bytes_max: int) -> list[Entry]:
+    def take(self, rows_max: int, bytes_max: int) -> list[OutboxRow]:
         """Take the rows of one request, in their order; their senders are busy from here on."""
         pending, busy = self._pending, self._busy
-        entries: list[Entry] = []
-        passed: list[Entry] = []
+        entries: list[OutboxRow] = []
+        passed: list[OutboxRow] = []
         size = 0
         while pending and len(entries) < rows_max and len(passed) < SKIPPED_MAX:
             entry = pending[0]
@@ -80,7 +80,7 @@ class Outbox:
         self._leave(entries)
         return entries
 
-    def done(self, entries: Iterable[Entry]) -> None:
+    def done(self, entries: Iterable[OutboxRow]) -> None:
         """Record that a request is over: its senders' next rows may leave."""
         for sender in {entry.row.message.sender for entry in entries} & self._busy:
             self._busy.remove(sender)
@@ -91,7 +91,7 @@ class Outbox:
         self._busy.clear()
         self.ready_bytes = sum(self._bytes_of.values())
 
-    def clear(self) -> list[Entry]:
+    def clear(self) -> list[OutboxRow]:
         """Take everything; who is busy stays so."""
         entries = list(self._pending)
         self._pending.clear()
@@ -99,7 +99,7 @@ class Outbox:
         self.ready_bytes = 0
         return entries
 
-    def _leave(self, entries: list[Entry]) -> None:
+    def _leave(self, entries: list[OutboxRow]) -> None:
         for entry in entries:
             sender = entry.row.message.sender
             self.ready_bytes -= entry.size

@@ -15,14 +15,14 @@ from edgehub.entities import smartrest
 from edgehub.entities.documents import optional_text, read_object, write_json
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 from edgehub.entities.timestamps import write_time
 
 if TYPE_CHECKING:
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.effects import Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
     from edgehub.entities.topics import EntityTopic
 
 DEFAULT_TYPE: Final = "ThinEdgeAlarm"
@@ -45,17 +45,19 @@ class Alarms:
     """Alarms of all entities."""
 
     __slots__ = (
+        "_effects",
         "_live",
         "_live_bytes",
-        "_outlet",
         "_seen",
         "_seen_bytes",
         "_until_ms",
         "_window_ms",
     )
 
-    def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
-        self._outlet = outlet
+    def __init__(
+        self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
+    ) -> None:
+        self._effects = effects
         self._live = _below(LIVE_KEY, stored)
         self._seen: dict[str, tuple[bytes, int]] = {}
         for topic, value in _below(SEEN_KEY, stored).items():
@@ -63,7 +65,7 @@ class Alarms:
             if wall_ms.isdigit():
                 self._seen[topic] = (payload, int(wall_ms))
             else:
-                outlet.drop_stored(Table.STATE, (SEEN_KEY + topic,))
+                effects.drop_stored(EntityTable.STATE, (SEEN_KEY + topic,))
         self._live_bytes = sum(map(_size, self._live.items()))
         self._seen_bytes = sum(_size((topic, seen[0])) for topic, seen in self._seen.items())
         self._window_ms = options.alarm_sync_ms
@@ -147,7 +149,7 @@ class Alarms:
         else:
             cloud_topic = entity.topic
             row = smartrest.line(CLEAR, topic.name or DEFAULT_TYPE)
-        if not self._outlet.row(OutputName.ALARMS, cloud_topic, row, entity):
+        if not self._effects.row(OutputName.ALARMS, cloud_topic, row, entity):
             return
         self._note(topic.text, payload)
 
@@ -189,12 +191,12 @@ class Alarms:
         }
         if entity.source is not None:
             document["externalSource"] = entity.source
-        return self._outlet.cloud.alarms, write_json(document)
+        return self._effects.cloud.alarms, write_json(document)
 
     def _note(self, topic: str, payload: bytes) -> None:
         if payload and not self._has_room(topic, payload):
             return
-        self._outlet.publish(f"{JOURNAL}{topic}", payload, retain=True)
+        self._effects.publish(f"{JOURNAL}{topic}", payload, retain=True)
         if payload:
             self._put(topic, payload)
         elif topic in self._live:
@@ -217,7 +219,7 @@ class Alarms:
 
     def _keep(self, prefix: str, topic: str, payload: bytes | None) -> None:
         value = None if payload is None else (payload,)
-        self._outlet.change(Table.STATE, (prefix + topic,), value)
+        self._effects.change(EntityTable.STATE, (prefix + topic,), value)
 
 
 def _size(item: tuple[str, bytes]) -> int:

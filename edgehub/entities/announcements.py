@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from edgehub.entities.documents import read_stored
-from edgehub.entities.effects import Change
-from edgehub.entities.tables import Table
+from edgehub.entities.effects import TableChange
+from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -74,12 +74,12 @@ class Announcements:
         self._by_subject: dict[Subject, dict[int, Announcement]] = {}
         self._current: dict[tuple[EndpointId, str], Announcement] = {}
         self._watchers: list[Callable[[EndpointId], None]] = []
-        self._dropped: list[Change] = []
+        self._dropped: list[TableChange] = []
         for key, value in stored:
             if key.startswith(STATE_KEY):
                 found = read_stored(value, _stored)
                 if found is None:
-                    self._dropped.append(Change(Table.STATE, (key,), None))
+                    self._dropped.append(TableChange(EntityTable.STATE, (key,), None))
                 else:
                     self._insert(found)
 
@@ -87,7 +87,7 @@ class Announcements:
         """Return those that are under way or refused."""
         return len(self._by_offset)
 
-    def resume(self, waiting: set[int], dead: set[int]) -> tuple[list[Change], list[Subject]]:
+    def resume(self, waiting: set[int], dead: set[int]) -> tuple[list[TableChange], list[Subject]]:
         """Compare with the queues, before anything is sent.
 
         Args:
@@ -130,7 +130,7 @@ class Announcements:
             for known in self._by_subject.get(subject, {}).values()
         )
 
-    def came(self, offset: int, subject: Subject, needs: int | None, digest: int) -> Change:
+    def came(self, offset: int, subject: Subject, needs: int | None, digest: int) -> TableChange:
         """Record one whose row has just been handed in."""
         announcement = Announcement(offset, subject, needs, digest)
         self._insert(announcement)
@@ -175,7 +175,7 @@ class Announcements:
             self._remove(each)
         return [each.offset for each in gone]
 
-    def refused(self, offset: int) -> tuple[list[Change], Subject | None]:
+    def refused(self, offset: int) -> tuple[list[TableChange], Subject | None]:
         """Take note that the cloud does not take one, or that it was removed.
 
         Returns:
@@ -187,7 +187,7 @@ class Announcements:
         known.refused = True
         return [_change(known)], known.subject
 
-    def came_back(self, offset: int) -> list[Change]:
+    def came_back(self, offset: int) -> list[TableChange]:
         """Take note that the row of a refused one waits again."""
         known = self._by_offset.get(offset)
         if known is None or not known.refused:
@@ -196,7 +196,7 @@ class Announcements:
         self._tell(known.subject.endpoint_id)
         return [_change(known)]
 
-    def moved(self, offset: int, endpoint_id: EndpointId) -> list[Change]:
+    def moved(self, offset: int, endpoint_id: EndpointId) -> list[TableChange]:
         """Take note that the row of one goes to another endpoint now."""
         known = self._by_offset.get(offset)
         if known is None:
@@ -210,7 +210,7 @@ class Announcements:
         self._tell(endpoint_id)
         return [_change(known)]
 
-    def forgotten(self, offset: int) -> list[Change]:
+    def forgotten(self, offset: int) -> list[TableChange]:
         """Let go of one: nothing waits for it any more, or its row goes elsewhere."""
         known = self._by_offset.get(offset)
         if known is None:
@@ -259,14 +259,14 @@ class Announcements:
             del self._current[key]
 
 
-def cleared(offset: int) -> Change:
+def cleared(offset: int) -> TableChange:
     """Return the change that forgets one."""
-    return Change(Table.STATE, (_key(offset),), None)
+    return TableChange(EntityTable.STATE, (_key(offset),), None)
 
 
-def _change(known: Announcement) -> Change:
+def _change(known: Announcement) -> TableChange:
     document = [known.offset, *known.subject, known.needs, known.digest, known.refused]
-    return Change(Table.STATE, (_key(known.offset),), (orjson.dumps(document),))
+    return TableChange(EntityTable.STATE, (_key(known.offset),), (orjson.dumps(document),))
 
 
 def _key(offset: int) -> str:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from edgehub.entities import smartrest
 from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 from edgehub.entities.topics import default_name
 
 if TYPE_CHECKING:
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.effects import Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
-    from edgehub.entities.registry import Registry
+    from edgehub.entities.registry import EntityRegistry
 
 REQUIRED_INTERVAL: Final = "117"
 AGENT: Final = "tedge-agent"
@@ -33,13 +33,17 @@ _S_PER_MINUTE: Final = 60
 class Heartbeats:
     """Heartbeats of the main device and its children."""
 
-    __slots__ = ("_beats", "_due", "_half_ms", "_options", "_outlet", "_registry", "_up")
+    __slots__ = ("_beats", "_due", "_effects", "_half_ms", "_options", "_registry", "_up")
 
     def __init__(
-        self, options: MapperOptions, outlet: Outlet, registry: Registry, stored: dict[str, bytes]
+        self,
+        options: MapperOptions,
+        effects: EffectCollector,
+        registry: EntityRegistry,
+        stored: dict[str, bytes],
     ) -> None:
         self._options = options.availability
-        self._outlet = outlet
+        self._effects = effects
         self._registry = registry
         self._half_ms = options.availability.interval_s * 1000 // 2
         self._beats: dict[str, int] = {}
@@ -53,7 +57,7 @@ class Heartbeats:
         if announce:
             minutes = str(self._options.interval_s // _S_PER_MINUTE)
             line = smartrest.line(REQUIRED_INTERVAL, minutes)
-            self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+            self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
         if self._half_ms:
             self._schedule(entity.topic_id, now.hub_ms + self._half_ms)
 
@@ -68,10 +72,10 @@ class Heartbeats:
             return
         if is_up and len(self._up) < SERVICES_MAX:
             self._up.add(topic_id)
-            self._outlet.change(Table.STATE, (STATE_KEY + topic_id,), (b"",))
+            self._effects.change(EntityTable.STATE, (STATE_KEY + topic_id,), (b"",))
         elif not is_up:
             self._up.discard(topic_id)
-            self._outlet.change(Table.STATE, (STATE_KEY + topic_id,), None)
+            self._effects.change(EntityTable.STATE, (STATE_KEY + topic_id,), None)
 
     def next_due_ms(self) -> int | None:
         """Return the hub time of the next heartbeat, None = there is none."""
@@ -86,8 +90,8 @@ class Heartbeats:
             entity = self._registry.get(topic_id)
             assert entity is not None, topic_id
             if _endpoint(entity) in self._up:
-                topic = f"{self._outlet.cloud.inventory}/{entity.external_id}"
-                self._outlet.row(OutputName.INVENTORY, topic, b"{}", entity)
+                topic = f"{self._effects.cloud.inventory}/{entity.external_id}"
+                self._effects.row(OutputName.INVENTORY, topic, b"{}", entity)
             # After a long sleep one heartbeat says as much as many.
             next_ms = due_ms + self._half_ms
             self._schedule(

@@ -14,12 +14,12 @@ from edgehub.entities import smartrest
 from edgehub.entities.documents import read_object, read_stored
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
 
 CLOUD_OPERATIONS: Final = {
     "restart": "c8y_Restart",
@@ -42,12 +42,14 @@ _TYPES_CODE: Final = {"log_upload": "118", "config_snapshot": "119", "config_upd
 class Capabilities:
     """What each entity can do."""
 
-    __slots__ = ("_declared", "_names", "_options", "_outlet")
+    __slots__ = ("_declared", "_effects", "_names", "_options")
 
-    def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
+    def __init__(
+        self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
+    ) -> None:
         self._options = options
         self._names = cloud_names(options)
-        self._outlet = outlet
+        self._effects = effects
         self._declared: dict[str, set[str]] = {}
         for key, value in stored.items():
             external_id = key[len(STATE_KEY) :]
@@ -57,7 +59,7 @@ class Capabilities:
             if options.clean_start and external_id != options.device_id:
                 self._store(external_id, None)
             elif declared is None:
-                outlet.drop_stored(Table.STATE, (key,))
+                effects.drop_stored(EntityTable.STATE, (key,))
             else:
                 self._declared[external_id] = declared
 
@@ -87,14 +89,14 @@ class Capabilities:
             self.send(entity)
         if code is not None:
             line = smartrest.line(code, *(types or [""]))
-            self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+            self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
         return True
 
     def send(self, entity: Entity) -> None:
         """Tell the cloud everything that an entity can do."""
         names = sorted(self._declared.get(entity.external_id, ()))
         line = smartrest.line(DECLARE, *names)
-        self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+        self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def has(self, entity: Entity) -> bool:
         """Return whether an entity has declared anything."""
@@ -114,11 +116,11 @@ class Capabilities:
 
     def _declare_software_types(self, entity: Entity, payload: bytes) -> None:
         if self._options.software_types:
-            self._outlet.twin(entity, "c8y_SupportedSoftwareTypes", _types(payload))
+            self._effects.twin(entity, "c8y_SupportedSoftwareTypes", _types(payload))
 
     def _store(self, external_id: str, declared: set[str] | None) -> None:
         value = None if declared is None else (orjson.dumps(sorted(declared)),)
-        self._outlet.change(Table.STATE, (STATE_KEY + external_id,), value)
+        self._effects.change(EntityTable.STATE, (STATE_KEY + external_id,), value)
 
 
 def cloud_names(options: MapperOptions) -> dict[str, str]:

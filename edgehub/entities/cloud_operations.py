@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edgehub.entities.commands import Commands
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.effects import Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
-    from edgehub.entities.registry import Registry
+    from edgehub.entities.registry import EntityRegistry
 
 DEFAULT_TYPE: Final = "default"
 FILES: Final = "/te/v1/files"
@@ -39,19 +39,23 @@ class CloudOperations:
 
     __slots__ = (
         "_commands",
+        "_effects",
         "_files",
         "_options",
-        "_outlet",
         "_readers",
         "_registry",
         "ignored_total",
     )
 
     def __init__(
-        self, options: MapperOptions, outlet: Outlet, registry: Registry, commands: Commands
+        self,
+        options: MapperOptions,
+        effects: EffectCollector,
+        registry: EntityRegistry,
+        commands: Commands,
     ) -> None:
         self._options = options
-        self._outlet = outlet
+        self._effects = effects
         self._registry = registry
         self._commands = commands
         base = options.file_transfer_base.rstrip("/")
@@ -72,12 +76,12 @@ class CloudOperations:
         """Take a notification: one operation, or several, one a line."""
         for count, text in enumerate(_split(payload)):
             if count == OPERATIONS_MAX:
-                self._outlet.error(topic, f"more than {OPERATIONS_MAX} operations in one message")
+                self._effects.error(topic, f"more than {OPERATIONS_MAX} operations in one message")
                 return
             try:
                 self._begin(read_json(text), now)
             except MappingError as error:
-                self._outlet.error(topic, str(error))
+                self._effects.error(topic, str(error))
 
     def _begin(self, operation: Any, now: Instant) -> None:
         if not isinstance(operation, dict):

@@ -18,15 +18,15 @@ from edgehub.entities.documents import optional_text, read_object, read_stored, 
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
 from edgehub.entities.software import software_list_lines
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.effects import Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
     from edgehub.entities.topics import EntityTopic, TopicScheme
 
 ACTIVE_MS: Final = 12 * 3600 * 1000
@@ -65,7 +65,7 @@ class Commands:
 
     Args:
         options: What can be set.
-        outlet: The way out.
+        effects: The way out.
         scheme: The local topics.
         stored: The mapper's state from the tables.
         set_twin: Notes a twin value and tells the cloud, see `Mapper`.
@@ -73,10 +73,10 @@ class Commands:
 
     __slots__ = (
         "_commands",
+        "_effects",
         "_names",
         "_next_sweep_ms",
         "_options",
-        "_outlet",
         "_scheme",
         "_set_twin",
         "prefix",
@@ -85,7 +85,7 @@ class Commands:
     def __init__(
         self,
         options: MapperOptions,
-        outlet: Outlet,
+        effects: EffectCollector,
         scheme: TopicScheme,
         stored: dict[str, bytes],
         *,
@@ -93,7 +93,7 @@ class Commands:
     ) -> None:
         self._options = options
         self._names = cloud_names(options)
-        self._outlet = outlet
+        self._effects = effects
         self._scheme = scheme
         self._set_twin = set_twin
         self.prefix = f"{options.cloud_prefix}-mapper-"
@@ -104,7 +104,7 @@ class Commands:
                 continue
             command = read_stored(value, _stored_command)
             if command is None:
-                outlet.drop_stored(Table.STATE, (key,))
+                effects.drop_stored(EntityTable.STATE, (key,))
                 continue
             self._commands[key[len(STATE_KEY) :]] = command
             self._next_sweep_ms = min(self._next_sweep_ms or command.until_ms, command.until_ms)
@@ -117,10 +117,10 @@ class Commands:
     def begin(
         self, entity: Entity, operation: str, command_id: str, command: dict[str, Any], now: Instant
     ) -> None:
-        """Publish a command for an entity."""
+        """LocalPublish a command for an entity."""
         topic = self._scheme.topic(entity.topic_id, "cmd", operation, command_id)
         self._note(command_id, Command(topic=topic, status="", until_ms=now.hub_ms + ACTIVE_MS))
-        self._outlet.publish(topic, write_json({"status": "init", **command}), retain=True)
+        self._effects.publish(topic, write_json({"status": "init", **command}), retain=True)
 
     def handle(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
         """Take the state of a command as whoever carries it out publishes it.
@@ -140,7 +140,7 @@ class Commands:
             return
         if known is not None and known.status in _FINAL:
             # A broker that was set back has it again, or somebody is late.
-            self._outlet.publish(topic.text, b"", retain=True)
+            self._effects.publish(topic.text, b"", retain=True)
             return
         command = read_object(payload)
         status = optional_text(command, "status") or ""
@@ -152,11 +152,11 @@ class Commands:
         try:
             self._report(topic, entity, command, status, now)
         except MappingError as error:
-            self._outlet.error(topic.text, str(error))
+            self._effects.error(topic.text, str(error))
         lasts_ms = FINISHED_MS if status in _FINAL else ACTIVE_MS
         self._note(command_id, replace(known, status=status, until_ms=now.hub_ms + lasts_ms))
         if status in _FINAL:
-            self._outlet.publish(topic.text, b"", retain=True)
+            self._effects.publish(topic.text, b"", retain=True)
 
     def fail(
         self, entity: Entity, operation: str, command_id: str, reason: str, now: Instant
@@ -173,7 +173,7 @@ class Commands:
         """Ask a device for its software, after it changed."""
         command_id = f"{self.prefix}{now.wall_ms}"
         topic = self._scheme.topic(entity.topic_id, "cmd", SOFTWARE_LIST, command_id)
-        self._outlet.publish(topic, b'{"status":"init"}', retain=True)
+        self._effects.publish(topic, b'{"status":"init"}', retain=True)
 
     def forget_unpublished(self, retained: Collection[str]) -> None:
         """Forget commands that nobody has seen: not reported on yet, and not retained."""
@@ -236,10 +236,10 @@ class Commands:
                 self._line(entity, operation, command_id, FAILED, smartrest.reason(str(error)))
                 return
             for line in before:
-                self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+                self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
             self._line(entity, operation, command_id, status, *self._result(topic, command, status))
             for line in after:
-                self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+                self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
         self._follow(entity, operation, command, status, now)
 
     def _result(self, topic: EntityTopic, command: dict[str, Any], status: str) -> list[str]:
@@ -257,7 +257,7 @@ class Commands:
         firmware = _firmware(operation, status, command)
         if firmware is not None:
             twin = self._scheme.topic(entity.topic_id, "twin", "firmware")
-            self._outlet.publish(twin, write_json(firmware), retain=True)
+            self._effects.publish(twin, write_json(firmware), retain=True)
             self._set_twin(entity, "firmware", firmware)
         if status in _FINAL and operation == SOFTWARE_UPDATE:
             self.request_software_list(entity, now)
@@ -270,16 +270,16 @@ class Commands:
             line = smartrest.line(_BY_ID[status], number, *fields)
         else:
             line = smartrest.line(_BY_NAME[status], self._names[operation], *fields)
-        self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+        self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def _send_software_list(self, entity: Entity, command: dict[str, Any]) -> None:
-        for line in software_list_lines(command, self._outlet.room(entity.topic)):
-            self._outlet.row(OutputName.OPERATIONS, entity.topic, line, entity)
+        for line in software_list_lines(command, self._effects.room(entity.topic)):
+            self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
     def _note(self, command_id: str, command: Command | None) -> None:
         if command is None:
             if self._commands.pop(command_id, None) is not None:
-                self._outlet.change(Table.STATE, (STATE_KEY + command_id,), None)
+                self._effects.change(EntityTable.STATE, (STATE_KEY + command_id,), None)
             return
         if len(self._commands) >= COMMANDS_MAX and command_id not in self._commands:
             self._note(next(iter(self._commands)), None)
@@ -287,7 +287,9 @@ class Commands:
         if self._next_sweep_ms is None:
             self._next_sweep_ms = command.until_ms
         document = {"topic": command.topic, "status": command.status, "until_ms": command.until_ms}
-        self._outlet.change(Table.STATE, (STATE_KEY + command_id,), (orjson.dumps(document),))
+        self._effects.change(
+            EntityTable.STATE, (STATE_KEY + command_id,), (orjson.dumps(document),)
+        )
 
 
 def _stored_command(document: dict[str, Any]) -> Command:

@@ -17,7 +17,7 @@ import structlog
 from edgehub.endpoints.cumulocity import MAPPER_MODULE, TOPIC_PROPERTY
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX
 from edgehub.entities.announcements import Subject
-from edgehub.entities.effects import Change, Output, Publish
+from edgehub.entities.effects import LocalPublish, Output, TableChange
 from edgehub.entities.tables import EntityWrites
 from edgehub.errors import StoreError
 from edgehub.heads.mqtt.local.ticket import Ticket
@@ -95,11 +95,11 @@ class EffectExecutor:
             return False
         ticket = Ticket(settle, token)
         with self._store.together() as transaction:
-            changes: list[Change] = []
+            changes: list[TableChange] = []
             for effect in effects:
-                if isinstance(effect, Change):
+                if isinstance(effect, TableChange):
                     changes.append(effect)
-                elif isinstance(effect, Publish):
+                elif isinstance(effect, LocalPublish):
                     self.publish(effect.topic, effect.payload, ticket, retain=effect.retain)
                 elif effect.creates is None:
                     self._send(effect, ticket.hold(), 0, overdraw=True)
@@ -110,7 +110,7 @@ class EffectExecutor:
         ticket.done(0, None)
         return bool(changes)
 
-    def write(self, changes: Iterable[Change], settle: Settle) -> None:
+    def write(self, changes: Iterable[TableChange], settle: Settle) -> None:
         """Write changes that no message caused."""
         with self._store.together() as transaction:
             self._write(changes, transaction, settle)
@@ -124,7 +124,7 @@ class EffectExecutor:
         return len(raw) <= TOPIC_BYTES_MAX and self._space.topic(raw) is not None
 
     def publish(self, topic: str, payload: bytes, ticket: Ticket, *, retain: bool) -> None:
-        """Publish a local message of the hub itself."""
+        """LocalPublish a local message of the hub itself."""
         message = LocalMessage(topic, payload, publisher=self._hub_id, retain=retain)
         was_publishing, self.publishing = self.publishing, True
         try:
@@ -139,7 +139,7 @@ class EffectExecutor:
             results = [self._behind(result, row.needs) for result in results]
         self._store.append(message, results, settle, token, overdraw=overdraw)
 
-    def _announce(self, row: Output, topic_id: str, ticket: Ticket) -> list[Change]:
+    def _announce(self, row: Output, topic_id: str, ticket: Ticket) -> list[TableChange]:
         message = _message(row)
         known = self._announcements
         digest = _digest(row)
@@ -167,7 +167,7 @@ class EffectExecutor:
                 return replace(result, predecessor=predecessor)
         return result
 
-    def _write(self, changes: Iterable[Change], transaction: object, settle: Settle) -> None:
+    def _write(self, changes: Iterable[TableChange], transaction: object, settle: Settle) -> None:
         if self._transaction is not transaction:
             self._transaction = transaction
             self._writes = EntityWrites()

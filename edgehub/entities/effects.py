@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from edgehub.entities.tables import Table
+    from edgehub.entities.tables import EntityTable
 
 
 class Instant(NamedTuple):
@@ -71,7 +71,7 @@ class Output:
         self.needs = needs
 
 
-class Publish:
+class LocalPublish:
     """A message for clients of the local topic space.
 
     Attributes:
@@ -88,7 +88,7 @@ class Publish:
         self.retain = retain
 
 
-class Change:
+class TableChange:
     """One row of a table of the store to write, or to delete.
 
     Attributes:
@@ -101,7 +101,7 @@ class Change:
 
     def __init__(
         self,
-        table: Table,
+        table: EntityTable,
         key: tuple[str | int, ...],
         value: tuple[str | int | bytes, ...] | None,
     ) -> None:
@@ -110,4 +110,4 @@ class Change:
         self.value = value
 
 
-Effect = Output | Publish | Change
+Effect = Output | LocalPublish | TableChange

@@ -19,7 +19,7 @@ CREATE: Final = "400"
 _OWN: Final = frozenset({"type", "text", "time", "externalSource"})
 
 
-class Event:
+class EventMessage:
     """An event as the cloud will see it.
 
     Attributes:

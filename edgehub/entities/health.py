@@ -1,6 +1,6 @@
 """Health of services: the status that a message says, however odd, and the line that tells it.
 
-Calls the registry, which keeps what the cloud was told last, and the outlet. Invariant: what comes
+Calls the registry, which keeps what the cloud was told last, and the effects. Invariant: what comes
 again at a start is sent only if the cloud was told something else.
 Rules: docs/reference/entities.md.
 """
@@ -16,10 +16,10 @@ from edgehub.entities.effects import OutputName
 from edgehub.entities.topics import default_name
 
 if TYPE_CHECKING:
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
-    from edgehub.entities.registry import Registry
+    from edgehub.entities.registry import EntityRegistry
 
 CREATE_SERVICE: Final = "102"
 """Creates a service, and tells its health."""
@@ -32,11 +32,13 @@ _BRIDGE: Final = {b"1": UP, b"0": "down"}
 class ServiceHealth:
     """Tells the cloud of the health of services."""
 
-    __slots__ = ("_options", "_outlet", "_registry", "redelivered")
+    __slots__ = ("_effects", "_options", "_registry", "redelivered")
 
-    def __init__(self, options: MapperOptions, outlet: Outlet, registry: Registry) -> None:
+    def __init__(
+        self, options: MapperOptions, effects: EffectCollector, registry: EntityRegistry
+    ) -> None:
         self._options = options
-        self._outlet = outlet
+        self._effects = effects
         self._registry = registry
         self.redelivered = False
         """What comes now is what was there before the restart."""
@@ -51,7 +53,7 @@ class ServiceHealth:
         if self.redelivered and status == entity.status:
             return False
         line = self.line(entity, status)
-        if self._outlet.row_below(OutputName.HEALTH, line, entity, self._registry.parent(entity)):
+        if self._effects.row_below(OutputName.HEALTH, line, entity, self._registry.parent(entity)):
             self._registry.set_status(entity, status)
         return status == UP and is_own_bridge(entity.topic_id, self._options.cloud_prefix)
 

@@ -25,7 +25,7 @@ _SLACK: Final = 1000
 """Entries of a ranking that are over, beyond one for each share, before it is made anew."""
 
 
-class Held:
+class HeldMessage:
     """One held message.
 
     Attributes:
@@ -59,7 +59,7 @@ class Held:
         self.size = HELD_BYTES + len(topic.text) + len(payload)
 
 
-class Share:
+class ClientShare:
     """What one client holds.
 
     Attributes:
@@ -72,48 +72,48 @@ class Share:
     __slots__ = ("bytes", "other", "ranks", "telemetry")
 
     def __init__(self) -> None:
-        self.telemetry: OrderedDict[int, Held] = OrderedDict()
-        self.other: OrderedDict[int, Held] = OrderedDict()
+        self.telemetry: OrderedDict[int, HeldMessage] = OrderedDict()
+        self.other: OrderedDict[int, HeldMessage] = OrderedDict()
         self.bytes = 0
         self.ranks = [0, 0]
 
     def __len__(self) -> int:
         return len(self.telemetry) + len(self.other)
 
-    def oldest(self) -> Held:
+    def oldest(self) -> HeldMessage:
         """Return what goes first: the oldest telemetry, then the oldest of all else."""
         held = self.telemetry or self.other
         return next(iter(held.values()))
 
 
-class Shares:
+class ClientShares:
     """What all clients of one kind hold."""
 
     __slots__ = ("_by_bytes", "_by_messages", "_shares")
 
     def __init__(self) -> None:
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, ClientShare] = {}
         self._by_messages = _Ranking(self._shares, 0, len)
         self._by_bytes = _Ranking(self._shares, 1, lambda share: share.bytes)
 
     def __len__(self) -> int:
         return len(self._shares)
 
-    def get(self, client: str) -> Share | None:
+    def get(self, client: str) -> ClientShare | None:
         """Return what a client holds, None = nothing."""
         return self._shares.get(client)
 
-    def add(self, held: Held, *, is_telemetry: bool) -> None:
+    def add(self, held: HeldMessage, *, is_telemetry: bool) -> None:
         """Count a message."""
         share = self._shares.get(held.client)
         if share is None:
-            share = self._shares[held.client] = Share()
+            share = self._shares[held.client] = ClientShare()
         (share.telemetry if is_telemetry else share.other)[held.seq] = held
         share.bytes += held.size
         self._by_messages.grew(share)
         self._by_bytes.grew(share)
 
-    def drop(self, held: Held, *, is_telemetry: bool) -> None:
+    def drop(self, held: HeldMessage, *, is_telemetry: bool) -> None:
         """Forget a message."""
         share = self._shares[held.client]
         del (share.telemetry if is_telemetry else share.other)[held.seq]
@@ -121,17 +121,17 @@ class Shares:
         if not len(share):
             del self._shares[held.client]
 
-    def most_messages(self) -> Share:
+    def most_messages(self) -> ClientShare:
         """Return the share with most messages; there is one."""
         return self._by_messages.first()
 
-    def most_bytes(self) -> Share:
+    def most_bytes(self) -> ClientShare:
         """Return the share with most bytes; there is one."""
         return self._by_bytes.first()
 
 
 class _Ranking:
-    """Shares by one size, the largest first.
+    """ClientShares by one size, the largest first.
 
     A share that shrinks is moved down only when it is the first: until then its entry says too
     much, which does not hide a larger one.
@@ -139,14 +139,16 @@ class _Ranking:
 
     __slots__ = ("_heap", "_index", "_serial", "_shares", "_size")
 
-    def __init__(self, shares: dict[str, Share], index: int, size: Callable[[Share], int]) -> None:
+    def __init__(
+        self, shares: dict[str, ClientShare], index: int, size: Callable[[ClientShare], int]
+    ) -> None:
         self._shares = shares
         self._index = index
         self._size = size
         self._serial = count()
-        self._heap: list[tuple[int, int, Share]] = []
+        self._heap: list[tuple[int, int, ClientShare]] = []
 
-    def grew(self, share: Share) -> None:
+    def grew(self, share: ClientShare) -> None:
         size = self._size(share)
         if size > share.ranks[self._index]:
             share.ranks[self._index] = size
@@ -154,7 +156,7 @@ class _Ranking:
             if len(self._heap) > 2 * len(self._shares) + _SLACK:
                 self._make_anew()
 
-    def first(self) -> Share:
+    def first(self) -> ClientShare:
         while True:
             noted, serial, share = self._heap[0]
             size = self._size(share)

@@ -22,16 +22,16 @@ from edgehub.entities.capabilities import SOFTWARE_UPDATE, Capabilities
 from edgehub.entities.cloud_operations import CloudOperations
 from edgehub.entities.commands import Commands
 from edgehub.entities.documents import read_json
+from edgehub.entities.effect_collector import EffectCollector
 from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
-from edgehub.entities.events import Event
+from edgehub.entities.events import EventMessage
 from edgehub.entities.faults import MappingError
 from edgehub.entities.health import UP, ServiceHealth, read_status
 from edgehub.entities.measurements import convert_measurement
-from edgehub.entities.outlet import Outlet
 from edgehub.entities.pending import Pending
 from edgehub.entities.registrar import Registrar
-from edgehub.entities.registry import Registry
+from edgehub.entities.registry import EntityRegistry
 from edgehub.entities.statistics import MapperStatistics
 from edgehub.entities.topics import (
     AUTO_REGISTERING,
@@ -98,27 +98,27 @@ class Mapper:
         self._options = options
         self._retained = retained
         self._scheme = TopicScheme(options.topic_root)
-        self._outlet = Outlet(options)
-        self._registry = Registry(options, self._outlet, stored)
+        self._effects = EffectCollector(options)
+        self._registry = EntityRegistry(options, self._effects, stored)
         self._pending = Pending(
-            options, self._outlet, self._scheme, stored.pending, known=known, hub_id=hub_id
+            options, self._effects, self._scheme, stored.pending, known=known, hub_id=hub_id
         )
-        self._units = UnitTable(options, self._outlet, state)
-        self._alarms = Alarms(options, self._outlet, state)
-        self._capabilities = Capabilities(options, self._outlet, state)
+        self._units = UnitTable(options, self._effects, state)
+        self._alarms = Alarms(options, self._effects, state)
+        self._capabilities = Capabilities(options, self._effects, state)
         self._commands = Commands(
-            options, self._outlet, self._scheme, state, set_twin=self._set_twin
+            options, self._effects, self._scheme, state, set_twin=self._set_twin
         )
         self._cloud_operations = CloudOperations(
-            options, self._outlet, self._registry, self._commands
+            options, self._effects, self._registry, self._commands
         )
-        self._heartbeats = Heartbeats(options, self._outlet, self._registry, state)
-        self._services = ServiceHealth(options, self._outlet, self._registry)
+        self._heartbeats = Heartbeats(options, self._effects, self._registry, state)
+        self._services = ServiceHealth(options, self._effects, self._registry)
         self._registrar = Registrar(
             options,
             self._registry,
             self._pending,
-            self._outlet,
+            self._effects,
             self._scheme,
             registered=self._watch_new,
             release=self._release,
@@ -152,7 +152,7 @@ class Mapper:
             is_main = entity.type is EntityType.MAIN
             self._heartbeats.watch(entity, now, announce=is_main)
         self._registrar.resume(now)
-        return self._outlet.take()
+        return self._effects.take()
 
     def handle(self, topic: str, payload: bytes, now: Instant, *, client: str = "") -> list[Effect]:
         """Take one message.
@@ -171,10 +171,10 @@ class Mapper:
             try:
                 self._handle_entity(parsed, payload, client, now)
             except MappingError as error:
-                self._outlet.error(topic, str(error))
+                self._effects.error(topic, str(error))
         else:
             self._ignored_total += 1
-        return self._outlet.take()
+        return self._effects.take()
 
     def hand_in(self, topic: str, payload: bytes, now: Instant, *, client: str) -> list[Effect]:
         """Take what is retained at the start, but for telemetry, which was taken when it came."""
@@ -197,7 +197,7 @@ class Mapper:
         self._heartbeats.beat(now)
         self._pending.expire(now)
         self._commands.sweep(now)
-        return self._outlet.take()
+        return self._effects.take()
 
     def next_due_ms(self) -> int | None:
         """Return the hub time at which `tick` has something to do, None = nothing is due."""
@@ -216,17 +216,17 @@ class Mapper:
         """
         self._registrar.creation_refused(topic_id)
         if reason:
-            self._outlet.error(
+            self._effects.error(
                 self.topic(topic_id),
                 f"the entity could not be created at the cloud: {reason}; its messages wait until"
                 " it is registered anew",
             )
-        return self._outlet.take()
+        return self._effects.take()
 
     def creation_confirmed(self, topic_id: str) -> list[Effect]:
         """Record that the cloud has an entity, also one that it had refused before."""
         self._registrar.creation_confirmed(topic_id)
-        return self._outlet.take()
+        return self._effects.take()
 
     def register(
         self, topic_id: str, payload: bytes, now: Instant, *, client: str
@@ -244,7 +244,7 @@ class Mapper:
             self._handle_registration(topic, payload, client, now)
         except MappingError as refusal:
             error = refusal
-        return self._outlet.take(), error
+        return self._effects.take(), error
 
     def forget_unpublished(self, retained: Collection[str]) -> list[Effect]:
         """Forget commands that were noted and then not published, because the hub was killed.
@@ -255,12 +255,12 @@ class Mapper:
             retained: All topics that are retained.
         """
         self._commands.forget_unpublished(retained)
-        return self._outlet.take()
+        return self._effects.take()
 
     def concerns(self, topic: str) -> bool:
         """Return whether messages on a topic can cause anything."""
         is_scheme = self._scheme.parse(topic) is not None
-        return is_scheme or topic == self._outlet.cloud.notifications or topic.startswith(JOURNAL)
+        return is_scheme or topic == self._effects.cloud.notifications or topic.startswith(JOURNAL)
 
     def is_telemetry(self, topic: str) -> bool:
         """Return whether a topic is one of measurements, events or alarms."""
@@ -280,7 +280,7 @@ class Mapper:
         return self._pending.oldest_ms()
 
     @property
-    def registry(self) -> Registry:
+    def registry(self) -> EntityRegistry:
         """Who exists; to be read only."""
         return self._registry
 
@@ -301,20 +301,20 @@ class Mapper:
 
     def statistics(self) -> MapperStatistics:
         """Return a snapshot."""
-        outlet = self._outlet
+        effects = self._effects
         return MapperStatistics(
             handled_total=self._handled_total,
             ignored_total=self._ignored_total + self._cloud_operations.ignored_total,
-            errors_total=outlet.errors_total,
-            newest_error=outlet.newest_error,
+            errors_total=effects.errors_total,
+            newest_error=effects.newest_error,
             large_events_total=self._large_events_total,
-            outputs_total={name: outlet.outputs_total[name] for name in OutputName},
+            outputs_total={name: effects.outputs_total[name] for name in OutputName},
             entities=len(self._registry),
             held=len(self._pending),
             held_bytes=self._pending.held_bytes,
             evicted_total=self._pending.evicted_total,
             expired_total=self._pending.expired_total,
-            dropped_total=outlet.dropped_total,
+            dropped_total=effects.dropped_total,
             advice=dict(self._registrar.advice),
         )
 
@@ -327,7 +327,7 @@ class Mapper:
         )
 
     def _handle_other(self, topic: str, payload: bytes, now: Instant) -> None:
-        if topic == self._outlet.cloud.notifications:
+        if topic == self._effects.cloud.notifications:
             self._cloud_operations.handle(topic, payload, now)
         elif topic.startswith(JOURNAL):
             self._alarms.handle_journal(topic, payload)
@@ -394,7 +394,7 @@ class Mapper:
         try:
             self._registrar.register_automatically(topic.topic_id, now)
         except MappingError as error:
-            self._outlet.error(topic.text, str(error))
+            self._effects.error(topic.text, str(error))
         return self._registry.get(topic.topic_id)
 
     def _convert(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
@@ -413,14 +413,14 @@ class Mapper:
             try:
                 self._convert(held.topic, entity, held.payload, held.at)
             except MappingError as error:
-                self._outlet.error(held.topic.text, str(error))
+                self._effects.error(held.topic.text, str(error))
 
     def _measurement(
         self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant
     ) -> None:
         units = self._units.get(entity.topic_id, topic.name)
         row = convert_measurement(entity, topic.name, payload, units, now.wall_ms)
-        self._outlet.row(OutputName.MEASUREMENTS, self._outlet.cloud.measurements, row, entity)
+        self._effects.row(OutputName.MEASUREMENTS, self._effects.cloud.measurements, row, entity)
 
     def _measurement_meta(
         self, topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant
@@ -428,19 +428,19 @@ class Mapper:
         self._units.set(entity.topic_id, topic.name, payload)
 
     def _event(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
-        event = Event(entity, topic.name, payload, now.wall_ms)
-        cloud = self._outlet.cloud
+        event = EventMessage(entity, topic.name, payload, now.wall_ms)
+        cloud = self._effects.cloud
         if event.fits_a_line:
             cloud_topic, row = cloud.own_lines, event.line()
         else:
             cloud_topic, row = cloud.events, event.document()
-        if self._outlet.fits(cloud_topic, row):
-            self._outlet.row(OutputName.EVENTS, cloud_topic, row, entity)
+        if self._effects.fits(cloud_topic, row):
+            self._effects.row(OutputName.EVENTS, cloud_topic, row, entity)
         else:
             # Too large for MQTT: a local client may post it over HTTP, as the original does.
             self._large_events_total += 1
             http_topic = f"{cloud.http_events}/{entity.external_id}"
-            self._outlet.publish(http_topic, event.document(), retain=False)
+            self._effects.publish(http_topic, event.document(), retain=False)
 
     def _twin(self, topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
         if not topic.name or topic.name.startswith("@"):
@@ -448,7 +448,7 @@ class Mapper:
         self._set_twin(entity, topic.name, read_json(payload) if payload else None)
 
     def _set_twin(self, entity: Entity, key: str, value: Any) -> None:
-        set_twin(self._outlet, self._registry, entity, key, value)
+        set_twin(self._effects, self._registry, entity, key, value)
 
     def _health(self, _topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
         if entity.type is not EntityType.SERVICE:
@@ -464,7 +464,7 @@ class Mapper:
     def _ask_for_operations(self) -> None:
         if self._options.asks_for_operations:
             main, line = self._registry.main, smartrest.line(GET_OPERATIONS)
-            self._outlet.row(OutputName.OPERATIONS, main.topic, line, main)
+            self._effects.row(OutputName.OPERATIONS, main.topic, line, main)
 
     def _declare_all(self) -> None:
         for entity in self._registry.all():
@@ -484,7 +484,7 @@ class Mapper:
                 else:
                     self._alarms.convert(topic, entity, payload, arrived.wall_ms)
             except MappingError as error:
-                self._outlet.error(text, str(error))
+                self._effects.error(text, str(error))
 
     def _retained_of(self, gone: list[Entity]) -> dict[str, list[str]]:
         # All topics are looked at, so once for all entities.
@@ -515,9 +515,9 @@ class Mapper:
             topics.append(self._scheme.topic(topic_id, "status", "health"))
         self._heartbeats.forget(entity)
         for topic in dict.fromkeys([*topics, *left]):
-            self._outlet.publish(topic, b"", retain=True)
+            self._effects.publish(topic, b"", retain=True)
             self._cleared[topic] = None
         while len(self._cleared) > CLEARED_MAX:
             del self._cleared[next(iter(self._cleared))]
         if not is_target:
-            self._outlet.publish(self._scheme.topic(topic_id), b"", retain=True)
+            self._effects.publish(self._scheme.topic(topic_id), b"", retain=True)

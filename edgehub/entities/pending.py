@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 from edgehub.devices.bounds import Bound
 from edgehub.entities.effects import Instant
-from edgehub.entities.held import HELD_BYTES, Held, Shares
+from edgehub.entities.held import HELD_BYTES, ClientShares, HeldMessage
 from edgehub.entities.options import CacheScope
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 from edgehub.entities.topics import TELEMETRY, Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.devices.bounds import KnownIds
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
     from edgehub.entities.tables import PendingRow
     from edgehub.entities.topics import EntityTopic, TopicScheme
 
@@ -59,30 +59,30 @@ class _Entry:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.registration: Held | None = None
+        self.registration: HeldMessage | None = None
         self.parent: str | None = None
-        self.state: dict[str, Held] = {}
-        self.telemetry: OrderedDict[int, Held] = OrderedDict()
+        self.state: dict[str, HeldMessage] = {}
+        self.telemetry: OrderedDict[int, HeldMessage] = OrderedDict()
         self.evicted = 0
         self.reported = False
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldMessage]:
         own = [] if self.registration is None else [self.registration]
         return [*own, *self.state.values(), *self.telemetry.values()]
 
 
 class Pending:
-    """Held messages of all unregistered entities."""
+    """HeldMessage messages of all unregistered entities."""
 
     __slots__ = (
         "_all",
         "_bytes",
         "_count",
+        "_effects",
         "_entries",
         "_loaded_alarms",
         "_next_seq",
         "_options",
-        "_outlet",
         "_shares",
         "_telemetry",
         "_waiting",
@@ -93,7 +93,7 @@ class Pending:
     def __init__(
         self,
         options: MapperOptions,
-        outlet: Outlet,
+        effects: EffectCollector,
         scheme: TopicScheme,
         stored: Iterable[PendingRow],
         *,
@@ -101,15 +101,15 @@ class Pending:
         hub_id: str,
     ) -> None:
         self._options = options
-        self._outlet = outlet
+        self._effects = effects
         self._entries: dict[str, _Entry] = {}
         self._waiting: dict[str, dict[str, None]] = {}
         # By whether their clients are anonymous.
-        self._shares = {False: Shares(), True: Shares()}
+        self._shares = {False: ClientShares(), True: ClientShares()}
         self._count = Bound("held messages", options.pending_messages_max, known, own=hub_id)
         self._bytes = Bound("held bytes", options.pending_bytes_max, known, own=hub_id)
-        self._all: OrderedDict[int, Held] = OrderedDict()
-        self._telemetry: OrderedDict[int, Held] = OrderedDict()
+        self._all: OrderedDict[int, HeldMessage] = OrderedDict()
+        self._telemetry: OrderedDict[int, HeldMessage] = OrderedDict()
         self._loaded_alarms: dict[str, bytes] = {}
         self._next_seq = 1
         self.evicted_total = 0
@@ -165,7 +165,7 @@ class Pending:
         entry = self._entries.get(topic_id)
         return None if entry is None else entry.parent
 
-    def loaded_registrations(self) -> list[Held]:
+    def loaded_registrations(self) -> list[HeldMessage]:
         """Return the held registrations that came from the tables; their parents are not known."""
         loaded = [
             entry.registration
@@ -192,7 +192,7 @@ class Pending:
             held.topic.text == topic.text for held in entry.telemetry.values()
         )
 
-    def take(self, topic_id: str) -> list[Held]:
+    def take(self, topic_id: str) -> list[HeldMessage]:
         """Hand over what is held for an entity: newest states by arrival, then telemetry."""
         entry = self._entries.get(topic_id)
         if entry is None:
@@ -203,7 +203,7 @@ class Pending:
             self._drop(held)
         return taken
 
-    def take_children(self, topic_id: str) -> list[Held]:
+    def take_children(self, topic_id: str) -> list[HeldMessage]:
         """Hand over the registrations that wait for an entity, in the order in which they came."""
         children = []
         for child in list(self._waiting.get(topic_id, ())):
@@ -224,7 +224,7 @@ class Pending:
             entry = self._entries[topic_id]
             if not entry.reported:
                 entry.reported = True
-                self._outlet.error(
+                self._effects.error(
                     held.topic.text,
                     f"{topic_id} was not registered within"
                     f" {self._options.pending_ttl_ms // 1000} s; what it sent before is dropped",
@@ -257,7 +257,7 @@ class Pending:
         known = self._loaded_alarms.pop(topic.text, None) if self._loaded_alarms else None
         if known is not None and known == payload:
             return  # held since before the restart; the broker has only delivered it again
-        ring: OrderedDict[int, Held] | None = self._telemetry
+        ring: OrderedDict[int, HeldMessage] | None = self._telemetry
         if self._options.telemetry_cache_scope is CacheScope.ENTITY:
             entry = self._entries.get(topic.topic_id)
             ring = None if entry is None else entry.telemetry
@@ -268,12 +268,12 @@ class Pending:
         elif self._make_room(topic, payload, client):
             self._add(self._new(topic, payload, client, now))
 
-    def _new(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> Held:
+    def _new(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> HeldMessage:
         anonymous = self._count.is_anonymous(client)
-        held = Held(self._next_seq, topic, payload, client, now, anonymous=anonymous)
+        held = HeldMessage(self._next_seq, topic, payload, client, now, anonymous=anonymous)
         self._next_seq += 1
-        self._outlet.change(
-            Table.PENDING, (held.seq,), (topic.text, payload, client, now.hub_ms, now.wall_ms)
+        self._effects.change(
+            EntityTable.PENDING, (held.seq,), (topic.text, payload, client, now.hub_ms, now.wall_ms)
         )
         return held
 
@@ -282,7 +282,7 @@ class Pending:
         size = HELD_BYTES + len(topic.text) + len(payload)
         if size > options.client_bytes_max:
             self.evicted_total += 1
-            self._outlet.error(
+            self._effects.error(
                 topic.text, f"{topic.topic_id} is not registered and {size} bytes cannot be held"
             )
             return False
@@ -297,7 +297,7 @@ class Pending:
             self._evict(most.oldest())
         return True
 
-    def _over(self, bound: Bound, more: int, *, anonymous: bool) -> list[Shares]:
+    def _over(self, bound: Bound, more: int, *, anonymous: bool) -> list[ClientShares]:
         """List the shares of which one has to give way for so much more; empty = none has to."""
         mine = self._shares[True]
         if anonymous and len(mine) and bound.anonymous.used + more > bound.anonymous_limit:
@@ -306,19 +306,19 @@ class Pending:
             return [shares for shares in self._shares.values() if len(shares)]
         return []
 
-    def _evict(self, held: Held) -> None:
+    def _evict(self, held: HeldMessage) -> None:
         entry = self._entries[held.topic.topic_id]
         entry.evicted += 1
         self.evicted_total += 1
         if held is entry.registration:
-            self._outlet.error(
+            self._effects.error(
                 held.topic.text,
                 f"the registration waits for {entry.parent} and had to make room; send it again"
                 " once the parent is registered",
             )
         self._drop(held)
 
-    def _add(self, held: Held) -> None:
+    def _add(self, held: HeldMessage) -> None:
         topic = held.topic
         entry = self._entries.get(topic.topic_id)
         if entry is None:
@@ -336,7 +336,7 @@ class Pending:
         self._all[held.seq] = held
         entry.bytes += held.size
 
-    def _drop(self, held: Held, *, keeps_place: bool = False) -> None:
+    def _drop(self, held: HeldMessage, *, keeps_place: bool = False) -> None:
         topic = held.topic
         entry = self._entries[topic.topic_id]
         is_telemetry = topic.channel in TELEMETRY
@@ -353,7 +353,7 @@ class Pending:
         entry.bytes -= held.size
         if entry.registration is None and not entry.state and not entry.telemetry:
             del self._entries[topic.topic_id]
-        self._outlet.change(Table.PENDING, (held.seq,), None)
+        self._effects.change(EntityTable.PENDING, (held.seq,), None)
 
     def _leave_parent(self, topic_id: str, entry: _Entry, *, keeps_place: bool) -> None:
         parent, entry.parent, entry.registration = entry.parent, None, None
@@ -371,11 +371,11 @@ class Pending:
         topic = scheme.parse(row.topic)
         if topic is None:
             # The root of the topics was changed since; nothing can be registered below the old one.
-            self._outlet.change(Table.PENDING, (row.seq,), None)
+            self._effects.change(EntityTable.PENDING, (row.seq,), None)
             return
         at = Instant(row.hub_ms, row.wall_ms)
         anonymous = self._count.is_anonymous(row.client_id)
-        self._add(Held(row.seq, topic, row.payload, row.client_id, at, anonymous=anonymous))
+        self._add(HeldMessage(row.seq, topic, row.payload, row.client_id, at, anonymous=anonymous))
         self._next_seq = max(self._next_seq, row.seq + 1)
         if topic.channel is Channel.ALARM:
             self._loaded_alarms[topic.text] = row.payload

@@ -1,7 +1,7 @@
 """Registration: what comes to be, what changes, what goes, and what the cloud is told of it.
 
 Owns the rules of registration messages, explicit and automatic, and the advice that they cause.
-Calls the registry, the pending store and the outlet. Invariants: the create line of an entity
+Calls the registry, the pending store and the effects. Invariants: the create line of an entity
 leaves before anything else about it, and after that of its parent; a refused registration changes
 nothing. Rules: docs/reference/entities.md.
 """
@@ -28,11 +28,11 @@ from edgehub.entities.twins import set_twin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.effects import Instant
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
     from edgehub.entities.pending import Pending
-    from edgehub.entities.registry import Registry
+    from edgehub.entities.registry import EntityRegistry
     from edgehub.entities.topics import EntityTopic, TopicScheme
 
 CREATE_CHILD: Final = "101"
@@ -53,15 +53,15 @@ class Registrar:
         options: What can be set.
         registry: Who exists.
         pending: What waits for registrations.
-        outlet: The way out.
+        effects: The way out.
         scheme: The local topics.
         registered: Called with each new entity between its create line and what was held for it.
         release: Called with each new entity, to convert what was held for it.
     """
 
     __slots__ = (
+        "_effects",
         "_options",
-        "_outlet",
         "_pending",
         "_registered",
         "_registry",
@@ -74,9 +74,9 @@ class Registrar:
     def __init__(
         self,
         options: MapperOptions,
-        registry: Registry,
+        registry: EntityRegistry,
         pending: Pending,
-        outlet: Outlet,
+        effects: EffectCollector,
         scheme: TopicScheme,
         *,
         registered: Callable[[Entity, Instant], None],
@@ -85,7 +85,7 @@ class Registrar:
         self._options = options
         self._registry = registry
         self._pending = pending
-        self._outlet = outlet
+        self._effects = effects
         self._scheme = scheme
         self._registered = registered
         self._release = release
@@ -104,7 +104,7 @@ class Registrar:
                 if self._registry.get(parent) is not None:
                     self._create_all(registration, now)
             except MappingError as error:
-                self._outlet.error(held.topic.text, str(error))
+                self._effects.error(held.topic.text, str(error))
                 if self._pending.waits_for(topic_id) is None:
                     self._pending.name_parent(topic_id, self._options.main_topic_id)
                 self._pending.drop_registration(topic_id)
@@ -228,7 +228,7 @@ class Registrar:
             try:
                 self._create(read_registration(held.topic.topic_id, held.payload), held.at)
             except MappingError as error:
-                self._outlet.error(held.topic.text, str(error))
+                self._effects.error(held.topic.text, str(error))
                 continue
             stack.extend(self._pending.take_children(held.topic.topic_id)[::-1])
 
@@ -240,11 +240,11 @@ class Registrar:
         entity = self._new(registration, parent.topic_id)
         self._registry.check_free(entity)
         line = self._create_line(entity, registration.twin)
-        if not self._outlet.fits(parent.topic, line):
+        if not self._effects.fits(parent.topic, line):
             raise MappingError("its create line is larger than the cloud takes")
         self._pending.drop_registration(topic_id)
         self._registry.add(entity)
-        self._outlet.creation(parent.topic, line, entity, parent)
+        self._effects.creation(parent.topic, line, entity, parent)
         for key, value in entity.inline.items():
             is_in_line = key in {"name", "type"}
             self._set_twin(entity, key, value, None if is_in_line else registration.twin)
@@ -261,7 +261,7 @@ class Registrar:
             registration.type,
             external_id,
             parent,
-            topic=self._outlet.cloud.lines_of(external_id),
+            topic=self._effects.cloud.lines_of(external_id),
             health=registration.health,
             auto=registration.auto,
         )
@@ -287,7 +287,7 @@ class Registrar:
 
     def _announce_again(self, entity: Entity) -> None:
         parent = self._registry.parent(entity)
-        if self._outlet.creation(parent.topic, self._create_line(entity, {}), entity, parent):
+        if self._effects.creation(parent.topic, self._create_line(entity, {}), entity, parent):
             entity.announced = True
             self._registry.store(entity)
 
@@ -348,13 +348,13 @@ class Registrar:
             if twin is None:
                 self._registry.set_twin(entity, key, value)
             else:
-                set_twin(self._outlet, self._registry, entity, key, twin[key])
+                set_twin(self._effects, self._registry, entity, key, twin[key])
         except MappingError as error:
-            self._outlet.error(self._scheme.topic(entity.topic_id, "twin", key), str(error))
+            self._effects.error(self._scheme.topic(entity.topic_id, "twin", key), str(error))
 
     def _advise(self, entity: Entity, text: str) -> None:
         self._keep_advice(entity, text)
-        self._outlet.error(self._scheme.topic(entity.topic_id), text)
+        self._effects.error(self._scheme.topic(entity.topic_id), text)
 
     def _keep_advice(self, entity: Entity, text: str) -> None:
         if len(self.advice) < ADVICE_MAX or entity.topic_id in self.advice:
@@ -368,5 +368,5 @@ class Registrar:
             topic_id=topic_id, type=type_, parent=parent, twin={"name": name}, auto=True
         )
         self._registry.check_free(self._new(registration, parent))
-        self._outlet.publish(self._scheme.topic(topic_id), orjson.dumps(document), retain=True)
+        self._effects.publish(self._scheme.topic(topic_id), orjson.dumps(document), retain=True)
         self._create_all(registration, now)

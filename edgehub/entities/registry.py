@@ -15,13 +15,13 @@ import orjson
 from edgehub.entities.documents import canonical, read_stored
 from edgehub.entities.entity import Entity, EntityType
 from edgehub.entities.faults import MappingError
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
     from edgehub.entities.tables import EntityContents
 
 ENTITY_BYTES: Final = 512
@@ -31,22 +31,24 @@ STATUS_CHARACTERS_MAX: Final = 100
 """Longest health that is kept."""
 
 
-class Registry:
+class EntityRegistry:
     """All registered entities."""
 
     __slots__ = (
         "_by_external_id",
         "_bytes",
         "_children",
+        "_effects",
         "_entities",
         "_options",
-        "_outlet",
         "main",
     )
 
-    def __init__(self, options: MapperOptions, outlet: Outlet, stored: EntityContents) -> None:
+    def __init__(
+        self, options: MapperOptions, effects: EffectCollector, stored: EntityContents
+    ) -> None:
         self._options = options
-        self._outlet = outlet
+        self._effects = effects
         self._entities: dict[str, Entity] = {}
         self._by_external_id: dict[str, Entity] = {}
         self._children: dict[str, dict[str, None]] = {}
@@ -56,7 +58,7 @@ class Registry:
             EntityType.MAIN,
             options.device_id,
             None,
-            topic=outlet.cloud.own_lines,
+            topic=effects.cloud.own_lines,
         )
         self._insert(self.main)
         if options.clean_start:
@@ -152,9 +154,9 @@ class Registry:
         if self._by_external_id.get(entity.external_id) is entity:
             del self._by_external_id[entity.external_id]
         self._bytes -= _entity_bytes(entity) + sum(map(_twin_bytes, entity.twin.items()))
-        self._outlet.change(Table.ENTITY, (entity.topic_id,), None)
+        self._effects.change(EntityTable.ENTITY, (entity.topic_id,), None)
         for key in entity.twin:
-            self._outlet.change(Table.TWIN, (entity.topic_id, key), None)
+            self._effects.change(EntityTable.TWIN, (entity.topic_id, key), None)
 
     def check_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
         """Make sure that further values of its registration may be noted.
@@ -192,7 +194,9 @@ class Registry:
             del entity.twin[key]
         else:
             entity.twin[key] = value
-        self._outlet.change(Table.TWIN, (entity.topic_id, key), None if value is None else (value,))
+        self._effects.change(
+            EntityTable.TWIN, (entity.topic_id, key), None if value is None else (value,)
+        )
 
     def set_status(self, entity: Entity, status: str) -> None:
         """Record the health that the cloud is told of a service."""
@@ -213,7 +217,7 @@ class Registry:
             "status": entity.status,
             "inline": {key: value.decode() for key, value in entity.inline.items()},
         }
-        self._outlet.change(Table.ENTITY, (entity.topic_id,), (orjson.dumps(document),))
+        self._effects.change(EntityTable.ENTITY, (entity.topic_id,), (orjson.dumps(document),))
 
     def _check_bytes(self, more: int) -> None:
         if self._bytes + more > self._options.state_bytes_max:
@@ -234,11 +238,11 @@ class Registry:
     def _load(self, stored: EntityContents) -> None:
         for topic_id, text in stored.entities:
             if read_stored(text, partial(self._load_entity, topic_id)) is None:
-                self._outlet.drop_stored(Table.ENTITY, (topic_id,))
+                self._effects.drop_stored(EntityTable.ENTITY, (topic_id,))
         for topic_id, key, value in stored.twins:
             owner = self._entities.get(topic_id)
             if owner is None or read_stored(value, canonical) != value:
-                self._outlet.drop_stored(Table.TWIN, (topic_id, key))
+                self._effects.drop_stored(EntityTable.TWIN, (topic_id, key))
             else:
                 owner.twin[key] = value
                 self._bytes += _twin_bytes((key, value))
@@ -254,7 +258,7 @@ class Registry:
                 EntityType(document["type"]),
                 str(document["id"]),
                 str(document["parent"]),
-                topic=self._outlet.cloud.lines_of(document["id"]),
+                topic=self._effects.cloud.lines_of(document["id"]),
                 auto=auto,
             )
             self._insert(entity)
@@ -276,9 +280,9 @@ class Registry:
 
     def _forget(self, stored: EntityContents) -> None:
         for topic_id, _ in stored.entities:
-            self._outlet.change(Table.ENTITY, (topic_id,), None)
+            self._effects.change(EntityTable.ENTITY, (topic_id,), None)
         for topic_id, key, _ in stored.twins:
-            self._outlet.change(Table.TWIN, (topic_id, key), None)
+            self._effects.change(EntityTable.TWIN, (topic_id, key), None)
 
 
 def _entity_bytes(entity: Entity) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.entities.alarms import JOURNAL
-from edgehub.entities.effects import Change, Instant, Publish
+from edgehub.entities.effects import Instant, LocalPublish, TableChange
 from edgehub.entities.mapper import Mapper
 from edgehub.entities.replay_form import ReplayFormError, read_replay
 from edgehub.entities.tables import EntityContents, EntityWrites, load_entities
@@ -141,10 +141,10 @@ class _Run:
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Change):
+            if isinstance(effect, TableChange):
                 self._writes.add(effect.table, effect.key, effect.value)
                 continue
-            retain = isinstance(effect, Publish) and effect.retain
+            retain = isinstance(effect, LocalPublish) and effect.retain
             if retain:
                 self._keep(effect.topic, effect.payload)
             if any(matches(wanted, effect.topic) for wanted in self._replay.observe):

@@ -19,7 +19,7 @@ Key = tuple[str | int, ...]
 Value = tuple[str | int | bytes, ...]
 
 
-class Table(StrEnum):
+class EntityTable(StrEnum):
     """Tables of entities and mapper."""
 
     ENTITY = "entity"
@@ -35,23 +35,23 @@ class _Statements(NamedTuple):
 
 
 _STATEMENTS: Final = {
-    Table.ENTITY: _Statements(
+    EntityTable.ENTITY: _Statements(
         "SELECT topic_id, document FROM entity",
         "INSERT OR REPLACE INTO entity (topic_id, document) VALUES (?, ?)",
         "DELETE FROM entity WHERE topic_id = ?",
     ),
-    Table.TWIN: _Statements(
+    EntityTable.TWIN: _Statements(
         "SELECT topic_id, key, value FROM twin",
         "INSERT OR REPLACE INTO twin (topic_id, key, value) VALUES (?, ?, ?)",
         "DELETE FROM twin WHERE topic_id = ? AND key = ?",
     ),
-    Table.PENDING: _Statements(
+    EntityTable.PENDING: _Statements(
         "SELECT seq, topic, payload, client_id, hub_ms, wall_ms FROM pending ORDER BY seq",
         "INSERT OR REPLACE INTO pending (seq, topic, payload, client_id, hub_ms, wall_ms)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         "DELETE FROM pending WHERE seq = ?",
     ),
-    Table.STATE: _Statements(
+    EntityTable.STATE: _Statements(
         "SELECT key, value FROM mapper_state ORDER BY key",
         "INSERT OR REPLACE INTO mapper_state (key, value) VALUES (?, ?)",
         "DELETE FROM mapper_state WHERE key = ?",
@@ -98,12 +98,12 @@ class EntityContents:
 
 def load_entities(connection: sqlite3.Connection) -> EntityContents:
     """Read everything, at the start, before the first message."""
-    rows = {table: connection.execute(_STATEMENTS[table].read).fetchall() for table in Table}
+    rows = {table: connection.execute(_STATEMENTS[table].read).fetchall() for table in EntityTable}
     return EntityContents(
-        entities=tuple(rows[Table.ENTITY]),
-        twins=tuple(rows[Table.TWIN]),
-        pending=tuple(PendingRow(*row) for row in rows[Table.PENDING]),
-        state=tuple(rows[Table.STATE]),
+        entities=tuple(rows[EntityTable.ENTITY]),
+        twins=tuple(rows[EntityTable.TWIN]),
+        pending=tuple(PendingRow(*row) for row in rows[EntityTable.PENDING]),
+        state=tuple(rows[EntityTable.STATE]),
     )
 
 
@@ -117,12 +117,14 @@ class EntityWrites:
     __slots__ = ("_changes",)
 
     def __init__(self) -> None:
-        self._changes: dict[Table, dict[Key, Value | None]] = {table: {} for table in Table}
+        self._changes: dict[EntityTable, dict[Key, Value | None]] = {
+            table: {} for table in EntityTable
+        }
 
     def __bool__(self) -> bool:
         return any(self._changes.values())
 
-    def add(self, table: Table, key: Key, value: Value | None) -> None:
+    def add(self, table: EntityTable, key: Key, value: Value | None) -> None:
         """Write a row, or delete it with None."""
         self._changes[table][key] = value
 

@@ -1,6 +1,6 @@
 """Twin values: which fragment of the cloud's inventory a key becomes, and how a change is told.
 
-Calls the registry, which keeps them, and the outlet. Invariant: a value that the cloud cannot take
+Calls the registry, which keeps them, and the effects. Invariant: a value that the cloud cannot take
 is not kept either, so that it is told anew when it comes again. Rules: docs/reference/entities.md.
 """
 
@@ -13,18 +13,20 @@ from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
 
 if TYPE_CHECKING:
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.entity import Entity
-    from edgehub.entities.outlet import Outlet
-    from edgehub.entities.registry import Registry
+    from edgehub.entities.registry import EntityRegistry
 
 _RENAMED: Final = {"firmware": "c8y_Firmware", "agent": "c8y_Agent"}
 
 
-def set_twin(outlet: Outlet, registry: Registry, entity: Entity, key: str, value: Any) -> None:
+def set_twin(
+    effects: EffectCollector, registry: EntityRegistry, entity: Entity, key: str, value: Any
+) -> None:
     """Record a twin value, and tell the cloud if that is a change.
 
     Args:
-        outlet: The way out.
+        effects: The way out.
         registry: Keeps it.
         entity: Whose it is.
         key: Its local key.
@@ -36,11 +38,11 @@ def set_twin(outlet: Outlet, registry: Registry, entity: Entity, key: str, value
     stored = None if value is None else canonical(value)
     if entity.twin.get(key) == stored:
         return
-    topic = f"{outlet.cloud.inventory}/{entity.external_id}"
+    topic = f"{effects.cloud.inventory}/{entity.external_id}"
     row = write_json({cloud_key(entity, key): value})
-    outlet.check_size(topic, row, entity)
+    effects.check_size(topic, row, entity)
     registry.set_twin(entity, key, stored)
-    outlet.row(OutputName.TWIN, topic, row, entity)
+    effects.row(OutputName.TWIN, topic, row, entity)
 
 
 def cloud_key(entity: Entity, key: str) -> str:

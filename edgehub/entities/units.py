@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from edgehub.entities.documents import read_stored
 from edgehub.entities.faults import MappingError
 from edgehub.entities.measurements import read_units, units_of
-from edgehub.entities.tables import Table
+from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
+    from edgehub.entities.effect_collector import EffectCollector
     from edgehub.entities.measurements import Units
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.outlet import Outlet
 
 STATE_KEY: Final = "units/"
 TYPES_MAX: Final = 10_000
@@ -29,10 +29,12 @@ ALL_BYTES_MAX: Final = 8 * 2**20
 class UnitTable:
     """Units by entity and measurement type."""
 
-    __slots__ = ("_count", "_outlet", "_sizes", "_units", "bytes")
+    __slots__ = ("_count", "_effects", "_sizes", "_units", "bytes")
 
-    def __init__(self, options: MapperOptions, outlet: Outlet, stored: dict[str, bytes]) -> None:
-        self._outlet = outlet
+    def __init__(
+        self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
+    ) -> None:
+        self._effects = effects
         self._units: dict[str, dict[str, Units]] = {}
         self._count = 0
         self._sizes: dict[str, int] = {}
@@ -42,12 +44,12 @@ class UnitTable:
             if not key.startswith(STATE_KEY):
                 continue
             if options.clean_start:
-                outlet.change(Table.STATE, (key,), None)
+                effects.change(EntityTable.STATE, (key,), None)
                 continue
             topic_id, _, type_name = key[len(STATE_KEY) :].partition("|")
             units = read_stored(payload, units_of)
             if not units:
-                outlet.drop_stored(Table.STATE, (key,))
+                effects.drop_stored(EntityTable.STATE, (key,))
                 continue
             self._units.setdefault(topic_id, {})[type_name] = units
             self._count += 1
@@ -99,7 +101,7 @@ class UnitTable:
     def _store(self, topic_id: str, type_name: str, payload: bytes | None) -> None:
         key = f"{STATE_KEY}{topic_id}|{type_name}"
         self._weigh(key, None if payload is None else len(payload))
-        self._outlet.change(Table.STATE, (key,), None if payload is None else (payload,))
+        self._effects.change(EntityTable.STATE, (key,), None if payload is None else (payload,))
 
     def _weigh(self, key: str, size: int | None) -> None:
         self.bytes -= self._sizes.pop(key, 0)

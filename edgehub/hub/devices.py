@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.devices.affinity.flags import (
-    Change,
     Flag,
     Flags,
     Ownership,
+    OwnershipChange,
     SoleOwnerFlags,
     StoredAffinity,
 )
@@ -30,12 +30,12 @@ from edgehub.devices.affinity.table import AffinityTable, FlagRow
 from edgehub.devices.deadline import deadline
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
+from edgehub.devices.election_queue import ElectionQueue
 from edgehub.devices.faults import (
     CoordinatorUnreachableError,
     DeviceConnectionError,
     DeviceSourceError,
 )
-from edgehub.devices.intake import Intake
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
@@ -139,7 +139,7 @@ class DevicesPart(Part):
             ),
             devices_max=affinity.devices_max,
         )
-        self._intake = Intake(
+        self._intake = ElectionQueue(
             self._devices, router.submit, tasks=self._tasks, rejected=refusals(store)
         )
         # The router itself where nothing is elected.
@@ -345,7 +345,7 @@ class _Kept:
     def save_position(self, position: str) -> None:
         self._table.keep_position(position)
 
-    def note(self, change: Change) -> None:
+    def note(self, change: OwnershipChange) -> None:
         self._table.note(
             change.device_id,
             ownership=change.flag.ownership.value,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.entities.announcements import Announcement, Subject
-    from edgehub.entities.effects import Change
+    from edgehub.entities.effects import TableChange
     from edgehub.entities.tables import EntityContents
     from edgehub.heads.mqtt.local.space import InnerSubscription, LocalSpace
     from edgehub.local_message import LocalMessage, Settle
@@ -233,7 +233,7 @@ class EntitiesPart(Part):
         if self._executor.carry_out(effects, _nobody, 0):
             self._arm()
 
-    def _write(self, changes: list[Change]) -> None:
+    def _write(self, changes: list[TableChange]) -> None:
         if changes:
             self._executor.write(changes, _nobody)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.message import DEFAULT_PRIORITY
-from edgehub.routes.members import Reader
+from edgehub.routes.members import ManifestReader
 from edgehub.routes.query.text import half_characters
 from edgehub.routes.route_entry import read_route
 
@@ -135,7 +135,7 @@ def read_body(body: object, tenant: Tenant) -> ReadBody:
     if name and DISPLAY_NAME.fullmatch(name) is None:
         reason = "want 1 to 128 letters, digits, blanks and . _ -, the first a letter or digit"
         faults.append(ManifestFault(path="name", message=reason))
-    read = Reader()
+    read = ManifestReader()
     spec = read_route(read, _NAME, members, minor=_MINOR)
     faults += [_placed(fault) for fault in read.faults]
     if spec is None or faults:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _SHOWN_CHARS_MAX: Final = 60
 
 
-class Outcome(StrEnum):
+class RouteOutcome(StrEnum):
     """What one route makes of one message."""
 
     ROUTED = "routed"
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteVerdict:
+class RouteExplanation:
     """What one route makes of one message, and why.
 
     Attributes:
@@ -70,7 +70,7 @@ class RouteVerdict:
     endpoint_id: EndpointId
     priority: Priority
     ttl_ms: int | None
-    outcome: Outcome
+    outcome: RouteOutcome
     reason: str
     winner: str | None = None
     line: int | None = None
@@ -91,7 +91,7 @@ class RouteVerdict:
         }
 
 
-def explain_routing(table: RouteTable, message: Message) -> list[RouteVerdict]:
+def explain_routing(table: RouteTable, message: Message) -> list[RouteExplanation]:
     """Return a verdict per route, in the order of the manifest."""
     winners = {result.endpoint_id: result.routes[0] for result in table.evaluate(message)}
     return [_verdict(table, spec, message, winners) for spec in table.manifest.routes]
@@ -108,16 +108,16 @@ def listens_to(source: Source, message_source: str) -> bool:
 
 def _verdict(
     table: RouteTable, spec: RouteSpec, message: Message, winners: dict[EndpointId, str]
-) -> RouteVerdict:
+) -> RouteExplanation:
     outcome, reason, place = _judge(spec, message, table.hub_id)
     winner = None
     endpoint_id = spec.route.sink.endpoint_id
-    if outcome is Outcome.ROUTED and winners[endpoint_id] != spec.name:
-        outcome, winner = Outcome.BEATEN, winners[endpoint_id]
+    if outcome is RouteOutcome.ROUTED and winners[endpoint_id] != spec.name:
+        outcome, winner = RouteOutcome.BEATEN, winners[endpoint_id]
         better = _why_better(table, spec, winner)
         reason = f"it matches, but `{winner}` sends to {endpoint_id} as well and {better}"
     line, column = (None, None) if place is None else Positions(spec.route.text).at(place)
-    return RouteVerdict(
+    return RouteExplanation(
         route=spec.name,
         endpoint_id=endpoint_id,
         priority=spec.priority,
@@ -140,23 +140,27 @@ def _why_better(table: RouteTable, spec: RouteSpec, winner: str) -> str:
     return "comes first by its name, at the same priority and time to live"
 
 
-def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[Outcome, str, int | None]:
+def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[RouteOutcome, str, int | None]:
     """Return outcome, reason and the offset of what decided."""
     route = spec.route
     if not listens_to(route.source, message.source):
-        return Outcome.SOURCE, f"it takes {route.source}, the message is {message.source}", None
+        return (
+            RouteOutcome.SOURCE,
+            f"it takes {route.source}, the message is {message.source}",
+            None,
+        )
     tree = route.condition.expression
     if tree is None:
-        return Outcome.ROUTED, "there is no condition", None
+        return RouteOutcome.ROUTED, "there is no condition", None
     asked = _Asked(route.text, message, hub_id)
     value = asked.value(tree)
     if value is True:
-        return Outcome.ROUTED, "the condition is true", None
+        return RouteOutcome.ROUTED, "the condition is true", None
     excess = asked.excess(tree)
     if excess is not None:
-        return Outcome.UNDEFINED, asked.excess_reason(*excess), excess[1].span.start
+        return RouteOutcome.UNDEFINED, asked.excess_reason(*excess), excess[1].span.start
     decider = asked.decider(tree)
-    outcome = Outcome.FALSE if value is False or value is None else Outcome.UNDEFINED
+    outcome = RouteOutcome.FALSE if value is False or value is None else RouteOutcome.UNDEFINED
     return outcome, asked.reason(decider), decider.span.start
 
 

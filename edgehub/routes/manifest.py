@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ManifestError
 from edgehub.routes.document import Members, read_document, read_file
-from edgehub.routes.members import Reader
+from edgehub.routes.members import ManifestReader
 from edgehub.routes.named import unknown_endpoints
 from edgehub.routes.route_entry import read_route
 from edgehub.routes.spec import Manifest, RouteSpec
@@ -75,7 +75,7 @@ def parse_manifest(
     Raises:
         ManifestError: With all faults.
     """
-    read = Reader()
+    read = ManifestReader()
     desired = read.object(read_document(document, file), "")
     if desired is None:
         raise ManifestError(file, read.faults)
@@ -100,7 +100,7 @@ def parse_manifest(
     )
 
 
-def _schema_version(read: Reader, desired: dict[str, Any]) -> tuple[str, int]:
+def _schema_version(read: ManifestReader, desired: dict[str, Any]) -> tuple[str, int]:
     """Return the version as written and its minor number."""
     example = 'write "schemaVersion": "1.1"'
     if "schemaVersion" not in desired:
@@ -116,7 +116,7 @@ def _schema_version(read: Reader, desired: dict[str, Any]) -> tuple[str, int]:
     return version.strip(), minor
 
 
-def _global_ttl_ms(read: Reader, desired: dict[str, Any]) -> int | None:
+def _global_ttl_ms(read: ManifestReader, desired: dict[str, Any]) -> int | None:
     if _STORE not in desired:
         read.fault(_STORE, "is missing", _STORE_HINT)
         return None
@@ -137,7 +137,7 @@ def _global_ttl_ms(read: Reader, desired: dict[str, Any]) -> int | None:
     return None if seconds is None or seconds < 0 else seconds * 1000
 
 
-def _routes(read: Reader, desired: dict[str, Any], minor: int) -> list[RouteSpec]:
+def _routes(read: ManifestReader, desired: dict[str, Any], minor: int) -> list[RouteSpec]:
     if "routes" not in desired:
         if minor > 0:
             read.fault("routes", "is missing", 'write "routes": {} for none')
@@ -151,7 +151,7 @@ def _routes(read: Reader, desired: dict[str, Any], minor: int) -> list[RouteSpec
     return [spec for spec in specs if spec is not None]
 
 
-def _settle_repeated(read: Reader, entries: Members) -> dict[str, Any]:
+def _settle_repeated(read: ManifestReader, entries: Members) -> dict[str, Any]:
     """Choose between entries of one name: the new form wins, else the last one."""
     settled = dict(entries)
     for name, earlier in entries.earlier:

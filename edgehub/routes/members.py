@@ -23,7 +23,7 @@ UNKNOWN_MAX: Final = 20
 """Members of one object that are reported, each with the known name that comes nearest."""
 
 
-class Reader:
+class ManifestReader:
     """Checks values and collects what is wrong with them."""
 
     __slots__ = ("faults", "warnings")

@@ -17,10 +17,10 @@ from edgehub.message import (
 )
 from edgehub.routes.query.parser import parse_route
 from edgehub.routes.query.text import half_characters
-from edgehub.routes.spec import DeliveryRules, RouteSpec
+from edgehub.routes.spec import RouteRules, RouteSpec
 
 if TYPE_CHECKING:
-    from edgehub.routes.members import Reader
+    from edgehub.routes.members import ManifestReader
     from edgehub.routes.query.syntax import Route
 
 _UINT32_MAX: Final = 2**32 - 1
@@ -38,7 +38,7 @@ _RECENCY_MEMBERS: Final = ("Seconds", "FallbackPriority")
 _PRIORITY_HINT: Final = "0 is the best; leave it out for the default, which is behind 9"
 
 
-def read_route(read: Reader, name: str, entry: Any, *, minor: int) -> RouteSpec | None:
+def read_route(read: ManifestReader, name: str, entry: Any, *, minor: int) -> RouteSpec | None:
     """Check one entry, None = it has faults, or is a blank one of schema 1.0.
 
     Args:
@@ -53,7 +53,7 @@ def read_route(read: Reader, name: str, entry: Any, *, minor: int) -> RouteSpec 
 class _Entry:
     __slots__ = ("_name", "_path", "_read")
 
-    def __init__(self, read: Reader, name: str) -> None:
+    def __init__(self, read: ManifestReader, name: str) -> None:
         self._read = read
         self._name = name
         self._path = f"routes.{name}"
@@ -85,7 +85,7 @@ class _Entry:
             priority=DEFAULT_PRIORITY,
             ttl_ms=None,
             recency=None,
-            rules=DeliveryRules(),
+            rules=RouteRules(),
         )
 
     def _from_object(self, entry: dict[str, Any]) -> RouteSpec | None:
@@ -151,11 +151,11 @@ class _Entry:
         path = f"{self._path}.{member}"
         return self._read.integer(entry[member], path, 0, _UINT32_MAX, route=self._name)
 
-    def _rules(self, entry: dict[str, Any]) -> DeliveryRules:
+    def _rules(self, entry: dict[str, Any]) -> RouteRules:
         order = entry.get("order")
         if "order" in entry and order not in _ORDERS:
             self._fault("order", f'must be "strict" or "skip", not {self._read.shown(order)}')
-        return DeliveryRules(
+        return RouteRules(
             order=order,
             max_attempts=self._count(entry, "maxAttempts"),
             max_age_s=self._count(entry, "maxAgeSecs"),

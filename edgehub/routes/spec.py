@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRules:
+class RouteRules:
     """How rows of one route are delivered; what is None is up to the endpoint.
 
     Attributes:
@@ -51,7 +51,7 @@ class RouteSpec:
     priority: Priority
     ttl_ms: int | None
     recency: Recency | None
-    rules: DeliveryRules
+    rules: RouteRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgehub.message import Message, Recency
     from edgehub.routes.query.codegen import Predicates
     from edgehub.routes.query.syntax import Expression
-    from edgehub.routes.spec import DeliveryRules, Manifest, RouteSpec
+    from edgehub.routes.spec import Manifest, RouteRules, RouteSpec
 
 _REMEMBERED_MAX: Final = 4_096
 """Sources, and sets of matching routes, that are remembered; then all are forgotten at once."""
@@ -188,7 +188,7 @@ class RouteTable:
         """Device id of the hub itself."""
         return self._hub_id
 
-    def delivery_rules(self, route: str) -> DeliveryRules:
+    def delivery_rules(self, route: str) -> RouteRules:
         """Return the delivery rules of a route by its name.
 
         Raises:

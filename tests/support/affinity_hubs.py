@@ -9,13 +9,13 @@ from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.flags import Flags, InProcessAffinityStore
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
-from edgehub.devices.affinity.outcome import Handling, Outcome
+from edgehub.devices.affinity.outcome import FrameOutcome, Handling
 from edgehub.devices.affinity.rules import AffinityRules
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.registry import InProcessRegistry
-from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
+from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice
 from edgehub.lab.simulation.virtual_time import run_on
 
 
@@ -53,7 +53,7 @@ class TimedSource:
         finally:
             self.running -= 1
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         if self.is_away:
             raise DeviceSourceError(device_id, "away")
@@ -126,7 +126,7 @@ class Hub:
         """Return the link of a device."""
         return self.links.setdefault(device_id, TimedLink(self.world.clock))
 
-    async def uplink(self, f_cnt: int, device_id: str = "d", **members) -> Outcome:
+    async def uplink(self, f_cnt: int, device_id: str = "d", **members) -> FrameOutcome:
         """Hand in a data frame."""
 
         async def handle(handling: Handling) -> None:

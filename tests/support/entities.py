@@ -8,7 +8,7 @@ import weakref
 from functools import cache
 from typing import Any
 
-from edgehub.entities import Change, Effect, Instant, Mapper, MapperOptions, Output
+from edgehub.entities import Effect, Instant, Mapper, MapperOptions, Output, TableChange
 from edgehub.entities.tables import EntityWrites, load_entities
 from edgehub.store.migrations import migrate
 
@@ -88,7 +88,7 @@ class MapperBench:
         writes = EntityWrites()
         lines: list[Line] = []
         for effect in effects:
-            if isinstance(effect, Change):
+            if isinstance(effect, TableChange):
                 writes.add(effect.table, effect.key, effect.value)
             else:
                 lines.append((effect.topic, _readable(effect.payload)))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ballot:
+class ElectionRequest:
     """One hub's question about one message.
 
     Attributes:
@@ -37,7 +37,7 @@ class Ballot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ElectionResult:
     """The coordinator's answer.
 
     Attributes:
@@ -124,7 +124,7 @@ class NoticeBatch:
 class Coordinator(Protocol):
     """Elects hubs; every call is atomic per device."""
 
-    async def elect(self, ballot: Ballot) -> Verdict:
+    async def elect(self, ballot: ElectionRequest) -> ElectionResult:
         """Judge one message.
 
         Raises:

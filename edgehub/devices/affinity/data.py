@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from edgehub.devices.affinity.coordinator import Ballot
-from edgehub.devices.affinity.copies import Copy
+from edgehub.devices.affinity.coordinator import ElectionRequest
 from edgehub.devices.affinity.counters import CounterCheck, check_counter
 from edgehub.devices.affinity.flags import Cause, Ownership
-from edgehub.devices.affinity.outcome import Handling, Outcome, Reason, Result
+from edgehub.devices.affinity.outcome import FrameOutcome, Handling, Reason, Result
+from edgehub.devices.affinity.recent_frames import Reception
 from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.devices.request_queue import RequestKind
@@ -23,7 +23,7 @@ from edgehub.devices.source import Deduplication
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from edgehub.devices.affinity.coordinator import Verdict
+    from edgehub.devices.affinity.coordinator import ElectionResult
     from edgehub.devices.device import Device
     from edgehub.devices.source import StoredDevice
 
@@ -51,7 +51,9 @@ class Uplink:
     fits: Callable[[StoredDevice], bool]
 
 
-async def process_data(device: Device, uplink: Uplink, handle: Handle, *, waited: bool) -> Outcome:
+async def process_data(
+    device: Device, uplink: Uplink, handle: Handle, *, waited: bool
+) -> FrameOutcome:
     """Take a frame through the device's queue.
 
     Args:
@@ -64,10 +66,10 @@ async def process_data(device: Device, uplink: Uplink, handle: Handle, *, waited
         DeviceError: It failed, by the coordinator, the source, the connection or the handling.
     """
     copy = device.copies.note(uplink.key, uplink.station)
-    if copy is Copy.OTHER_STATION and device.profile.deduplication is Deduplication.DROP:
+    if copy is Reception.OTHER_STATION and device.profile.deduplication is Deduplication.DROP:
         return _refused(device, Result.DROPPED, Reason.SECOND_STATION)
 
-    async def run() -> Outcome:
+    async def run() -> FrameOutcome:
         has_waited = await device.ensure_loaded(uplink.fits) or waited
         if device.stored is None or not uplink.fits(device.stored):
             return _refused(device, Result.REJECTED, Reason.NO_DEVICE_BY_MIC)
@@ -78,7 +80,7 @@ async def process_data(device: Device, uplink: Uplink, handle: Handle, *, waited
     except BaseException:
         device.copies.forget(uplink.key)
         raise
-    return replace(outcome, repeated=copy is not Copy.FIRST)
+    return replace(outcome, repeated=copy is not Reception.FIRST)
 
 
 class _DataRun:
@@ -86,14 +88,14 @@ class _DataRun:
 
     __slots__ = ("_copy", "_device", "_handle", "_has_waited", "_uplink")
 
-    def __init__(self, device: Device, uplink: Uplink, handle: Handle, copy: Copy) -> None:
+    def __init__(self, device: Device, uplink: Uplink, handle: Handle, copy: Reception) -> None:
         self._device = device
         self._uplink = uplink
         self._handle = handle
         self._copy = copy
         self._has_waited = False
 
-    async def run(self, *, waited: bool) -> Outcome:
+    async def run(self, *, waited: bool) -> FrameOutcome:
         """Check, elect and handle it."""
         device = self._device
         gateway_id = device.profile.gateway_id
@@ -118,7 +120,7 @@ class _DataRun:
         )
         handling = self._handling(check, verdict)
         saved = await self._process(check, handling, regained=regained)
-        return Outcome(
+        return FrameOutcome(
             device_id=device.device_id,
             result=Result.PROCESSED,
             elected_ms=elected_ms,
@@ -130,7 +132,7 @@ class _DataRun:
 
     def _check(self) -> CounterCheck:
         device, uplink = self._device, self._uplink
-        if self._copy is Copy.OTHER_STATION:
+        if self._copy is Reception.OTHER_STATION:
             return CounterCheck.REPEATED
         return check_counter(
             uplink.f_cnt,
@@ -138,20 +140,22 @@ class _DataRun:
             device.profile,
             confirmed=uplink.confirmed,
             heard=device.heard,
-            copied=self._copy is not Copy.FIRST,
+            copied=self._copy is not Reception.FIRST,
             repeats=device.repeats,
             is_loser=device.ownership is Ownership.LOSER,
         )
 
-    async def _ask(self, check: CounterCheck, *, waited: bool) -> tuple[Verdict | None, int | None]:
+    async def _ask(
+        self, check: CounterCheck, *, waited: bool
+    ) -> tuple[ElectionResult | None, int | None]:
         device, mode = self._device, self._device.profile.deduplication
-        if device.profile.gateway_id is not None or self._copy is Copy.OTHER_STATION:
+        if device.profile.gateway_id is not None or self._copy is Reception.OTHER_STATION:
             return None, None
         if mode is Deduplication.NONE and not self._uplink.confirmed:
             return None, None
         self._has_waited = waited or await device.wait_as_loser()
         shared = device.shared
-        ballot = Ballot(
+        ballot = ElectionRequest(
             device_id=device.device_id,
             hub_id=shared.hub_id,
             f_cnt=self._uplink.f_cnt,
@@ -167,7 +171,7 @@ class _DataRun:
             ) from exc
         return verdict, shared.clock.boottime_ms()
 
-    def _lose(self, verdict: Verdict) -> None:
+    def _lose(self, verdict: ElectionResult) -> None:
         device = self._device
         if not device.shared.rules.is_sticky or verdict.owner == device.shared.hub_id:
             return  # an old counter at the owner makes nobody else the owner
@@ -186,9 +190,9 @@ class _DataRun:
             return Cause.REGAINED if regained else Cause.FIRST
         return Cause.OWNER_SILENT if self._has_waited else Cause.HEARD_FIRST
 
-    def _handling(self, check: CounterCheck, verdict: Verdict | None) -> Handling:
+    def _handling(self, check: CounterCheck, verdict: ElectionResult | None) -> Handling:
         mode = self._device.profile.deduplication
-        is_copy = self._copy is Copy.OTHER_STATION
+        is_copy = self._copy is Reception.OTHER_STATION
         repeated = check is CounterCheck.REPEATED and not is_copy
         lost = verdict is not None and not verdict.won
         marked = mode is Deduplication.MARK and (lost or is_copy)
@@ -211,7 +215,7 @@ class _DataRun:
             if device.session.session != session:
                 return False  # another hub gave it a new session; this counter is not of that one
             if check is CounterCheck.REPEATED:
-                device.repeats += self._copy is not Copy.OTHER_STATION
+                device.repeats += self._copy is not Reception.OTHER_STATION
                 return False
             if check is CounterCheck.RESTARTED:
                 device.copies.clear()
@@ -223,5 +227,7 @@ class _DataRun:
 
 def _refused(
     device: Device, result: Result, reason: Reason, elected_ms: int | None = None
-) -> Outcome:
-    return Outcome(device_id=device.device_id, result=result, reason=reason, elected_ms=elected_ms)
+) -> FrameOutcome:
+    return FrameOutcome(
+        device_id=device.device_id, result=result, reason=reason, elected_ms=elected_ms
+    )

@@ -63,7 +63,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class OwnershipChange:
     """A change of ownership, for the ledger.
 
     Attributes:
@@ -100,7 +100,7 @@ class AffinityStore(Protocol):
     def save_position(self, position: str) -> None:
         """Keep the position."""
 
-    def note(self, change: Change) -> None:
+    def note(self, change: OwnershipChange) -> None:
         """Keep a change in the ledger."""
 
 
@@ -111,7 +111,7 @@ class InProcessAffinityStore:
 
     def __init__(self, kept: StoredAffinity | None = None) -> None:
         self._kept = StoredAffinity() if kept is None else kept
-        self.changes: deque[Change] = deque(maxlen=CHANGES_MAX)
+        self.changes: deque[OwnershipChange] = deque(maxlen=CHANGES_MAX)
         """The newest changes, oldest first."""
 
     async def load(self) -> StoredAffinity:
@@ -130,7 +130,7 @@ class InProcessAffinityStore:
         """See `AffinityStore`."""
         self._kept.position = position
 
-    def note(self, change: Change) -> None:
+    def note(self, change: OwnershipChange) -> None:
         """See `AffinityStore`."""
         self.changes.append(change)
 
@@ -184,7 +184,7 @@ class Flags:
     def set(
         self, device_id: str, ownership: Ownership, epoch: int = 0, *, cause: Cause, other: str = ""
     ) -> None:
-        """Change a flag.
+        """OwnershipChange a flag.
 
         Args:
             device_id: Whose.
@@ -237,7 +237,9 @@ class Flags:
         """Record in the ledger that a device's upstream session went to another hub."""
         flag = self.flag(device_id)
         self._store.note(
-            Change(device_id=device_id, former=flag.ownership, flag=flag, cause=Cause.TAKEN_OVER)
+            OwnershipChange(
+                device_id=device_id, former=flag.ownership, flag=flag, cause=Cause.TAKEN_OVER
+            )
         )
 
     def _put(self, device_id: str, flag: Flag, cause: Cause, other: str) -> None:
@@ -250,7 +252,7 @@ class Flags:
         while len(self._flags) > FLAGS_MAX:
             self._store.forget_flag(self._flags.popitem(last=False)[0])
         if flag.ownership is not before.ownership:
-            change = Change(
+            change = OwnershipChange(
                 device_id=device_id, former=before.ownership, flag=flag, cause=cause, other=other
             )
             self._store.note(change)

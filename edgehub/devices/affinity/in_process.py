@@ -13,13 +13,13 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgehub.devices.affinity.coordinator import Notice, NoticeBatch, Verdict
+from edgehub.devices.affinity.coordinator import ElectionResult, Notice, NoticeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock
-    from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim, JoinClaim
+    from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest, JoinClaim
 
 RECORDS_MAX: Final = 100_000
 """Devices remembered; beyond it the one that was silent longest is forgotten."""
@@ -133,7 +133,7 @@ class InProcessCoordinator:
         self._claims: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._streams: dict[str, _Stream] = {}
 
-    async def elect(self, ballot: Ballot) -> Verdict:
+    async def elect(self, ballot: ElectionRequest) -> ElectionResult:
         """See `Coordinator`."""
         record, now = self._records.get(ballot.device_id), self._clock.monotonic()
         if record is None:
@@ -225,7 +225,7 @@ class InProcessCoordinator:
         """Return what is known of a device, None = nothing."""
         return self._records.get(device_id)
 
-    def _give(self, record: Record, ballot: Ballot) -> str:
+    def _give(self, record: Record, ballot: ElectionRequest) -> str:
         if record.owner == ballot.hub_id:
             return ""
         former, record.owner = record.owner, ballot.hub_id
@@ -245,11 +245,13 @@ class InProcessCoordinator:
             self._told(former, notice)
         return former
 
-    def _verdict(self, record: Record, ballot: Ballot, *, won: bool, former: str = "") -> Verdict:
+    def _verdict(
+        self, record: Record, ballot: ElectionRequest, *, won: bool, former: str = ""
+    ) -> ElectionResult:
         granted = None
         if won and ballot.f_cnt_down is not None:
             granted = record.grant(ballot.f_cnt_down)
-        return Verdict(
+        return ElectionResult(
             won=won,
             owner=record.owner,
             epoch=record.epoch,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from edgehub.devices.affinity.coordinator import JoinClaim
-from edgehub.devices.affinity.copies import Copy
-from edgehub.devices.affinity.outcome import Outcome, Reason, Result
+from edgehub.devices.affinity.outcome import FrameOutcome, Reason, Result
+from edgehub.devices.affinity.recent_frames import Reception
 from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.devices.request_queue import RequestKind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from edgehub.devices.device import Device
-    from edgehub.devices.source import DeviceSession, StoredDevice
+    from edgehub.devices.source import SessionState, StoredDevice
 
 log = structlog.get_logger(__name__)
 
@@ -50,18 +50,18 @@ class JoinRequest:
     key: str
 
 
-Accept = Callable[["StoredDevice"], Awaitable["DeviceSession | None"]]
+Accept = Callable[["StoredDevice"], Awaitable["SessionState | None"]]
 """Checks the MIC and makes a session, name and address; None = the MIC is wrong."""
 
 
-async def process_join(device: Device, request: JoinRequest, accept: Accept) -> Outcome:
+async def process_join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
     """Take a join request through the device's queue.
 
     Raises:
         DeviceError: It failed, by the coordinator, the source or the connection.
     """
     copy = device.join_copies.note(request.key, request.station)
-    if copy is Copy.OTHER_STATION:
+    if copy is Reception.OTHER_STATION:
         return _outcome(device, Result.DROPPED, Reason.SECOND_STATION)
     try:
         return await device.queue.run(RequestKind.JOIN, lambda: _join(device, request, accept))
@@ -70,7 +70,7 @@ async def process_join(device: Device, request: JoinRequest, accept: Accept) -> 
         raise
 
 
-async def _join(device: Device, request: JoinRequest, accept: Accept) -> Outcome:
+async def _join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
     shared = device.shared
     claim = JoinClaim(device_id=device.device_id, hub_id=shared.hub_id, key=request.key)
     if not await _ask(device, lambda: shared.coordinator.claim_join(claim)):
@@ -88,7 +88,7 @@ async def _join(device: Device, request: JoinRequest, accept: Accept) -> Outcome
 
 async def _answer(
     device: Device, request: JoinRequest, accept: Accept, claim: JoinClaim
-) -> Outcome:
+) -> FrameOutcome:
     shared = device.shared
     async with device.connection.activity():
         device.connection.request_close()
@@ -132,8 +132,8 @@ async def _ask(device: Device, question: Callable[[], Awaitable[Any]]) -> Any:
         ) from exc
 
 
-def _outcome(device: Device, result: Result, reason: Reason | None = None) -> Outcome:
-    return Outcome(
+def _outcome(device: Device, result: Result, reason: Reason | None = None) -> FrameOutcome:
+    return FrameOutcome(
         device_id=device.device_id,
         result=result,
         reason=reason,

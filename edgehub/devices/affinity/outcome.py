@@ -35,7 +35,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FrameOutcome:
     """What became of one frame at this hub.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.devices.affinity.coordinator import Notice, NoticeBatch, Verdict
+from edgehub.devices.affinity.coordinator import ElectionResult, Notice, NoticeBatch
 from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.redis_link.faults import RedisAwayError, RedisError
 from edgehub.redis_link.script import Script
@@ -22,7 +22,7 @@ from edgehub.redis_link.script import Script
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim, JoinClaim
+    from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest, JoinClaim
     from edgehub.redis_link.link import RedisLink
 
 BLOCK_S: Final = 5.0
@@ -73,7 +73,7 @@ class RedisCoordinator:
         """Another process that reads notices under this hub's name now, "" = none."""
         self._script = Script.of("edgehub.devices.affinity", "coordinator.lua")
 
-    async def elect(self, ballot: Ballot) -> Verdict:
+    async def elect(self, ballot: ElectionRequest) -> ElectionResult:
         """See `Coordinator`."""
         answer = await self._call(
             "elect",
@@ -88,7 +88,7 @@ class RedisCoordinator:
         )
         won, owner, epoch, f_cnt, granted, former = answer
         with _readable(ballot.device_id):
-            return Verdict(
+            return ElectionResult(
                 won=int(won) == 1,
                 owner=owner.decode(),
                 epoch=_number(epoch),

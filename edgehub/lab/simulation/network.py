@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from edgehub.clock import ManualClock
     from edgehub.devices.affinity.coordinator import (
-        Ballot,
         DownlinkClaim,
+        ElectionRequest,
+        ElectionResult,
         JoinClaim,
         NoticeBatch,
-        Verdict,
     )
     from edgehub.devices.affinity.in_process import Record
-    from edgehub.devices.source import DeviceSession, StoredDevice
+    from edgehub.devices.source import SessionState, StoredDevice
     from edgehub.lab.simulation.form import Scenario
 
 
@@ -159,7 +159,7 @@ class SimulatedTwins:
             raise DeviceUnknownError(device_id, "the scenario has no such device")
         return self._network.twins[device_id]
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         twins = self._network.twins
         twins[device_id] = replace(twins[device_id], session=session)
@@ -171,7 +171,7 @@ class SimulatedPath:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    async def elect(self, ballot: Ballot) -> Verdict:
+    async def elect(self, ballot: ElectionRequest) -> ElectionResult:
         """See `Coordinator`."""
         await self._reach(ballot.device_id)
         return await self._network.coordinator.elect(ballot)

@@ -15,14 +15,14 @@ from edgehub.clock import ManualClock
 from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.faults import DeviceConnectionError, DeviceError
-from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
+from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice
 from edgehub.lab.simulation.form import read_scenario
 from edgehub.lab.simulation.gateway import Gateway
 from edgehub.lab.simulation.network import Network, in_process
 from edgehub.lab.simulation.virtual_time import run_on
 
 if TYPE_CHECKING:
-    from edgehub.devices.affinity.outcome import Handling, Outcome
+    from edgehub.devices.affinity.outcome import FrameOutcome, Handling
     from edgehub.lab.simulation.form import Event, Scenario
     from edgehub.lab.simulation.network import MakeCoordinator
 
@@ -91,9 +91,9 @@ class _Run:
         for device in scenario.devices:
             twin = scenario.twins.get(device)
             session = (
-                DeviceSession()
+                SessionState()
                 if twin is None
-                else DeviceSession(
+                else SessionState(
                     session=twin.session, f_cnt_up=twin.f_cnt_up, dev_nonces=twin.dev_nonces
                 )
             )
@@ -197,7 +197,7 @@ class _Run:
                 return {"result": "processed"}
         return {}
 
-    async def _uplink(self, event: Event, gateway: Gateway) -> Outcome:
+    async def _uplink(self, event: Event, gateway: Gateway) -> FrameOutcome:
         members, session = event.members, self._sessions.get(event.device, "")
 
         def fits(stored: StoredDevice) -> bool:
@@ -219,10 +219,10 @@ class _Run:
         )
         return await gateway.devices.data(uplink, handle)
 
-    async def _join(self, event: Event, gateway: Gateway) -> Outcome:
+    async def _join(self, event: Event, gateway: Gateway) -> FrameOutcome:
         members = event.members
 
-        async def accept(stored: StoredDevice) -> DeviceSession | None:
+        async def accept(stored: StoredDevice) -> SessionState | None:
             if not members["mic_ok"]:
                 return None
             self._joins += 1
@@ -237,7 +237,7 @@ class _Run:
         )
         return await gateway.devices.join(request, accept)
 
-    def _of(self, outcome: Outcome) -> dict[str, Any]:
+    def _of(self, outcome: FrameOutcome) -> dict[str, Any]:
         at_ms = outcome.elected_ms
         answer: dict[str, Any] = {
             "result": str(outcome.result),

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim, JoinClaim
+from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest, JoinClaim
 from edgehub.devices.affinity.in_process import F_CNT_MAX, InProcessCoordinator
 from edgehub.devices.affinity.redis_coordinator import RedisCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError
@@ -48,9 +48,9 @@ async def coordinator(request, server):
     await link.close()
 
 
-def a_ballot(hub_id: str, f_cnt: int, **members) -> Ballot:
+def a_ballot(hub_id: str, f_cnt: int, **members) -> ElectionRequest:
     """Ask for the device `d`."""
-    return Ballot(**{"device_id": "d", "hub_id": hub_id, "f_cnt": f_cnt, **members})
+    return ElectionRequest(**{"device_id": "d", "hub_id": hub_id, "f_cnt": f_cnt, **members})
 
 
 async def wins(coordinator, hub_id: str, f_cnt: int, **members) -> bool:

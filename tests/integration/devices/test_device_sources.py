@@ -13,7 +13,7 @@ import pytest
 from edgehub.clock import SystemClock
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.redis_registry import RedisRegistry
-from edgehub.devices.source import Activation, Deduplication, DeviceProfile, DeviceSession
+from edgehub.devices.source import Activation, Deduplication, DeviceProfile, SessionState
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
 from edgehub.endpoints.device_session import SessionOptions
@@ -41,7 +41,7 @@ PROFILE = DeviceProfile(
     relaxed_counters=False,
     gap_max=100,
 )
-SESSION = DeviceSession(
+SESSION = SessionState(
     session="s", generation=3, address="0a0b0c0d", f_cnt_up=2**32 - 1, dev_nonces=(1, 65_535)
 )
 ODD = "a%20b*?!(),:=@$'.c"
@@ -125,7 +125,7 @@ class OpenedTwins(TwinSource):
         finally:
             await self._sessions.session(device_id).close()
 
-    async def save(self, device_id: str, session: DeviceSession) -> None:
+    async def save(self, device_id: str, session: SessionState) -> None:
         """See `DeviceSource`."""
         await self._sessions.open(device_id)
         try:
@@ -214,7 +214,7 @@ async def test_a_session_that_begins_anew_replaces_the_one_before(place):
     """Nothing of it is left, though what has its first value is not always written."""
     source = place.source(COMMON)
     await source.save("d1", SESSION)
-    begun = DeviceSession(session="t", generation=4)
+    begun = SessionState(session="t", generation=4)
     await source.save("d1", begun)
     assert (await place.source(COMMON).load("d1")).session == begun
 

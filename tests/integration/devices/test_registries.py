@@ -6,7 +6,7 @@ import pytest
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.redis_registry import RedisRegistry
-from edgehub.devices.source import Activation, Deduplication, DeviceProfile, DeviceSession
+from edgehub.devices.source import Activation, Deduplication, DeviceProfile, SessionState
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
@@ -23,7 +23,7 @@ PROFILE = DeviceProfile(
     relaxed_counters=False,
     gap_max=None,
 )
-SESSION = DeviceSession(
+SESSION = SessionState(
     session="s", generation=3, address="0a0b0c0d", f_cnt_up=2**32 - 1, dev_nonces=(1, 65_535)
 )
 
@@ -109,7 +109,7 @@ async def test_devices_are_read_in_pages(make):
     registry = make(COMMON)
     names = [f"d{number:02}" for number in range(25)]
     for name in reversed(names):
-        await registry.save(name, DeviceSession(f_cnt_up=1))
+        await registry.save(name, SessionState(f_cnt_up=1))
     seen: list[str] = []
     while page := await registry.page(seen[-1] if seen else "", 10):
         seen += [stored.profile.device_id for stored in page]

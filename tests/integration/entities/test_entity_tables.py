@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgehub.entities.tables import EntityContents, EntityWrites, Table, load_entities
+from edgehub.entities.tables import EntityContents, EntityTable, EntityWrites, load_entities
 from edgehub.store.migrations import migrate
 from tests.support.entities import INVENTORY, MEASUREMENTS, TIME, UP, MapperBench, cloud
 from tests.support.stores import a_message, a_result, running
@@ -40,14 +40,14 @@ def test_last_change_of_a_row_counts(connection: sqlite3.Connection) -> None:
     """Within one commit and over several; deleting what is not there is nothing."""
     writes = EntityWrites()
     assert not writes
-    writes.add(Table.TWIN, ("a", "k"), (b"1",))
-    writes.add(Table.TWIN, ("a", "k"), (b"2",))
-    writes.add(Table.TWIN, ("a", "gone"), (b"3",))
-    writes.add(Table.TWIN, ("a", "gone"), None)
-    writes.add(Table.PENDING, (2,), ("te/b", b"p", "c", 10, 20))
-    writes.add(Table.PENDING, (1,), ("te/a", b"", "", 1, 2))
-    writes.add(Table.STATE, ("x",), None)
-    writes.add(Table.ENTITY, ("a",), (b"{}",))
+    writes.add(EntityTable.TWIN, ("a", "k"), (b"1",))
+    writes.add(EntityTable.TWIN, ("a", "k"), (b"2",))
+    writes.add(EntityTable.TWIN, ("a", "gone"), (b"3",))
+    writes.add(EntityTable.TWIN, ("a", "gone"), None)
+    writes.add(EntityTable.PENDING, (2,), ("te/b", b"p", "c", 10, 20))
+    writes.add(EntityTable.PENDING, (1,), ("te/a", b"", "", 1, 2))
+    writes.add(EntityTable.STATE, ("x",), None)
+    writes.add(EntityTable.ENTITY, ("a",), (b"{}",))
     assert writes
     writes.apply(connection)
     writes.apply(connection)  # as after a commit that failed
@@ -57,7 +57,7 @@ def test_last_change_of_a_row_counts(connection: sqlite3.Connection) -> None:
     assert [row.seq for row in contents.pending] == [1, 2]
     assert contents.pending[1].client_id == "c"
     again = EntityWrites()
-    again.add(Table.TWIN, ("a", "k"), None)
+    again.add(EntityTable.TWIN, ("a", "k"), None)
     again.apply(connection)
     assert load_entities(connection).twins == ()
 
@@ -67,7 +67,7 @@ async def test_changes_and_rows_are_one_transaction(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with running(path) as hub:
         writes = EntityWrites()
-        writes.add(Table.STATE, ("alarm/x",), (b"{}",))
+        writes.add(EntityTable.STATE, ("alarm/x",), (b"{}",))
         commits = hub.store.statistics().commits_total
         hub.send(a_message("d", b"row"), a_result())
         await hub.store.transact(writes.apply)

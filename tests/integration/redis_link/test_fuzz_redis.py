@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.devices.affinity.coordinator import Ballot, DownlinkClaim
+from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest
 from edgehub.devices.affinity.redis_coordinator import RedisCoordinator
 from edgehub.devices.faults import (
     CoordinatorUnreachableError,
@@ -166,7 +166,7 @@ def test_damaged_affinity_data_is_read_or_unreachable(server, record, fleet, not
         assert batch.position in {position, f"{incarnation}-{len(notices)}"}
         await link.calls(damaged or [("PING",)])
         calls = [
-            lambda: coordinator.elect(Ballot(device_id="d", hub_id="g1", f_cnt=7)),
+            lambda: coordinator.elect(ElectionRequest(device_id="d", hub_id="g1", f_cnt=7)),
             lambda: coordinator.grant_downlink(claim),
             lambda: coordinator.notices("g1", position, wait=False),
         ]

@@ -1,10 +1,10 @@
 """The coordinator of one process, its streams, and a hub's memory of them."""
 
 from edgehub.clock import ManualClock
-from edgehub.devices.affinity.coordinator import Ballot, JoinClaim, Notice, NoticeBatch
-from edgehub.devices.affinity.copies import COPIES_MAX, Copies, Copy
+from edgehub.devices.affinity.coordinator import ElectionRequest, JoinClaim, Notice, NoticeBatch
 from edgehub.devices.affinity.flags import Cause, Flags, InProcessAffinityStore, Ownership
 from edgehub.devices.affinity.in_process import CLAIM_S, InProcessCoordinator
+from edgehub.devices.affinity.recent_frames import FRAMES_MAX, RecentFrames, Reception
 from edgehub.devices.faults import CoordinatorUnreachableError
 from tests.support.affinity_hubs import World, in_a_world
 
@@ -14,9 +14,9 @@ def a_coordinator(**options) -> InProcessCoordinator:
     return InProcessCoordinator(ManualClock(), incarnation="one", **options)
 
 
-def a_ballot(hub_id: str, f_cnt: int, **members) -> Ballot:
+def a_ballot(hub_id: str, f_cnt: int, **members) -> ElectionRequest:
     """Ask for the device `d`."""
-    return Ballot(**{"device_id": "d", "hub_id": hub_id, "f_cnt": f_cnt, **members})
+    return ElectionRequest(**{"device_id": "d", "hub_id": hub_id, "f_cnt": f_cnt, **members})
 
 
 async def wins(coordinator: InProcessCoordinator, hub_id: str, f_cnt: int, **members) -> bool:
@@ -141,7 +141,9 @@ def test_a_hub_that_missed_notices_owns_nothing_any_more():
         hub.reader, reader = None, world.background.pop()
         reader.cancel()
         for device_id in ("d", "e"):
-            await world.coordinator.elect(Ballot(device_id=device_id, hub_id="h2", f_cnt=2))
+            await world.coordinator.elect(
+                ElectionRequest(device_id=device_id, hub_id="h2", f_cnt=2)
+            )
         await hub.open()
         await world.clock.sleep(5)
         assert [hub.flags.of(name) for name in "def"] == [
@@ -212,11 +214,11 @@ async def test_flags_are_bounded(monkeypatch):
 
 async def test_copies_of_a_device_are_bounded():
     """Of many frames within a minute the oldest are forgotten first."""
-    copies = Copies(ManualClock())
-    for key in range(COPIES_MAX + 1):
-        assert copies.note(key, "s1") is Copy.FIRST
-    assert copies.note(COPIES_MAX, "s2") is Copy.OTHER_STATION
-    assert copies.note(0, "s2") is Copy.FIRST
+    copies = RecentFrames(ManualClock())
+    for key in range(FRAMES_MAX + 1):
+        assert copies.note(key, "s1") is Reception.FIRST
+    assert copies.note(FRAMES_MAX, "s2") is Reception.OTHER_STATION
+    assert copies.note(0, "s2") is Reception.FIRST
 
 
 class AwayCoordinator(InProcessCoordinator):

@@ -13,8 +13,8 @@ from edgehub.devices.faults import DeviceError
 from tests.support.affinity_hubs import Hub, World, in_a_world
 
 if TYPE_CHECKING:
-    from edgehub.devices.affinity.coordinator import Ballot, Verdict
-    from edgehub.devices.source import DeviceSession, StoredDevice
+    from edgehub.devices.affinity.coordinator import ElectionRequest, ElectionResult
+    from edgehub.devices.source import SessionState, StoredDevice
 
 MIC = "a1b2c3d4"
 
@@ -30,7 +30,7 @@ class Accepts:
     def __init__(self) -> None:
         self.count = 0
 
-    async def __call__(self, stored: StoredDevice) -> DeviceSession:
+    async def __call__(self, stored: StoredDevice) -> SessionState:
         """Make a session."""
         self.count += 1
         return replace(stored.session, session=f"s{self.count}", address="0a0b0c0d")
@@ -132,7 +132,7 @@ class Counting(InProcessCoordinator):
 
     asked = 0
 
-    async def elect(self, ballot: Ballot) -> Verdict:
+    async def elect(self, ballot: ElectionRequest) -> ElectionResult:
         """See `Coordinator`."""
         self.asked += 1
         return await super().elect(ballot)

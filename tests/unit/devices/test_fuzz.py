@@ -9,7 +9,7 @@ from hypothesis import given
 
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.registry_form import WHOLE_MAX, read_device, write_profile, write_session
-from edgehub.devices.source import DeviceProfile, DeviceSession
+from edgehub.devices.source import DeviceProfile, SessionState
 from edgehub.devices.twin_source import TwinSource
 from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile
 
@@ -22,8 +22,8 @@ PROFILES = [
     ),
 ]
 SESSIONS = [
-    write_session(DeviceSession()).encode(),
-    write_session(replace(DeviceSession(), generation=7)).encode(),
+    write_session(SessionState()).encode(),
+    write_session(replace(SessionState(), generation=7)).encode(),
     b"{}",
 ]
 PIECES = [*JSON_PIECES, str(WHOLE_MAX + 1).encode(), *PROFILES, *SESSIONS]

@@ -8,7 +8,7 @@ import pytest
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.faults import DeviceSourceError
-from edgehub.devices.source import DeviceSession, StoredDevice
+from edgehub.devices.source import SessionState, StoredDevice
 from tests.support.affinity_hubs import Hub, World, in_a_world
 
 STEP_S = 0.025
@@ -16,7 +16,7 @@ STEPS = 64
 """An uncached frame takes 1.35 s: load 1 + 0.1 + 0.1, opening 0.1, handling 0.05."""
 
 
-async def accept(stored: StoredDevice) -> DeviceSession:
+async def accept(stored: StoredDevice) -> SessionState:
     """Answer a join."""
     return replace(stored.session, session="joined", address="0a0b0c0d")
 

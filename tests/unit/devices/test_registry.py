@@ -6,13 +6,13 @@ import pytest
 
 from edgehub.devices.faults import DeviceUnknownError
 from edgehub.devices.registry import InProcessRegistry
-from edgehub.devices.source import DeviceProfile, DeviceSession, StoredDevice
+from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice
 
 
 def a_device(device_id: str, address: str = "") -> StoredDevice:
     """Make a device."""
     return StoredDevice(
-        profile=DeviceProfile(device_id=device_id), session=DeviceSession(address=address)
+        profile=DeviceProfile(device_id=device_id), session=SessionState(address=address)
     )
 
 
@@ -35,4 +35,4 @@ async def test_a_device_that_is_not_registered_is_unknown():
     with pytest.raises(DeviceUnknownError):
         await registry.load("a")
     with pytest.raises(DeviceUnknownError):
-        await registry.save("a", DeviceSession())
+        await registry.save("a", SessionState())

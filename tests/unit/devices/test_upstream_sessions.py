@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from edgehub.devices.affinity.coordinator import Ballot
+from edgehub.devices.affinity.coordinator import ElectionRequest
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.faults import DeviceConnectionError
 from edgehub.devices.upstream_sessions import SendState, UpstreamSessions
@@ -427,7 +427,7 @@ def test_two_hubs_that_hear_a_device_hand_it_over_in_order():
         flights[1].put()
         await world.clock.sleep(1)
         assert [hub.link("d").is_open for hub in hubs] == [False, True]
-        await world.coordinator.elect(Ballot(device_id="d", hub_id="h3", f_cnt=3))
+        await world.coordinator.elect(ElectionRequest(device_id="d", hub_id="h3", f_cnt=3))
         await world.clock.sleep(1)
         assert [hub.link("d").is_open for hub in hubs] == [False, False]
         for flight, hub in zip(flights, hubs, strict=True):

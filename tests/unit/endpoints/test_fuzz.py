@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.endpoints.http_answer import RETRY_AFTER_MAX_S, judge
+from edgehub.endpoints.http_answer import RETRY_AFTER_MAX_S, interpret
 from edgehub.endpoints.http_link import Answer
 from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
@@ -33,7 +33,7 @@ def test_a_damaged_answer_of_an_http_peer_has_one_meaning(status, body, headers)
     """Its reason is short and printable, a pause is bounded, and an error delivers nothing."""
     answer = Answer()
     answer.status, answer.body, answer.headers = status, body, headers
-    verdict = bounded(lambda: judge(answer, NOW_MS))
+    verdict = bounded(lambda: interpret(answer, NOW_MS))
     assert verdict.broken or status < 300 or verdict.result.kind is not None
     for result in (verdict.result, *verdict.by_id.values()):
         assert result.reason is None or (len(result.reason) < 700 and result.reason.isprintable())

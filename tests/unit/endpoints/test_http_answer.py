@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.endpoints.http_answer import judge
+from edgehub.endpoints.http_answer import interpret
 from edgehub.endpoints.http_link import Answer
 from edgehub.message import FailureKind
 
@@ -46,7 +46,7 @@ def test_statuses(
     status: int, kind: FailureKind | None, splits: bool, doubtful: bool, pauses: bool
 ) -> None:
     """Delivered, never acceptable, not let in, later, and who is to blame."""
-    verdict = judge(answer(status), NOW_MS)
+    verdict = interpret(answer(status), NOW_MS)
     assert verdict.result.kind is kind
     assert (verdict.splits, verdict.doubtful, verdict.pauses) == (splits, doubtful, pauses)
     assert not verdict.broken
@@ -66,26 +66,26 @@ def test_statuses(
 def test_retry_after(text: str, date: str, wait_s: float) -> None:
     """Seconds or a date, cut to an hour; the peer's own date goes before our clock."""
     headers = {"retry_after": text, **({"date": date} if date else {})}
-    verdict = judge(answer(503, **headers), NOW_MS)
+    verdict = interpret(answer(503, **headers), NOW_MS)
     assert verdict.result.kind is FailureKind.THROTTLED
     assert verdict.result.retry_after_s == wait_s
 
 
 def test_a_retry_after_that_cannot_be_read_is_none() -> None:
     """Then 503 is an error like others."""
-    verdict = judge(answer(503, retry_after="soon"), NOW_MS)
+    verdict = interpret(answer(503, retry_after="soon"), NOW_MS)
     assert verdict.result.kind is FailureKind.TRANSIENT
 
 
 def test_reasons_are_short_and_printable() -> None:
     """Texts of the peer go to logs and dead letters."""
     document = orjson.dumps({"detail": "tag \x1b[31m" + "x" * 500})
-    reason = judge(answer(422, document, content_type="application/problem+json"), NOW_MS)
+    reason = interpret(answer(422, document, content_type="application/problem+json"), NOW_MS)
     assert reason.result.reason.startswith("422 Unprocessable Entity: tag \\x1b[31mxxx")
     assert len(reason.result.reason) < 200
-    plain = judge(answer(400, b"no\r\nsuch tag", content_type="text/plain"), NOW_MS)
+    plain = interpret(answer(400, b"no\r\nsuch tag", content_type="text/plain"), NOW_MS)
     assert plain.result.reason == "400 Bad Request: no such tag"
-    page = judge(answer(400, b"<html>", content_type="text/html"), NOW_MS)
+    page = interpret(answer(400, b"<html>", content_type="text/html"), NOW_MS)
     assert page.result.reason == "400 Bad Request"
 
 
@@ -109,7 +109,7 @@ RESULTS = st.fixed_dictionaries({"results": st.lists(ENTRY) | JSON})
 )
 def test_any_answer_has_one_meaning(status: int, body: bytes, headers: dict[str, str]) -> None:
     """Whatever a peer says; a row with a status below 200 or above 299 is never delivered."""
-    verdict = judge(answer(status, body, **headers), NOW_MS)
+    verdict = interpret(answer(status, body, **headers), NOW_MS)
     if status >= 300:
         assert verdict.broken or verdict.result.kind is not None
     elif verdict.by_id:

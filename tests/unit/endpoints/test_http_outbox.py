@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.endpoints.http_outbox import SKIPPED_MAX, Entry, Outbox
+from edgehub.endpoints.http_outbox import SKIPPED_MAX, Outbox, OutboxRow
 from tests.support.memory_queue import a_row
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ def _settle(row: Row, result: SendResult) -> None:
     raise AssertionError((row, result))
 
 
-def _entry(offset: int, device: str, size: int = 9, path: str | None = None) -> Entry:
-    return Entry(a_row(offset, device=device), b"x" * size, _settle, path)
+def _entry(offset: int, device: str, size: int = 9, path: str | None = None) -> OutboxRow:
+    return OutboxRow(a_row(offset, device=device), b"x" * size, _settle, path)
 
 
-def _offsets(entries: list[Entry]) -> list[int]:
+def _offsets(entries: list[OutboxRow]) -> list[int]:
     return [entry.row.offset for entry in entries]
 
 
@@ -82,8 +82,8 @@ def test_looking_for_idle_senders_is_bounded() -> None:
 def test_the_account_holds(steps: list[tuple]) -> None:
     """Against a list: order per sender, never two requests of one, bytes of those that may go."""
     outbox = Outbox()
-    waiting: list[Entry] = []
-    requests: list[list[Entry]] = []
+    waiting: list[OutboxRow] = []
+    requests: list[list[OutboxRow]] = []
     for offset, step in enumerate(steps):
         match step:
             case ("put", device, size):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.entities import Publish
+from edgehub.entities import LocalPublish
 from edgehub.entities.alarms import ALARMS_MAX
 from tests.support.entities import ERRORS, TIME, UP, MapperBench, cloud, error_of
 
@@ -94,7 +94,7 @@ def test_journal_holds_a_copy_of_each_live_alarm():
     """The payload as it was; empty when the alarm is cleared."""
     bench = MapperBench()
     assert bench.send(HOT, RAISED.encode())[1][0] == JOURNAL + HOT
-    (copy,) = [effect for effect in bench.effects if isinstance(effect, Publish)]
+    (copy,) = [effect for effect in bench.effects if isinstance(effect, LocalPublish)]
     assert (copy.payload, copy.retain) == (RAISED.encode(), True)
     assert bench.send(HOT, "") == [(UP, "306,hot"), (JOURNAL + HOT, "")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgehub.entities.announcements import Announcements, Subject, cleared
-from edgehub.entities.effects import Change
+from edgehub.entities.effects import TableChange
 from edgehub.message import UPSTREAM, EndpointId
 
 LAB = EndpointId("lab")
@@ -11,7 +11,7 @@ A = Subject(UPSTREAM, "device/a//", "A")
 B = Subject(UPSTREAM, "device/b//", "B")
 
 
-def stored(*changes: Change) -> list[tuple[str, bytes]]:
+def stored(*changes: TableChange) -> list[tuple[str, bytes]]:
     """Return the table after some changes."""
     table: dict[str, bytes] = {}
     for change in changes:
@@ -83,7 +83,7 @@ def test_what_the_queues_hold_decides_after_a_restart():
     written, refused = again.resume(waiting={1, 4}, dead={2})
     assert [subject.topic_id for subject in refused] == ["t2"]
     assert (again.offsets(), again.refused_count) == ({1, 2, 4}, 1)
-    assert Change in map(type, written)
+    assert TableChange in map(type, written)
     assert cleared(3).key in [change.key for change in written if change.value is None]
     assert ("creation/x",) in [change.key for change in written]
     final = Announcements(stored(*changes, *written))

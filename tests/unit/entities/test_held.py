@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.entities.effects import Instant
-from edgehub.entities.held import Held, Shares
+from edgehub.entities.held import ClientShares, HeldMessage
 from edgehub.entities.topics import TopicScheme
 from tests.support.entities import MapperBench
 
@@ -22,13 +22,13 @@ STEPS = st.lists(
 def held_by(client, number, size, *, is_telemetry=True):
     """Make a held message."""
     topic = SCHEME.parse("te/device/x///m/" if is_telemetry else "te/device/x///twin/k")
-    return Held(number, topic, b"x" * size, client, Instant(0, 0), anonymous=True)
+    return HeldMessage(number, topic, b"x" * size, client, Instant(0, 0), anonymous=True)
 
 
 @given(steps=STEPS, looks=st.integers(1, 9))
 def test_the_largest_share_is_the_largest(steps, looks):
     """After any additions and removals, however seldom it is asked for."""
-    shares = Shares()
+    shares = ClientShares()
     known = {}
     for number, (client, size, is_telemetry, drops) in enumerate(steps):
         held = held_by(client, number, size, is_telemetry=is_telemetry)
@@ -48,7 +48,7 @@ def test_the_largest_share_is_the_largest(steps, looks):
 
 def test_the_oldest_telemetry_of_a_share_goes_before_all_else():
     """Whatever came first."""
-    shares = Shares()
+    shares = ClientShares()
     state, first, second = (held_by("a", n, 0, is_telemetry=n > 0) for n in range(3))
     shares.add(state, is_telemetry=False)
     shares.add(first, is_telemetry=True)
@@ -62,7 +62,7 @@ def test_the_oldest_telemetry_of_a_share_goes_before_all_else():
 
 def test_clients_that_come_and_go_leave_nothing():
     """Ever new names, one at a time, while one holds most: no memory of those that went."""
-    shares = Shares()
+    shares = ClientShares()
     shares.add(held_by("most", 0, 10_000), is_telemetry=True)
     tracemalloc.start()
     try:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edgehub.entities.commands import ACTIVE_MS, COMMANDS_MAX, FINISHED_MS
-from edgehub.entities.effects import Publish
+from edgehub.entities.effects import LocalPublish
 from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of
 
 MAIN = "te/device/main//"
@@ -477,7 +477,7 @@ def test_status_is_reported_once():
     bench.restart()
     for late in (executing, {"status": "successful"}, "{"):
         assert bench.send(topic, late) == [(topic, "")]
-        assert all(isinstance(effect, Publish) and effect.retain for effect in bench.effects)
+        assert all(isinstance(effect, LocalPublish) and effect.retain for effect in bench.effects)
     assert bench.send(topic, "") == []
 
 

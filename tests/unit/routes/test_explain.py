@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.routes.explain import Outcome, explain_routing
+from edgehub.routes.explain import RouteOutcome, explain_routing
 from tests.support.routes import a_message, a_table
 
 MESSAGE = a_message(
@@ -15,7 +15,7 @@ def verdict(condition: str, message=MESSAGE):
     """Return the verdict of a route with this condition."""
     table = a_table({"r": f"FROM /* WHERE {condition} INTO $upstream"})
     (only,) = explain_routing(table, message)
-    assert (only.outcome is Outcome.ROUTED) == bool(table.evaluate(message))
+    assert (only.outcome is RouteOutcome.ROUTED) == bool(table.evaluate(message))
     return only
 
 
@@ -34,12 +34,12 @@ def test_each_route_gets_a_verdict_in_the_manifest_s_order():
         }
     )
     rest, cam, bulk, alarm = explain_routing(table, MESSAGE)
-    assert (rest.outcome, rest.winner) == (Outcome.BEATEN, "bulk")
+    assert (rest.outcome, rest.winner) == (RouteOutcome.BEATEN, "bulk")
     assert "`bulk`" in rest.reason
-    assert cam.outcome is Outcome.SOURCE
+    assert cam.outcome is RouteOutcome.SOURCE
     assert "/messages/modules/cam/" in cam.reason
-    assert (bulk.outcome, bulk.priority, bulk.ttl_ms) == (Outcome.ROUTED, 7, 900_000)
-    assert (alarm.outcome, alarm.line, alarm.column) == (Outcome.FALSE, 1, 15)
+    assert (bulk.outcome, bulk.priority, bulk.ttl_ms) == (RouteOutcome.ROUTED, 7, 900_000)
+    assert (alarm.outcome, alarm.line, alarm.column) == (RouteOutcome.FALSE, 1, 15)
     assert alarm.ttl_ms == 7_200_000
 
 

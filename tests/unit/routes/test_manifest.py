@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgehub.errors import ConfigError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY, Recency
 from edgehub.routes.manifest import DEFAULT_MANIFEST, parse_manifest
-from edgehub.routes.spec import DeliveryRules
+from edgehub.routes.spec import RouteRules
 from tests.support.routes import a_manifest
 
 UP = "FROM /messages/* INTO $upstream"
@@ -288,7 +288,7 @@ def test_delivery_rules_are_read():
     """Order and limits of attempts and age; 0 means unlimited and is kept apart from absent."""
     members = {"order": "strict", "maxAttempts": 0, "maxAgeSecs": 600}
     (spec,) = parse_manifest(with_route(**members), file="m").routes
-    assert spec.rules == DeliveryRules(order="strict", max_attempts=0, max_age_s=600)
+    assert spec.rules == RouteRules(order="strict", max_attempts=0, max_age_s=600)
 
 
 def test_the_fingerprint_tells_what_counts():

@@ -3,7 +3,7 @@
 import pytest
 
 from edgehub.message import DEFAULT_PRIORITY, Recency
-from edgehub.routes.spec import DeliveryRules
+from edgehub.routes.spec import RouteRules
 from tests.support.routes import a_message, a_table
 
 FROM = "FROM /messages/* INTO"
@@ -121,7 +121,7 @@ def test_delivery_rules_are_found_by_route():
             "b": {"route": f"{FROM} $upstream", "maxAgeSecs": 60},
         }
     )
-    assert table.delivery_rules("a") == DeliveryRules(order="skip", max_attempts=4)
-    assert table.delivery_rules("b") == DeliveryRules(max_age_s=60)
+    assert table.delivery_rules("a") == RouteRules(order="skip", max_attempts=4)
+    assert table.delivery_rules("b") == RouteRules(max_age_s=60)
     with pytest.raises(KeyError):
         table.delivery_rules("c")

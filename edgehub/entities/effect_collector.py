@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.entities.documents import write_json
-from edgehub.entities.effects import Change, Output, OutputName, Publish
+from edgehub.entities.effects import LocalPublish, Output, OutputName, TableChange
 from edgehub.entities.entity import EntityType
 from edgehub.entities.faults import MappingError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgehub.entities.effects import Effect
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.tables import Table
+    from edgehub.entities.tables import EntityTable
 
 PACKET_OVERHEAD_BYTES: Final = 9
 """Fixed header with the longest length, length of the topic, packet id."""
@@ -54,7 +54,7 @@ class CloudTopics:
         return f"{self.own_lines}/{external_id}"
 
 
-class Outlet:
+class EffectCollector:
     """Where every part of the mapper puts what it has to say."""
 
     __slots__ = (
@@ -141,8 +141,8 @@ class Outlet:
         self.row(OutputName.TWIN, topic, write_json({key: value}), entity)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
-        """Publish a local message."""
-        self._effects.append(Publish(topic, payload, retain=retain))
+        """LocalPublish a local message."""
+        self._effects.append(LocalPublish(topic, payload, retain=retain))
 
     def error(self, about: str, reason: str) -> None:
         """Tell clients what is wrong with a message; `about` is its topic."""
@@ -150,18 +150,18 @@ class Outlet:
         about = about[: ERROR_CHARACTERS_MAX // 2]
         self.newest_error = f"{about}: {reason}"[:ERROR_CHARACTERS_MAX]
         text = self.newest_error.encode("utf-8", "replace")
-        self._effects.append(Publish(self._errors_topic, text, retain=False))
+        self._effects.append(LocalPublish(self._errors_topic, text, retain=False))
 
     def change(
         self,
-        table: Table,
+        table: EntityTable,
         key: tuple[str | int, ...],
         value: tuple[str | int | bytes, ...] | None,
     ) -> None:
         """Write a row of a table, or delete it with None."""
-        self._effects.append(Change(table, key, value))
+        self._effects.append(TableChange(table, key, value))
 
-    def drop_stored(self, table: Table, key: tuple[str | int, ...]) -> None:
+    def drop_stored(self, table: EntityTable, key: tuple[str | int, ...]) -> None:
         """Delete a row that belongs to nothing, or cannot be read, and count it."""
         self.dropped_total += 1
         self.change(table, key, None)

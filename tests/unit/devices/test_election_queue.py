@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from edgehub.devices.affinity.coordinator import Ballot, Verdict
+from edgehub.devices.affinity.coordinator import ElectionRequest, ElectionResult
 from edgehub.devices.affinity.in_process import InProcessCoordinator
+from edgehub.devices.election_queue import ElectionQueue, sequence_of
 from edgehub.devices.faults import CoordinatorUnreachableError
-from edgehub.devices.intake import Intake, sequence_of
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
@@ -64,7 +64,7 @@ class Coordinator(InProcessCoordinator):
 
     is_away = False
 
-    async def elect(self, ballot: Ballot) -> Verdict:
+    async def elect(self, ballot: ElectionRequest) -> ElectionResult:
         """See `Coordinator`."""
         if self.is_away:
             raise CoordinatorUnreachableError(ballot.device_id, "away")
@@ -81,7 +81,7 @@ class Head:
         self.rejected: list[tuple[str, int, str]] = []
         self.refuse: Refusal | None = None
         self._devices = hub.devices
-        self.intake = Intake(
+        self.intake = ElectionQueue(
             hub.devices,
             self.store,
             tasks=world.tasks,
@@ -168,7 +168,7 @@ def test_a_duplicate_is_acknowledged_and_dropped():
     async def test(world, head):
         head.hand_in(a_message(1, body=b"a"))
         await world.clock.sleep(5)
-        await world.coordinator.elect(Ballot(device_id="d", hub_id="h2", f_cnt=2))
+        await world.coordinator.elect(ElectionRequest(device_id="d", hub_id="h2", f_cnt=2))
         await world.clock.sleep(5)
         begun = world.clock.monotonic()
         head.hand_in(a_message(2, body=b"b"))
@@ -234,7 +234,7 @@ def test_what_waits_behind_one_that_failed_fails_with_it():
     async def test(world, head):
         asked = world.coordinator.elect
 
-        async def hang_once(ballot: Ballot) -> Verdict:
+        async def hang_once(ballot: ElectionRequest) -> ElectionResult:
             world.coordinator.elect = asked
             await world.clock.sleep(4)
             raise CoordinatorUnreachableError(ballot.device_id, "no answer in time")
@@ -279,7 +279,7 @@ def test_a_marked_duplicate_says_so():
     """With deduplication `mark` all hubs send, the later ones with the mark."""
 
     async def test(world, head):
-        await world.coordinator.elect(Ballot(device_id="d", hub_id="h2", f_cnt=1))
+        await world.coordinator.elect(ElectionRequest(device_id="d", hub_id="h2", f_cnt=1))
         head.hand_in(a_message(1, body=b"a"))
         await world.clock.sleep(5)
         assert head.texts == ["a!"]

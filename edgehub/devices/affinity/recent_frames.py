@@ -1,7 +1,7 @@
-"""Copies of one transmission that several stations of one hub hear.
+"""RecentFrames of one transmission that several stations of one hub hear.
 
 Owns the memory of what was heard a moment ago. Invariant: a transmission is remembered for a minute
-after its last copy, and never more than `COPIES_MAX` of them.
+after its last copy, and never more than `FRAMES_MAX` of them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
 
-COPIES_MAX: Final = 32
+FRAMES_MAX: Final = 32
 REMEMBERED_S: Final = 60.0
 
 
-class Copy(StrEnum):
+class Reception(StrEnum):
     """What a received frame is to this hub."""
 
     FIRST = "first"
@@ -27,7 +27,7 @@ class Copy(StrEnum):
     OTHER_STATION = "other_station"  # the same transmission, heard a second time
 
 
-class Copies:
+class RecentFrames:
     """See the module; one per device."""
 
     __slots__ = ("_clock", "_heard")
@@ -36,19 +36,19 @@ class Copies:
         self._clock = clock
         self._heard: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()
 
-    def note(self, key: Hashable, station: str) -> Copy:
+    def note(self, key: Hashable, station: str) -> Reception:
         """Return what a frame is, and remember it."""
         now = self._clock.monotonic()
         while self._heard and next(iter(self._heard.values()))[1] <= now - REMEMBERED_S:
             self._heard.popitem(last=False)
         before = self._heard.get(key)
-        if before is None and len(self._heard) >= COPIES_MAX:
+        if before is None and len(self._heard) >= FRAMES_MAX:
             self._heard.popitem(last=False)
         self._heard[key] = (station if before is None else before[0], now)
         self._heard.move_to_end(key)
         if before is None:
-            return Copy.FIRST
-        return Copy.SAME_STATION if before[0] == station else Copy.OTHER_STATION
+            return Reception.FIRST
+        return Reception.SAME_STATION if before[0] == station else Reception.OTHER_STATION
 
     def forget(self, key: Hashable) -> None:
         """Forget one that came to nothing, so that the next copy is tried."""

@@ -22,7 +22,7 @@ from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.devices.affinity.outcome import Handling, Outcome
+    from edgehub.devices.affinity.outcome import FrameOutcome, Handling
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import StoredDevice
 
@@ -38,7 +38,7 @@ _DIGITS_MAX: Final = 10
 _F_CNT_MAX: Final = 2**32 - 1
 
 
-class RefusedError(DeviceError):
+class MessageRefusedError(DeviceError):
     """The hub did not take the message; its turn was for nothing."""
 
     reason = "refused"
@@ -48,7 +48,7 @@ class RefusedError(DeviceError):
         self.refusal = refusal
 
 
-class Intake:
+class ElectionQueue:
     """See the module.
 
     Args:
@@ -102,7 +102,7 @@ class Intake:
                 refusal: Refusal | None = None
                 try:
                     await self._elect(message, sequence)
-                except RefusedError as exc:
+                except MessageRefusedError as exc:
                     refusal = exc.refusal
                 except DeviceError as exc:
                     self._fail(exc, waiting)
@@ -132,7 +132,7 @@ class Intake:
                 return
             refusal = await self._store(_marked(message) if handling.duplicate else message)
             if refusal is not None:
-                raise RefusedError(message.device_id, refusal)
+                raise MessageRefusedError(message.device_id, refusal)
 
         uplink = Uplink(
             address=message.device_id,
@@ -155,7 +155,7 @@ class Intake:
         self._submit(message, settle, 0)
         return await stored
 
-    def _note(self, outcome: Outcome, message: Message) -> None:
+    def _note(self, outcome: FrameOutcome, message: Message) -> None:
         if outcome.result is Result.REJECTED and not outcome.repeated:
             reason = "rejected" if outcome.reason is None else outcome.reason.value
             self._rejected(message.device_id, len(message.body), reason)
