@@ -86,8 +86,6 @@ class Devices:
         devices_max: How many may be in memory.
     """
 
-    __slots__ = ("_devices", "_devices_max", "_frames", "_gates", "_shared")
-
     def __init__(self, shared: DeviceDependencies, *, devices_max: int = DEVICES_MAX) -> None:
         self._shared = shared
         self._devices_max = devices_max

@@ -40,8 +40,6 @@ _Waiting = dict[str, deque[asyncio.Future[None]]]
 class PasswordChecks:
     """See the module."""
 
-    __slots__ = ("_addresses", "_free", "_pool")
-
     def __init__(self) -> None:
         # Half of the cores at most: hashing must not starve the thread of the event loop.
         self._free = min(THREADS_MAX, max(1, (os.cpu_count() or 1) // 2))

@@ -39,8 +39,6 @@ def read_token_list(path: Path | None) -> TokenList:
 class Tokens:
     """Who may ask; nobody until a list was applied."""
 
-    __slots__ = ("_list",)
-
     def __init__(self) -> None:
         self._list = TokenList()
 

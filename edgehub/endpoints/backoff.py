@@ -37,8 +37,6 @@ def delay_s(attempt: int, rng: random.Random) -> float:
 class Backoff:
     """A run of failures; knows how many there were in a row."""
 
-    __slots__ = ("_failures", "_rng")
-
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._failures = 0
@@ -60,8 +58,6 @@ class RetryWait:
     They do not know whether a wait or a try is running: what they ask for during a try holds for
     the wait after it, because that try may have begun with what was true before.
     """
-
-    __slots__ = ("_clock", "_cut_by", "_due", "_ended", "_over", "_patient", "_timer")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

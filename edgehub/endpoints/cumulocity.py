@@ -72,8 +72,6 @@ class CumulocityTopics:
         prefix: First level of the local topics.
     """
 
-    __slots__ = ("_prefix",)
-
     def __init__(self, prefix: str) -> None:
         self._prefix = f"{prefix}/"
 

@@ -29,18 +29,6 @@ class HttpSlot:
         on_silence: Called then with the reason, before the request fails.
     """
 
-    __slots__ = (
-        "_clock",
-        "_link",
-        "_on_silence",
-        "_options",
-        "_progress_at",
-        "_progress_seen",
-        "_timeout_s",
-        "_unwritten_bytes",
-        "_watch",
-    )
-
     def __init__(
         self,
         options: HttpLinkOptions,

@@ -33,16 +33,6 @@ class JsonLinesFile:
         keep_files: Rotated files that are kept, the oldest are deleted; 0 = all.
     """
 
-    __slots__ = (
-        "_began_ms",
-        "_descriptor",
-        "_keep_files",
-        "_path",
-        "_rotate_bytes",
-        "_rotate_ms",
-        "_size",
-    )
-
     def __init__(
         self, path: Path, *, rotate_bytes: int = 0, rotate_s: float = 0, keep_files: int = 0
     ) -> None:

@@ -41,17 +41,6 @@ class LinkState:
         state: See `Endpoint`; `connecting` until the link was up for the first time.
     """
 
-    __slots__ = (
-        "_backoff",
-        "_clock",
-        "_endpoint_id",
-        "_retry",
-        "_told",
-        "_up_at",
-        "_was_up",
-        "state",
-    )
-
     def __init__(self, endpoint_id: EndpointId, *, clock: Clock, rng: random.Random) -> None:
         self._endpoint_id = endpoint_id
         self._clock = clock

@@ -99,8 +99,6 @@ class VersionChoice:
         level: Protocol level of the next CONNECT.
     """
 
-    __slots__ = ("_falls_back", "_first", "_is_known", "level")
-
     def __init__(self, level: int, *, falls_back: bool) -> None:
         self._first = self.level = level
         self._falls_back = falls_back

@@ -232,22 +232,6 @@ class BatchedRows:
         leaving: Returns a message as it may leave for the peer.
     """
 
-    __slots__ = (
-        "_bytes_max",
-        "_compress",
-        "_leaving",
-        "_limit",
-        "_memo",
-        "_packet_bytes",
-        "_packet_bytes_max",
-        "_properties",
-        "_record_bytes",
-        "_remembered_bytes",
-        "_rows_max",
-        "_rows_max_now",
-        "_topics",
-        "_utc_ms",
-    )
     rows_share_payloads = True
 
     def __init__(
@@ -364,8 +348,6 @@ class BatchTopic:
         client_id: `<device>` or `<device>/<module>`: as whom the hub signs in.
         compress: Whether payloads are compressed.
     """
-
-    __slots__ = ("_topic",)
 
     def __init__(self, client_id: str, *, compress: bool) -> None:
         device, _, module = client_id.partition("/")

@@ -28,8 +28,6 @@ class Relay(Protocol):
 class Relays:
     """See the module."""
 
-    __slots__ = ("_endpoints", "_listening", "_relays")
-
     def __init__(self) -> None:
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._relays: dict[EndpointId, Relay] = {}

@@ -44,16 +44,6 @@ _OWN: Final = frozenset({"type", "severity", "text", "time", "externalSource"})
 class Alarms:
     """Alarms of all entities."""
 
-    __slots__ = (
-        "_effects",
-        "_live",
-        "_live_bytes",
-        "_seen",
-        "_seen_bytes",
-        "_until_ms",
-        "_window_ms",
-    )
-
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
     ) -> None:

@@ -67,8 +67,6 @@ class Announcements:
         stored: The mapper's state from the tables.
     """
 
-    __slots__ = ("_by_offset", "_by_subject", "_current", "_dropped", "_watchers")
-
     def __init__(self, stored: Iterable[tuple[str, bytes]] = ()) -> None:
         self._by_offset: dict[int, Announcement] = {}
         self._by_subject: dict[Subject, dict[int, Announcement]] = {}

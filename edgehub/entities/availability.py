@@ -33,8 +33,6 @@ _S_PER_MINUTE: Final = 60
 class Heartbeats:
     """Heartbeats of the main device and its children."""
 
-    __slots__ = ("_beats", "_due", "_effects", "_half_ms", "_options", "_registry", "_up")
-
     def __init__(
         self,
         options: MapperOptions,

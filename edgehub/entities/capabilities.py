@@ -42,8 +42,6 @@ _TYPES_CODE: Final = {"log_upload": "118", "config_snapshot": "119", "config_upd
 class Capabilities:
     """What each entity can do."""
 
-    __slots__ = ("_declared", "_effects", "_names", "_options")
-
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
     ) -> None:

@@ -37,16 +37,6 @@ _UNSAFE_ID: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 class CloudOperations:
     """Takes notifications of operations."""
 
-    __slots__ = (
-        "_commands",
-        "_effects",
-        "_files",
-        "_options",
-        "_readers",
-        "_registry",
-        "ignored_total",
-    )
-
     def __init__(
         self,
         options: MapperOptions,
@@ -199,8 +189,6 @@ class _Request:
         operation: The whole operation.
         fragment: The part that says what to do.
     """
-
-    __slots__ = ("command_id", "entity", "fragment", "operation")
 
     def __init__(
         self, entity: Entity, command_id: str, operation: dict[str, Any], fragment: Any

@@ -71,17 +71,6 @@ class Commands:
         set_twin: Notes a twin value and tells the cloud, see `Mapper`.
     """
 
-    __slots__ = (
-        "_commands",
-        "_effects",
-        "_names",
-        "_next_sweep_ms",
-        "_options",
-        "_scheme",
-        "_set_twin",
-        "prefix",
-    )
-
     def __init__(
         self,
         options: MapperOptions,

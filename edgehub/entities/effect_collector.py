@@ -30,16 +30,6 @@ ERROR_CHARACTERS_MAX: Final = 1000
 class CloudTopics:
     """Topics at the cloud, below the local prefix."""
 
-    __slots__ = (
-        "alarms",
-        "events",
-        "http_events",
-        "inventory",
-        "measurements",
-        "notifications",
-        "own_lines",
-    )
-
     def __init__(self, prefix: str) -> None:
         self.own_lines = f"{prefix}/s/us"
         self.measurements = f"{prefix}/measurement/measurements/create"
@@ -56,17 +46,6 @@ class CloudTopics:
 
 class EffectCollector:
     """Where every part of the mapper puts what it has to say."""
-
-    __slots__ = (
-        "_effects",
-        "_errors_topic",
-        "_packet_bytes_max",
-        "cloud",
-        "dropped_total",
-        "errors_total",
-        "newest_error",
-        "outputs_total",
-    )
 
     def __init__(self, options: MapperOptions) -> None:
         self.cloud = CloudTopics(options.cloud_prefix)

@@ -29,8 +29,6 @@ class EventMessage:
         extras: Everything else that it says.
     """
 
-    __slots__ = ("_source", "extras", "text", "time", "type")
-
     def __init__(self, entity: Entity, type_name: str, payload: bytes, now_ms: int) -> None:
         """Read an event message; an empty one says only that it happened.
 

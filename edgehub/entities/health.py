@@ -32,8 +32,6 @@ _BRIDGE: Final = {b"1": UP, b"0": "down"}
 class ServiceHealth:
     """Tells the cloud of the health of services."""
 
-    __slots__ = ("_effects", "_options", "_registry", "redelivered")
-
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, registry: EntityRegistry
     ) -> None:

@@ -89,8 +89,6 @@ class ClientShare:
 class ClientShares:
     """What all clients of one kind hold."""
 
-    __slots__ = ("_by_bytes", "_by_messages", "_shares")
-
     def __init__(self) -> None:
         self._shares: dict[str, ClientShare] = {}
         self._by_messages = _Ranking(self._shares, 0, len)
@@ -136,8 +134,6 @@ class _Ranking:
     A share that shrinks is moved down only when it is the first: until then its entry says too
     much, which does not hide a larger one.
     """
-
-    __slots__ = ("_heap", "_index", "_serial", "_shares", "_size")
 
     def __init__(
         self, shares: dict[str, ClientShare], index: int, size: Callable[[ClientShare], int]

@@ -74,22 +74,6 @@ class _Entry:
 class Pending:
     """HeldMessage messages of all unregistered entities."""
 
-    __slots__ = (
-        "_all",
-        "_bytes",
-        "_count",
-        "_effects",
-        "_entries",
-        "_loaded_alarms",
-        "_next_seq",
-        "_options",
-        "_shares",
-        "_telemetry",
-        "_waiting",
-        "evicted_total",
-        "expired_total",
-    )
-
     def __init__(
         self,
         options: MapperOptions,

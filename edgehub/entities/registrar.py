@@ -59,18 +59,6 @@ class Registrar:
         release: Called with each new entity, to convert what was held for it.
     """
 
-    __slots__ = (
-        "_effects",
-        "_options",
-        "_pending",
-        "_registered",
-        "_registry",
-        "_release",
-        "_scheme",
-        "advice",
-        "redelivered",
-    )
-
     def __init__(
         self,
         options: MapperOptions,

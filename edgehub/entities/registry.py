@@ -34,16 +34,6 @@ STATUS_CHARACTERS_MAX: Final = 100
 class EntityRegistry:
     """All registered entities."""
 
-    __slots__ = (
-        "_by_external_id",
-        "_bytes",
-        "_children",
-        "_effects",
-        "_entities",
-        "_options",
-        "main",
-    )
-
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, stored: EntityContents
     ) -> None:

@@ -114,8 +114,6 @@ class EntityWrites:
     runs on the connection's thread.
     """
 
-    __slots__ = ("_changes",)
-
     def __init__(self) -> None:
         self._changes: dict[EntityTable, dict[Key, Value | None]] = {
             table: {} for table in EntityTable

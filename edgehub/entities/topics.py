@@ -97,8 +97,6 @@ class EntityTopic:
 class TopicScheme:
     """Reads and writes the topics below one root."""
 
-    __slots__ = ("_parsed", "_prefix", "root")
-
     def __init__(self, root: str) -> None:
         self.root = root
         self._prefix = f"{root}/"

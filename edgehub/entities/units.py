@@ -29,8 +29,6 @@ ALL_BYTES_MAX: Final = 8 * 2**20
 class UnitTable:
     """Units by entity and measurement type."""
 
-    __slots__ = ("_count", "_effects", "_sizes", "_units", "bytes")
-
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
     ) -> None:

@@ -33,8 +33,6 @@ Condition = tuple[int, "Expression | None"]
 class Chunk:
     """Up to `CONDITIONS_MAX` conditions, and their function from when it is first asked."""
 
-    __slots__ = ("_function", "_hub_id", "conditions")
-
     def __init__(self, conditions: tuple[Condition, ...], hub_id: str) -> None:
         self.conditions = conditions
         self._hub_id = hub_id
@@ -55,8 +53,6 @@ class Chunk:
 
 class Chunks:
     """All conditions of one source; see the module."""
-
-    __slots__ = ("_chunks", "_hub_id")
 
     def __init__(self, chunks: tuple[Chunk, ...], hub_id: str) -> None:
         self._chunks = chunks

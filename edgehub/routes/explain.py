@@ -167,8 +167,6 @@ def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[RouteOutcome
 class _Asked:
     """One condition, asked about one message."""
 
-    __slots__ = ("_hub_id", "_memo", "_message", "_text")
-
     def __init__(self, text: str, message: Message, hub_id: str) -> None:
         self._text = text
         self._message = message

@@ -26,8 +26,6 @@ UNKNOWN_MAX: Final = 20
 class ManifestReader:
     """Checks values and collects what is wrong with them."""
 
-    __slots__ = ("faults", "warnings")
-
     def __init__(self) -> None:
         self.faults: list[ManifestFault] = []
         self.warnings: list[ManifestFault] = []

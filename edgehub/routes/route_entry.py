@@ -51,8 +51,6 @@ def read_route(read: ManifestReader, name: str, entry: Any, *, minor: int) -> Ro
 
 
 class _Entry:
-    __slots__ = ("_name", "_path", "_read")
-
     def __init__(self, read: ManifestReader, name: str) -> None:
         self._read = read
         self._name = name

@@ -75,21 +75,6 @@ class TableEntry:
 class RouteTable:
     """A set of routes, compiled. Made by `compile`, or from another one by `derive`."""
 
-    __slots__ = (
-        "_by_source",
-        "_entries",
-        "_exact",
-        "_groups",
-        "_head",
-        "_hub_id",
-        "_manifest",
-        "_results",
-        "_slots",
-        "_uses",
-        "_wild",
-        "endpoints",
-    )
-
     def __init__(self, manifest: Manifest, hub_id: str) -> None:
         self._hub_id = hub_id
         self._head = manifest

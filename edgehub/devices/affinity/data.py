@@ -86,8 +86,6 @@ async def process_data(
 class _DataRun:
     """One frame while it is its device's turn."""
 
-    __slots__ = ("_copy", "_device", "_handle", "_has_waited", "_uplink")
-
     def __init__(self, device: Device, uplink: Uplink, handle: Handle, copy: Reception) -> None:
         self._device = device
         self._uplink = uplink

@@ -107,8 +107,6 @@ class AffinityStore(Protocol):
 class InProcessAffinityStore:
     """Keeps what it is given as long as the object lives; implements `AffinityStore`."""
 
-    __slots__ = ("_kept", "changes")
-
     def __init__(self, kept: StoredAffinity | None = None) -> None:
         self._kept = StoredAffinity() if kept is None else kept
         self.changes: deque[OwnershipChange] = deque(maxlen=CHANGES_MAX)
@@ -137,8 +135,6 @@ class InProcessAffinityStore:
 
 class Flags:
     """See the module; one writer per device, its request queue, beside the reader of notices."""
-
-    __slots__ = ("_flags", "_listeners", "_position", "_store")
 
     def __init__(self, store: AffinityStore, stored: StoredAffinity) -> None:
         self._store = store

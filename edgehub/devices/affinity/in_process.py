@@ -102,18 +102,6 @@ class InProcessCoordinator:
         told: Hears of each notice, with the hub it is for.
     """
 
-    __slots__ = (
-        "_claims",
-        "_clock",
-        "_epoch",
-        "_incarnation",
-        "_notices_max",
-        "_records",
-        "_records_max",
-        "_streams",
-        "_told",
-    )
-
     def __init__(
         self,
         clock: Clock,

@@ -37,8 +37,6 @@ class NoticeReader:
         clock: For pauses while the coordinator is away.
     """
 
-    __slots__ = ("_away_since_s", "_clock", "_coordinator", "_devices", "_flags", "_hub_id")
-
     def __init__(
         self,
         hub_id: str,

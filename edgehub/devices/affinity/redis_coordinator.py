@@ -50,17 +50,6 @@ class RedisCoordinator:
         block_s: See `BLOCK_S`.
     """
 
-    __slots__ = (
-        "_block_s",
-        "_has_looked",
-        "_link",
-        "_prefix",
-        "_process",
-        "_reader",
-        "_script",
-        "twin",
-    )
-
     def __init__(self, link: RedisLink, *, prefix: str, block_s: float = BLOCK_S) -> None:
         self._link = link
         self._reader = link.reader()

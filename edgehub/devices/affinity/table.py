@@ -74,8 +74,6 @@ class _Changes:
 class AffinityTable:
     """See the module."""
 
-    __slots__ = ("_changes", "_is_due", "_is_running", "_store")
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changes = _Changes()

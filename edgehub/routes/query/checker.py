@@ -57,8 +57,6 @@ _BODY_BOOL_HINT: Final = "write `$body... = true`, or put the body value on the 
 class Checker:
     """Builds the expressions of one condition and reports what does not fit."""
 
-    __slots__ = ("_complain", "_warn")
-
     def __init__(self, complain: Complain, warn: Complain) -> None:
         self._complain = complain
         self._warn = warn

@@ -87,17 +87,6 @@ def _shape(expression: Expression) -> Shape:
 class Emitter:
     """Makes the code of one function: call the emitting methods, then take the prologue."""
 
-    __slots__ = (
-        "_body_reads_app",
-        "_kept",
-        "_lookups",
-        "_memo_of",
-        "_memos",
-        "_repeated",
-        "_temporaries",
-        "constants",
-    )
-
     def __init__(self, repeated: frozenset[Shape]) -> None:
         self._repeated = repeated
         self._lookups: dict[Any, tuple[str, list[str]]] = {}

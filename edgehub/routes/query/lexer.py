@@ -101,8 +101,6 @@ class TokenStream(Lexer):
 class Positions:
     """Turns offsets of one text into lines and columns, both 1-based."""
 
-    __slots__ = ("_line_starts",)
-
     def __init__(self, text: str) -> None:
         self._line_starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
 
@@ -122,8 +120,6 @@ def tokenize(text: str, positions: Positions) -> list[Token]:
 
 
 class _Scanner:
-    __slots__ = ("_at", "_faults", "_no_comment", "_path", "_positions", "_text", "_tokens")
-
     def __init__(self, text: str, positions: Positions) -> None:
         self._text = text
         self._positions = positions

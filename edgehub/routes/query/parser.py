@@ -69,8 +69,6 @@ def parse_condition(text: str) -> Condition:
 class _Parse:
     """One run over one text."""
 
-    __slots__ = ("_faults", "_positions", "_text", "_tokens", "_warnings")
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._positions = Positions(text)
