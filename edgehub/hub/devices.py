@@ -15,18 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.devices.affinity.flags import (
-    Flag,
-    Flags,
-    Ownership,
-    OwnershipChange,
-    SoleOwnerFlags,
-    StoredAffinity,
-)
+from edgehub.devices.affinity.flags import Flags, Ownership, SoleOwnerFlags
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
-from edgehub.devices.affinity.table import AffinityTable, FlagRow
+from edgehub.devices.affinity.table import AffinityTable
 from edgehub.devices.deadline import deadline
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
@@ -73,7 +66,7 @@ log = structlog.get_logger(__name__)
 async def load_flags(settings: Settings, store: Store) -> Flags:
     """Read what this hub knows of elections."""
     flags = Flags if settings.affinity.coordinator == "redis" else SoleOwnerFlags
-    return await flags.open(_Kept(AffinityTable(store)))
+    return await flags.open(AffinityTable(store))
 
 
 class DevicesPart(Part):
@@ -321,39 +314,6 @@ class DevicesPart(Part):
 
         name = f"edgehub-{self._hub_id}-devices"
         return redis_link(self._settings.redis, name=name)
-
-
-class _Kept:
-    """Flags and ledger in the store; implements `AffinityStore`."""
-
-    def __init__(self, table: AffinityTable) -> None:
-        self._table = table
-
-    async def load(self) -> StoredAffinity:
-        rows, position = await self._table.load()
-        flags = {
-            row.device_id: Flag(ownership=Ownership(row.ownership), epoch=row.epoch) for row in rows
-        }
-        return StoredAffinity(flags=flags, position=position)
-
-    def save_flag(self, device_id: str, flag: Flag) -> None:
-        self._table.keep_flag(FlagRow(device_id, flag.ownership.value, flag.epoch))
-
-    def forget_flag(self, device_id: str) -> None:
-        self._table.forget_flag(device_id)
-
-    def save_position(self, position: str) -> None:
-        self._table.keep_position(position)
-
-    def note(self, change: OwnershipChange) -> None:
-        self._table.note(
-            change.device_id,
-            ownership=change.flag.ownership.value,
-            former=change.former.value,
-            cause=change.cause.value,
-            other=change.other,
-            epoch=change.flag.epoch,
-        )
 
 
 class _SessionLink:

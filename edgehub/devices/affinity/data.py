@@ -65,7 +65,7 @@ async def process_data(
     Raises:
         DeviceError: It failed, by the coordinator, the source, the connection or the handling.
     """
-    copy = device.copies.note(uplink.key, uplink.station)
+    copy = device.copies.classify(uplink.key, uplink.station)
     if copy is Reception.OTHER_STATION and device.profile.deduplication is Deduplication.DROP:
         return _refused(device, Result.DROPPED, Reason.SECOND_STATION)
 
@@ -217,7 +217,7 @@ class _DataRun:
                 return False
             if check is CounterCheck.RESTARTED:
                 device.copies.clear()
-                device.copies.note(self._uplink.key, self._uplink.station)
+                device.copies.classify(self._uplink.key, self._uplink.station)
             device.heard = True
             device.repeats = 0
             return await device.save(f_cnt, force=check is CounterCheck.RESTARTED)

@@ -100,7 +100,7 @@ class AffinityStore(Protocol):
     def save_position(self, position: str) -> None:
         """Keep the position."""
 
-    def note(self, change: OwnershipChange) -> None:
+    def record(self, change: OwnershipChange) -> None:
         """Keep a change in the ledger."""
 
 
@@ -128,7 +128,7 @@ class InProcessAffinityStore:
         """See `AffinityStore`."""
         self._kept.position = position
 
-    def note(self, change: OwnershipChange) -> None:
+    def record(self, change: OwnershipChange) -> None:
         """See `AffinityStore`."""
         self.changes.append(change)
 
@@ -232,7 +232,7 @@ class Flags:
     def record_take_over(self, device_id: str) -> None:
         """Record in the ledger that a device's upstream session went to another hub."""
         flag = self.flag(device_id)
-        self._store.note(
+        self._store.record(
             OwnershipChange(
                 device_id=device_id, former=flag.ownership, flag=flag, cause=Cause.TAKEN_OVER
             )
@@ -251,7 +251,7 @@ class Flags:
             change = OwnershipChange(
                 device_id=device_id, former=before.ownership, flag=flag, cause=cause, other=other
             )
-            self._store.note(change)
+            self._store.record(change)
 
 
 class SoleOwnerFlags(Flags):

@@ -60,7 +60,7 @@ async def process_join(device: Device, request: JoinRequest, accept: Accept) -> 
     Raises:
         DeviceError: It failed, by the coordinator, the source or the connection.
     """
-    copy = device.join_copies.note(request.key, request.station)
+    copy = device.join_copies.classify(request.key, request.station)
     if copy is Reception.OTHER_STATION:
         return _outcome(device, Result.DROPPED, Reason.SECOND_STATION)
     try:

@@ -36,7 +36,7 @@ class RecentFrames:
         self._clock = clock
         self._heard: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()
 
-    def note(self, key: Hashable, station: str) -> Reception:
+    def classify(self, key: Hashable, station: str) -> Reception:
         """Return what a frame is, and remember it."""
         now = self._clock.monotonic()
         while self._heard and next(iter(self._heard.values()))[1] <= now - REMEMBERED_S:

@@ -1,9 +1,9 @@
 """Which hub speaks for which device, on disk: flags, reading position, and a ledger of changes.
 
-Owns the tables `affinity` and `affinity_ledger`, and their changes that are not committed yet; what
-the words in them mean is the devices' business. Changes of one moment join one group commit, that
-of the message that caused them. Invariants: nobody waits for them, and nobody fails by them; a
-position is never in the file without the flags that the notices up to it changed.
+Owns the tables `affinity` and `affinity_ledger`, and their changes that are not committed yet.
+Changes of one turn of the loop join one group commit, that of the message that caused them.
+Invariants: no caller waits for them, and none fails by them; a position is never in the file
+without the flags that the notices up to it changed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from edgehub.devices.affinity.flags import Flag, Ownership, StoredAffinity
 from edgehub.errors import StoreError
 
 if TYPE_CHECKING:
     import sqlite3
 
+    from edgehub.devices.affinity.flags import OwnershipChange
     from edgehub.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -27,14 +29,6 @@ LEDGER_ROWS_MAX: Final = 10_000
 """As the schema's trigger has it."""
 
 _POSITION: Final = "affinity_position"
-
-
-class FlagRow(NamedTuple):
-    """The flag of one device."""
-
-    device_id: str
-    ownership: str
-    epoch: int
 
 
 class LedgerRow(NamedTuple):
@@ -65,14 +59,14 @@ class _Changes:
     __slots__ = ("flags", "ledger", "position")
 
     def __init__(self) -> None:
-        self.flags: dict[str, FlagRow | None] = {}
-        """None = it goes."""
+        self.flags: dict[str, Flag | None] = {}
+        """None = it is removed."""
         self.position: str | None = None
         self.ledger: list[LedgerRow] = []
 
 
 class AffinityTable:
-    """See the module."""
+    """See the module; implements `AffinityStore`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -80,41 +74,50 @@ class AffinityTable:
         self._is_due = False
         self._is_running = False
 
-    async def load(self) -> tuple[list[FlagRow], str]:
+    async def load(self) -> StoredAffinity:
         """Read all flags, and the position, at the start."""
 
-        def read(connection: sqlite3.Connection) -> tuple[list[FlagRow], str]:
+        def read(connection: sqlite3.Connection) -> StoredAffinity:
             rows = connection.execute("SELECT device_id, ownership, epoch FROM affinity").fetchall()
             found = connection.execute(
                 "SELECT value FROM meta WHERE key = ?", (_POSITION,)
             ).fetchone()
-            return [FlagRow(*row) for row in rows], "" if found is None else str(found[0])
+            flags = {
+                device_id: Flag(ownership=Ownership(ownership), epoch=epoch)
+                for device_id, ownership, epoch in rows
+            }
+            return StoredAffinity(flags=flags, position="" if found is None else str(found[0]))
 
         return await self._store.read(read)
 
-    def keep_flag(self, row: FlagRow) -> None:
-        """Have the flag of a device written with the next commit."""
-        self._changes.flags[row.device_id] = row
+    def save_flag(self, device_id: str, flag: Flag) -> None:
+        """Write the flag of a device with the next commit."""
+        self._changes.flags[device_id] = flag
         self._changed()
 
     def forget_flag(self, device_id: str) -> None:
-        """Have the flag of a device removed with the next commit."""
+        """Remove the flag of a device with the next commit."""
         self._changes.flags[device_id] = None
         self._changed()
 
-    def keep_position(self, position: str) -> None:
-        """Have the position written with the next commit."""
+    def save_position(self, position: str) -> None:
+        """Write the position with the next commit."""
         self._changes.position = position
         self._changed()
 
-    def note(
-        self, device_id: str, *, ownership: str, former: str, cause: str, other: str, epoch: int
-    ) -> None:
-        """Have a change written into the ledger, as of now."""
-        now_ms = self._store.hub_time.now_ms()
-        self._changes.ledger.append(
-            LedgerRow(0, device_id, now_ms, ownership, former, cause, other, epoch)
+    def record(self, change: OwnershipChange) -> None:
+        """Write a change into the ledger, with the time of this call."""
+        row = LedgerRow(
+            number=0,
+            device_id=change.device_id,
+            at_ms=self._store.hub_time.now_ms(),
+            ownership=change.flag.ownership.value,
+            former=change.former.value,
+            cause=change.cause.value,
+            other=change.other,
+            epoch=change.flag.epoch,
         )
+        self._changes.ledger.append(row)
         self._changed()
 
     async def ledger(
@@ -143,7 +146,7 @@ class AffinityTable:
         if not self._is_due:
             self._is_due = True
             if not self._is_running:
-                # At the end of this turn, so that what came with it goes along.
+                # At the end of this turn of the loop: all its changes are in one transaction.
                 asyncio.get_running_loop().call_soon(self._commit)
 
     def _commit(self) -> None:
@@ -157,7 +160,7 @@ class AffinityTable:
         self._is_running = False
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, StoreError):
-            # The flags in memory hold; after a restart these devices are judged anew.
+            # The flags in memory are valid; after a restart these devices are elected again.
             log.error("store.affinity_not_stored", error=str(error))
         if self._is_due:
             self._commit()
@@ -167,11 +170,15 @@ def _write(changes: _Changes, connection: sqlite3.Connection) -> None:
     # May run again when its transaction has to be repeated.
     connection.executemany(
         "INSERT OR REPLACE INTO affinity (device_id, ownership, epoch) VALUES (?, ?, ?)",
-        [row for row in changes.flags.values() if row is not None],
+        [
+            (device_id, flag.ownership.value, flag.epoch)
+            for device_id, flag in changes.flags.items()
+            if flag is not None
+        ],
     )
     connection.executemany(
         "DELETE FROM affinity WHERE device_id = ?",
-        [(device_id,) for device_id, row in changes.flags.items() if row is None],
+        [(device_id,) for device_id, flag in changes.flags.items() if flag is None],
     )
     if changes.position is not None:
         connection.execute(

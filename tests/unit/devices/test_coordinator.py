@@ -216,9 +216,9 @@ async def test_copies_of_a_device_are_bounded():
     """Of many frames within a minute the oldest are forgotten first."""
     copies = RecentFrames(ManualClock())
     for key in range(FRAMES_MAX + 1):
-        assert copies.note(key, "s1") is Reception.FIRST
-    assert copies.note(FRAMES_MAX, "s2") is Reception.OTHER_STATION
-    assert copies.note(0, "s2") is Reception.FIRST
+        assert copies.classify(key, "s1") is Reception.FIRST
+    assert copies.classify(FRAMES_MAX, "s2") is Reception.OTHER_STATION
+    assert copies.classify(0, "s2") is Reception.FIRST
 
 
 class AwayCoordinator(InProcessCoordinator):
