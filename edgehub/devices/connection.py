@@ -194,10 +194,6 @@ class DeviceConnection:
         async with self._transition:
             pass
 
-    def idle_expired(self) -> None:
-        """Close it: the keep-alive time has passed without an operation."""
-        self.request_close()
-
     def statistics(self) -> ConnectionStatistics:
         """Return the connection as it is now."""
         return ConnectionStatistics(
@@ -251,7 +247,7 @@ class DeviceConnection:
     def _idle_over(self) -> None:
         self._idle_timer = None
         if self._activities == 0:  # else the time begins again with the end of the last one
-            self.idle_expired()
+            self.request_close()
 
     def _disarm_idle_timer(self) -> None:
         if self._idle_timer is not None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.recent_frames import RecentFrames
 from edgehub.devices.connection import DeviceConnection
-from edgehub.devices.faults import DeviceError, DeviceUnknownError
+from edgehub.devices.deadline import deadline
+from edgehub.devices.faults import CoordinatorUnreachableError, DeviceError, DeviceUnknownError
 from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from edgehub.devices.affinity.rules import AffinityRules
     from edgehub.devices.connection import DeviceLink
     from edgehub.devices.source import DeviceProfile, DeviceSource, SessionState, StoredDevice
+
+T = TypeVar("T")
 
 SAVE_EVERY = 10
 """Frames after which a counter is written; a hub that takes over may be behind by as many."""
@@ -161,6 +164,20 @@ class Device:
     def loaded_age_s(self) -> float:
         """Return the seconds since it was read."""
         return self.shared.clock.monotonic() - self._loaded_s
+
+    async def ask(self, question: Awaitable[T]) -> T:
+        """Await an answer of the coordinator, for as long as the rules allow.
+
+        Raises:
+            CoordinatorUnreachableError: There is none.
+        """
+        timeout_s = self.shared.rules.answer_timeout_s
+        try:
+            async with deadline(self.shared.clock, timeout_s):
+                return await question
+        except TimeoutError as exc:
+            reason = f"no answer within {timeout_s:g} s"
+            raise CoordinatorUnreachableError(self.device_id, reason) from exc
 
     async def wait_as_loser(self) -> bool:
         """Return the owner its lead; True = this hub lost the device and has waited."""

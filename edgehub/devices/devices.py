@@ -112,13 +112,20 @@ class Devices:
         """Return a device that is in memory, None = it is not."""
         return self._devices.get(device_id)
 
-    async def hold(self, device_id: str) -> Device:
-        """Return the one object of a device, made if need be; nothing is loaded.
+    async def get(self, device_id: str) -> Device:
+        """Return the one object of a device, created if need be; nothing is loaded.
 
         Raises:
             TooManyDevicesError: All that are in memory have something to do.
         """
-        return await self._device(device_id)
+        while device_id not in self._devices and len(self._devices) >= self._devices_max:
+            await self._make_room(device_id)
+        device = self._devices.get(device_id)
+        if device is None:
+            device = self._devices[device_id] = Device(device_id, self._shared)
+        device.seen_s = self._shared.clock.monotonic()
+        self._devices.move_to_end(device_id)
+        return device
 
     def all(self) -> list[Device]:
         """Return the devices in memory, the one that was silent longest first."""
@@ -137,7 +144,7 @@ class Devices:
         Raises:
             TooManyDevicesError: All that are in memory have something to do.
         """
-        device = await self._device(stored.profile.device_id)
+        device = await self.get(stored.profile.device_id)
         device.adopt(stored)
         return device
 
@@ -166,7 +173,7 @@ class Devices:
         Raises:
             DeviceError: It failed; see `process_join`.
         """
-        device = await self._device(request.device_id)
+        device = await self.get(request.device_id)
         try:
             return await process_join(device, request, accept)
         finally:
@@ -180,7 +187,7 @@ class Devices:
         """
         if self._shared.flags.of(device_id) is not Ownership.OWNER:
             return False
-        device = await self._device(device_id)
+        device = await self.get(device_id)
         try:
             return await device.downlink(send)
         finally:
@@ -264,16 +271,6 @@ class Devices:
         # Nothing else has run since the gate let it go, so it is next in the device's queue.
         return await process_data(device, uplink, handle, waited=waited)
 
-    async def _device(self, device_id: str) -> Device:
-        while device_id not in self._devices and len(self._devices) >= self._devices_max:
-            await self._make_room(device_id)
-        device = self._devices.get(device_id)
-        if device is None:
-            device = self._devices[device_id] = Device(device_id, self._shared)
-        device.seen_s = self._shared.clock.monotonic()
-        self._devices.move_to_end(device_id)
-        return device
-
     async def _make_room(self, device_id: str) -> None:
         for device in list(self._devices.values()):
             if device.is_idle and await self._remove(device):
@@ -331,7 +328,7 @@ class Devices:
 
     async def _load(self, ids: Sequence[str], uplink: Uplink) -> set[str]:
         """Load all devices of an address side by side; gives those that this hub waited for."""
-        devices = [await self._device(device_id) for device_id in ids]
+        devices = [await self.get(device_id) for device_id in ids]
         waited: set[str] = set()
         errors: list[DeviceError] = []
 

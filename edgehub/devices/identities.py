@@ -73,16 +73,11 @@ class Identities:
             if (entry := self._by_id.get(identity_id)) and entry.password == known[0]
         }
         path, mode = identities.path, identities.mode_exposed
-        if path is None:
-            return
         if mode is not None:
-            log.warning(
-                "identities.file_exposed",
-                path=str(path),
-                mode=f"{mode:04o}",
-                hint=f"chmod 600 {path}",
-            )
-        log.info("identities.loaded", path=str(path), identities=len(self._by_id))
+            hint = f"chmod 600 {path}"
+            log.warning("identities.file_exposed", path=str(path), mode=f"{mode:04o}", hint=hint)
+        if path is not None:
+            log.info("identities.loaded", path=str(path), identities=len(self._by_id))
 
     async def verify(
         self,

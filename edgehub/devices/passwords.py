@@ -80,7 +80,7 @@ class PasswordHash:
         if r * p << log2_n > _WORK_MAX:
             msg = f"scrypt parameters ln={log2_n}, r={r}, p={p} take too long"
             raise ValueError(msg)
-        salt, key = _decode(found.group(4)), _decode(found.group(5))
+        salt, key = from_base64(found.group(4)), from_base64(found.group(5))
         if len(key) != _KEY_BYTES:
             msg = f"the key has {len(key)} bytes instead of {_KEY_BYTES}"
             raise ValueError(msg)
@@ -88,7 +88,7 @@ class PasswordHash:
 
     def __str__(self) -> str:
         parameters = f"ln={self.log2_n},r={self.r},p={self.p}"
-        return f"$scrypt${parameters}${_encode(self.salt)}${_encode(self.key)}"
+        return f"$scrypt${parameters}${to_base64(self.salt)}${to_base64(self.key)}"
 
     def _derive(self, password: bytes) -> bytes:
         return hashlib.scrypt(
@@ -102,11 +102,17 @@ class PasswordHash:
         )
 
 
-def _encode(data: bytes) -> str:
+def to_base64(data: bytes) -> str:
+    """Return the base64 text of data, without padding."""
     return base64.b64encode(data).decode("ascii").rstrip("=")
 
 
-def _decode(text: str) -> bytes:
+def from_base64(text: str) -> bytes:
+    """Return the data of a base64 text without padding.
+
+    Raises:
+        ValueError: It is none.
+    """
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except binascii.Error as error:

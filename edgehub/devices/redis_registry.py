@@ -30,6 +30,8 @@ class RedisRegistry:
         common: Profile of a device that was not written down, None = such a device is unknown.
     """
 
+    needs_connection = False
+
     def __init__(
         self, link: RedisLink, *, prefix: str, common: DeviceProfile | None = None
     ) -> None:
@@ -37,11 +39,6 @@ class RedisRegistry:
         self._prefix = f"{{{prefix}}}:devices:"
         self._common = common
         self._script = Script.of("edgehub.devices", "registry.lua")
-
-    @property
-    def needs_connection(self) -> bool:
-        """See `DeviceSource`."""
-        return False
 
     async def devices_at(self, address: str) -> Sequence[str]:
         """See `DeviceSource`."""

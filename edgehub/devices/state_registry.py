@@ -46,14 +46,11 @@ class StateRegistry:
         common: Profile of a device that was not written down, None = such a device is unknown.
     """
 
+    needs_connection = False
+
     def __init__(self, file: StateFile, *, common: DeviceProfile | None = None) -> None:
         self._file = file
         self._common = common
-
-    @property
-    def needs_connection(self) -> bool:
-        """See `DeviceSource`."""
-        return False
 
     async def devices_at(self, address: str) -> Sequence[str]:
         """See `DeviceSource`."""

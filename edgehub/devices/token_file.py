@@ -8,8 +8,6 @@ ever written.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import difflib
 import hashlib
 import hmac
@@ -20,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
+from edgehub.devices.passwords import from_base64, to_base64
 from edgehub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Token:
     @property
     def hash(self) -> str:
         """Return the hash as the file has it."""
-        return f"$sha256${_encode(self.salt)}${_encode(self.key)}"
+        return f"$sha256${to_base64(self.salt)}${to_base64(self.key)}"
 
 
 def check_name(name: object) -> str:
@@ -158,26 +157,14 @@ def _token(entry: dict[str, Any]) -> Token:
     return Token(
         name=name,
         role=Role(role),
-        salt=_decode(found[1]),
-        key=_decode(found[2]),
+        salt=from_base64(found[1]),
+        key=from_base64(found[2]),
         tenant=check_tenant(entry.get("tenant")),
     )
 
 
 def _key(salt: bytes, secret: str) -> bytes:
     return hashlib.sha256(salt + secret.encode()).digest()
-
-
-def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii").rstrip("=")
-
-
-def _decode(text: str) -> bytes:
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except binascii.Error as error:
-        msg = f"salt or key is not base64: {error}"
-        raise ValueError(msg) from error
 
 
 FORMAT: Final = EntryFormat(

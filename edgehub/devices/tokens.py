@@ -54,13 +54,11 @@ class Tokens:
         """Put a list in force, in place of the one before."""
         self._list = tokens
         path, mode = tokens.path, tokens.mode_exposed
-        if path is None:
-            return
         if mode is not None:
-            log.warning(
-                "tokens.file_exposed", path=str(path), mode=f"{mode:04o}", hint=f"chmod 600 {path}"
-            )
-        log.info("tokens.loaded", path=str(path), tokens=len(tokens.entries))
+            hint = f"chmod 600 {path}"
+            log.warning("tokens.file_exposed", path=str(path), mode=f"{mode:04o}", hint=hint)
+        if path is not None:
+            log.info("tokens.loaded", path=str(path), tokens=len(tokens.entries))
 
     def find(self, text: str) -> Token | None:
         """Return the entry of a token, None = nobody has it."""

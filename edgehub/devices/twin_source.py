@@ -54,14 +54,11 @@ class TwinSource:
         common: What a twin does not say.
     """
 
+    needs_connection = True
+
     def __init__(self, access: TwinAccess, *, common: DeviceProfile) -> None:
         self._access = access
         self._common = common
-
-    @property
-    def needs_connection(self) -> bool:
-        """See `DeviceSource`."""
-        return True
 
     async def devices_at(self, address: str) -> Sequence[str]:
         """See `DeviceSource`."""

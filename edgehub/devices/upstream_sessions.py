@@ -331,7 +331,7 @@ class UpstreamSessions:
                     self._sessions.pop(device_id, None)
 
     async def _keep_open(self, device_id: str, session: _Session) -> None:
-        device = await self._devices.hold(device_id)
+        device = await self._devices.get(device_id)
         connection = device.connection
         if device.stored is None:
             connection.set_keep_alive(self._keep_alive_s)

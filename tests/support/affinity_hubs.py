@@ -14,9 +14,9 @@ from edgehub.devices.affinity.rules import AffinityRules
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.devices.faults import DeviceSourceError
-from edgehub.devices.registry import InProcessRegistry
 from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice
 from edgehub.lab.simulation.virtual_time import run_on
+from tests.support.device_registry import InProcessRegistry
 
 
 class TimedSource:

@@ -15,8 +15,6 @@ from edgehub.devices.affinity.counters import CounterCheck, check_counter
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.outcome import FrameOutcome, Handling, Reason, Result
 from edgehub.devices.affinity.recent_frames import Reception
-from edgehub.devices.deadline import deadline
-from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.devices.request_queue import RequestKind
 from edgehub.devices.source import Deduplication
 
@@ -160,13 +158,7 @@ class _DataRun:
             generation=device.session.generation,
             restarted=check is CounterCheck.RESTARTED,
         )
-        try:
-            async with deadline(shared.clock, shared.rules.answer_timeout_s):
-                verdict = await shared.coordinator.elect(ballot)
-        except TimeoutError as exc:
-            raise CoordinatorUnreachableError(
-                device.device_id, f"no answer within {shared.rules.answer_timeout_s:g} s"
-            ) from exc
+        verdict = await device.ask(shared.coordinator.elect(ballot))
         return verdict, shared.clock.boottime_ms()
 
     def _lose(self, verdict: ElectionResult) -> None:

@@ -17,13 +17,10 @@ import structlog
 from edgehub.devices.affinity.coordinator import JoinClaim
 from edgehub.devices.affinity.outcome import FrameOutcome, Reason, Result
 from edgehub.devices.affinity.recent_frames import Reception
-from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.devices.request_queue import RequestKind
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from edgehub.devices.device import Device
     from edgehub.devices.source import SessionState, StoredDevice
 
@@ -73,7 +70,7 @@ async def process_join(device: Device, request: JoinRequest, accept: Accept) -> 
 async def _join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
     shared = device.shared
     claim = JoinClaim(device_id=device.device_id, hub_id=shared.hub_id, key=request.key)
-    if not await _ask(device, lambda: shared.coordinator.claim_join(claim)):
+    if not await device.ask(shared.coordinator.claim_join(claim)):
         if device.stored is None or request.dev_nonce not in device.session.dev_nonces:
             device.forget()  # another hub answered it
         return _outcome(device, Result.DROPPED, Reason.DEV_NONCE_USED)
@@ -115,21 +112,10 @@ async def _answer(
 async def _finish(device: Device, claim: JoinClaim, generation: int | None) -> None:
     coordinator = device.shared.coordinator
     try:
-        await _ask(device, lambda: coordinator.finish_join(claim, generation=generation))
+        await device.ask(coordinator.finish_join(claim, generation=generation))
     except CoordinatorUnreachableError as exc:
         # The claim ends by itself, and the first frame of a new session clears the counter too.
         log.warning("affinity.join_not_finished", device_id=device.device_id, reason=str(exc))
-
-
-async def _ask(device: Device, question: Callable[[], Awaitable[Any]]) -> Any:
-    shared = device.shared
-    try:
-        async with deadline(shared.clock, shared.rules.answer_timeout_s):
-            return await question()
-    except TimeoutError as exc:
-        raise CoordinatorUnreachableError(
-            device.device_id, f"no answer within {shared.rules.answer_timeout_s:g} s"
-        ) from exc
 
 
 def _outcome(device: Device, result: Result, reason: Reason | None = None) -> FrameOutcome:

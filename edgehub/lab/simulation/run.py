@@ -188,7 +188,7 @@ class _Run:
                 await devices.close(device)
             case "idle_timeout":
                 if known := devices.known(device):
-                    known.connection.idle_expired()
+                    known.connection.request_close()
             case _:
                 assert event.type == "class_c_downlink", event.type
                 spent = event.members["upstream_ms"]

@@ -158,7 +158,7 @@ def test_a_downlink_may_meet_a_close_at_every_step(turn, is_cancelled):
     async def test(world: World):
         hub = await world.hub("h1")
         await hub.uplink(1)
-        hub.devices.known("d").connection.idle_expired()
+        hub.devices.known("d").connection.request_close()
         await world.clock.sleep(1)
         sent: list[str] = []
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from edgehub.devices.faults import DeviceUnknownError
-from edgehub.devices.registry import InProcessRegistry
 from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice
+from tests.support.device_registry import InProcessRegistry
 
 
 def a_device(device_id: str, address: str = "") -> StoredDevice:

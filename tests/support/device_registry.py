@@ -1,7 +1,4 @@
-"""The registry of devices in memory: the `DeviceSource` of one process.
-
-Owns the devices of its process. Needs no connection of a device; nothing survives the process.
-"""
+"""A registry of devices in memory, which implements `DeviceSource`."""
 
 from __future__ import annotations
 
@@ -17,18 +14,13 @@ if TYPE_CHECKING:
 
 
 class InProcessRegistry:
-    """See the module; implements `DeviceSource`."""
-
-    __slots__ = ("_addresses", "_devices")
+    """Devices by id and address."""
 
     def __init__(self) -> None:
         self._devices: dict[str, StoredDevice] = {}
         self._addresses: dict[str, dict[str, None]] = {}
 
-    @property
-    def needs_connection(self) -> bool:
-        """See `DeviceSource`."""
-        return False
+    needs_connection = False
 
     def put(self, device: StoredDevice) -> None:
         """Take in a device, or replace it; it is found by its id and by its session's address."""
