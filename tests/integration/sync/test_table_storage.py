@@ -169,6 +169,25 @@ async def test_names_of_manifests_may_hold_anything(storage):
     assert {row.key.id async for page in storage.scan() for row in page} == set(names)
 
 
+@pytest.mark.parametrize("storage", ["memory", "redis"], indirect=True)
+@pytest.mark.parametrize("rows", [0, 1, 3])
+async def test_a_table_put_back_leaves_a_gap_in_the_revisions(storage, rows):
+    """By it other hubs notice that they must read the whole table, also if rows only went."""
+    await write(storage, put("r1"), put("r2"))
+    before = await storage.position()
+    (r1,) = await storage.read([key("r1")])
+    back = [replace(r1, key=key(f"b{n}")) for n in range(rows)]
+    version = Position(epoch=before.epoch - 1, revision=7)
+    assert await storage.restore(back, [key("r2")], at=before, version=version)
+    now = await storage.position()
+    (entry,) = await storage.follow(before, 2)
+    assert entry.revision == now.revision > version.revision + 1
+    found = {row.key.id: row async for page in storage.scan() for row in page}
+    assert found.keys() == {"r1", *(each.key.id for each in back)}
+    revisions = [found[each.key.id].revision for each in back]
+    assert all(version.revision + 1 < each <= now.revision for each in revisions)
+
+
 async def test_the_log_wakes_others_and_names_the_writer(tmp_path: Path):
     """Another hub reads each change in order, with who made it."""
     with RedisServer(tmp_path) as server:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgehub.errors import ProtocolError
 from edgehub.mqtt import client_packets
 from edgehub.mqtt.client_decoder import ClientDecoder
 from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, ServerPubrel, Suback
@@ -205,6 +206,19 @@ def test_answers_of_the_oracle(theirs):
         if int(each.reason_code) >= 0x80
     ]
     assert received.packets == [expected(each) for each in theirs if each not in acks]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["20 0000 00", "40 0001 00 00", "62 0001 00 00", "d0", "e0 00 00"],
+    ids=["CONNACK", "PUBACK", "PUBREL", "PINGRESP", "DISCONNECT"],
+)
+def test_bytes_behind_the_last_field_are_malformed(body):
+    """The packet is taken with all its fields, and refused with one byte more."""
+    head, *fields = bytes.fromhex(body)
+    as_client(5, bytes([head, len(fields), *fields]))
+    with pytest.raises(ProtocolError, match="behind the last field"):
+        as_client(5, bytes([head, len(fields) + 1, *fields, 0]))
 
 
 def test_acknowledgements():

@@ -178,6 +178,21 @@ def read(data: bytes):
     return packet
 
 
+def test_reason_codes_are_those_of_the_standard() -> None:
+    """By their names; the oracle writes some words of them shorter."""
+    theirs = {
+        name: int(code)
+        for kind in dir(mqtt5)
+        if kind.endswith("ReasonCode")
+        for name, code in vars(getattr(mqtt5, kind)).items()
+        if name.isupper()
+    }
+    assert {
+        code.name: theirs[code.name.replace("IDENTIFIER", "ID").replace("MAXIMUM", "MAX")]
+        for code in ReasonCode
+    } == ReasonCode.__members__
+
+
 @given(connects)
 def test_connect(theirs):
     """Every field of a CONNECT and of its will."""
