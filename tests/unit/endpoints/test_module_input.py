@@ -148,7 +148,8 @@ async def test_closing_settles_what_is_in_flight(parts: Parts) -> None:
     parts.sessions.changed(True)
     parts.endpoint.send_batch([a_row(1)], parts.listener.settle)
     await parts.endpoint.close()
-    assert parts.listener.results[1].kind is FailureKind.DISCONNECTED
+    result = parts.listener.results[1]
+    assert (result.kind, result.reason) == (FailureKind.DISCONNECTED, "closed by this hub")
 
 
 async def test_what_is_left_of_its_time_goes_with_a_row(parts: Parts) -> None:

@@ -66,6 +66,14 @@ def test_what_is_packed_comes_out_again(some: list[Row], event: RowEvent, at_ms:
         assert reason == (None if enqueues else "why: so")
 
 
+def test_a_long_reason_is_cut() -> None:
+    """A peer that answers with a page makes no long lines; half a character is none."""
+    columns = EventColumns()
+    columns.add(RowEvent.DEAD_LETTERED, [a_row(1)], 0, "\ud800" + "é" * 200)
+    section = unpack(pack(17, 18, [], [(*QUEUE, columns)])).sections[0]
+    assert [values[-1] for values in section.rows] == ["?" + "é" * 199]
+
+
 def test_an_event_takes_few_bytes() -> None:
     """A busy commit: 500 rows of 100 devices take 3 bytes each."""
     dice = random.Random(1)

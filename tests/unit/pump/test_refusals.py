@@ -45,7 +45,9 @@ async def test_a_time_out_counts_an_attempt_and_pauses_the_endpoint(start: Start
     endpoint.settle(1, SendResult(FailureKind.TIMEOUT, "no answer"))
     await bench.settle()
     assert queue.rows[0].attempts == 1
-    assert bench.pump.statistics().backoff_remaining_s == pytest.approx(1.0, abs=0.2)
+    figures = bench.pump.statistics()
+    assert figures.backoff_remaining_s == pytest.approx(1.0, abs=0.2)
+    assert figures.reason == "no answer"
     await bench.clock.advance(0.7)
     assert endpoint.received == [1]
     await bench.clock.advance(0.6)
@@ -293,7 +295,8 @@ async def test_unauthorized_parks_the_endpoint_until_a_person_acts(start: Start)
     queue.put(a_row(1))
     await bench.clock.advance(59)
     assert endpoint.received == [1]
-    assert bench.pump.statistics().state == "parked"
+    figures = bench.pump.statistics()
+    assert (figures.state, figures.reason) == ("parked", "token expired")
     bench.pump.retry_now()
     await bench.settle()
     assert endpoint.received == [1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -10,7 +11,7 @@ from edgehub.clock import ManualClock, SystemClock
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.presence import FORGOTTEN_S
-from edgehub.sync.storage import DEFAULTS, FAILED_SHOWN_MAX
+from edgehub.sync.storage import DEFAULTS, FAILED_SHOWN_MAX, Change
 from tests.support.route_tables import make_table, running, until
 from tests.unit.sync.test_routing_table import OTHER, ROUTE, Flaky, hub, manifest
 
@@ -99,6 +100,25 @@ async def test_no_name_of_a_manifest_takes_the_place_of_the_defaults(shared):
         assert DEFAULTS in shared.rows
         assert (await table.instances())[0].routes == 2
         assert table.live.table.manifest.global_ttl_ms == 600_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ttl_ms"),
+    [
+        (1, 1_000),
+        (2**31 - 1, (2**31 - 1) * 1000),
+        (-1, None),
+        *((wrong, 7_200_000) for wrong in (0, 2**31, -(2**31), True, 1.5, "60")),
+    ],
+)
+async def test_defaults_of_the_table_have_the_bounds_of_a_manifest(shared, seconds, ttl_ms):
+    """What lies outside of them leaves in force what was."""
+    text = json.dumps({"timeToLiveSecs": seconds})
+    change = Change(key=DEFAULTS, hash="d" * 64, text=text)
+    await MemoryStorage(shared, instance="i2").write([change], session="s")
+    table = hub(shared)
+    async with running(table):
+        assert table.live.table.manifest.global_ttl_ms == ttl_ms
 
 
 async def test_two_hubs_of_one_name_are_told(shared):
