@@ -45,7 +45,7 @@ class Router:
     def __init__(self, table: RouteTable, store: Store, limits: PacketLimits | None = None) -> None:
         self._table = table
         self._evaluate = table.evaluate
-        self._append = store.append
+        self._append = store.appender.append
         self._store = store
         self.limits = PacketLimits() if limits is None else limits
         self.too_large_total = 0
@@ -134,18 +134,18 @@ class Router:
             return results
         self._count_too_large(message, next(fault for fault in faults if fault))
         if all(faults):
-            self._store.refuse(message, str(faults[0]))
+            self._store.appender.refuse(message, str(faults[0]))
             settle(token, Refusal.INVALID)
             return ()
         for result, fault in zip(results, faults, strict=True):
             if fault:
-                self._store.drop(message, result, fault)
+                self._store.appender.drop(message, result, fault)
         return [result for result, fault in zip(results, faults, strict=True) if not fault]
 
     def _refuse_batch(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
-        self._store.refuse(message, Refusal.RESERVED.value)
+        self._store.appender.refuse(message, Refusal.RESERVED.value)
         settle(token, Refusal.RESERVED)
 
     def _count_too_large(self, message: Message, reason: str) -> None:

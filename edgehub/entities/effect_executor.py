@@ -94,7 +94,7 @@ class EffectExecutor:
             self._send(effects[0], settle, token, overdraw=False)
             return False
         ticket = Ticket(settle, token)
-        with self._store.together() as transaction:
+        with self._store.writer.together() as transaction:
             changes: list[TableChange] = []
             for effect in effects:
                 if isinstance(effect, TableChange):
@@ -112,7 +112,7 @@ class EffectExecutor:
 
     def write(self, changes: Iterable[TableChange], settle: Settle) -> None:
         """Write changes that no message caused."""
-        with self._store.together() as transaction:
+        with self._store.writer.together() as transaction:
             self._write(changes, transaction, settle)
 
     def can_publish(self, topic: str) -> bool:
@@ -137,7 +137,7 @@ class EffectExecutor:
         results = self._router.route(message)
         if row.needs and len(self._announcements):
             results = [self._behind(result, row.needs) for result in results]
-        self._store.append(message, results, settle, token, overdraw=overdraw)
+        self._store.appender.append(message, results, settle, token, overdraw=overdraw)
 
     def _announce(self, row: Output, topic_id: str, ticket: Ticket) -> list[TableChange]:
         message = _message(row)
@@ -150,7 +150,7 @@ class EffectExecutor:
                 continue
             behind = self._behind(result, row.needs)
             results.append((replace(behind, creation=True), subject))
-        first = self._store.append(
+        first = self._store.appender.append(
             message, [result for result, _ in results], ticket.hold(), 0, overdraw=True
         )
         if not first:
@@ -172,7 +172,7 @@ class EffectExecutor:
             self._transaction = transaction
             self._writes = EntityWrites()
             self._waiters = []
-            self._written = self._store.transact(self._writes.apply, commit_now=False)
+            self._written = self._store.writer.transact(self._writes.apply, commit_now=False)
             self._written.add_done_callback(partial(_tell_all, self._waiters))
         for change in changes:
             self._writes.add(change.table, change.key, change.value)

@@ -76,7 +76,7 @@ class BrokerPart(HeadPart):
                 submit=submit,
                 space=listener.space,
                 refused=refusals(store),
-                has_room=store.has_room,
+                has_room=store.appender.has_room,
                 takes_qos0=listener.takes_qos0,
             ),
             hub_id=hub_id,

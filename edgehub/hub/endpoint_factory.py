@@ -127,7 +127,7 @@ class EndpointFactory:
         store = self._store
 
         def urgent_waits(priority: int) -> bool:
-            queues = [queue for queue in store.queues_of(endpoint_id) if queue.priority <= priority]
+            queues = [queue for queue in store.queues.of(endpoint_id) if queue.priority <= priority]
             return any(queue.statistics().depth for queue in queues)
 
         return ScheduledEndpoint(

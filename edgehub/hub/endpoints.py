@@ -180,7 +180,7 @@ class EndpointsPart(Part):
     def ensure(self) -> None:
         """Start what settings, routes and stored queues ask for and is not there yet."""
         wanted = {*self._named, *self._router.table.endpoints}
-        wanted |= {queue.endpoint_id for queue in self._store.queues()}
+        wanted |= {queue.endpoint_id for queue in self._store.queues.all()}
         for endpoint_id in sorted(wanted - self._served.keys()):
             self._serve(endpoint_id)
 
@@ -209,7 +209,7 @@ class EndpointsPart(Part):
         return endpoint_id in self._named or endpoint_id in self._router.table.endpoints
 
     def _stored(self) -> set[EndpointId]:
-        return {queue.endpoint_id for queue in self._store.queues() if queue.statistics().depth}
+        return {queue.endpoint_id for queue in self._store.queues.all() if queue.statistics().depth}
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Take over other settings: what did not change goes on, with its link.
@@ -285,7 +285,7 @@ class EndpointsPart(Part):
         """Return the bytes that wait for each endpoint whose link is up."""
         return {
             endpoint_id: sum(
-                queue.statistics().bytes for queue in self._store.queues_of(endpoint_id)
+                queue.statistics().bytes for queue in self._store.queues.of(endpoint_id)
             )
             for endpoint_id, served in self._served.items()
             if served.pump.endpoint.state == "up"
@@ -302,7 +302,7 @@ class EndpointsPart(Part):
 
     def losses(self) -> Iterator[Loss]:
         """Return what queues have lost since the start."""
-        for queue in self._store.queues():
+        for queue in self._store.queues.all():
             figures = queue.statistics()
             pump = self.pump(queue.endpoint_id)
             state = "not named in the settings" if pump is None else pump.endpoint.state
@@ -343,7 +343,7 @@ class EndpointsPart(Part):
         endpoint_id = endpoint.id
         self._relays.add(endpoint, destination.relay)
         dealt = None
-        queues: Callable[[], Sequence[PumpQueue]] = partial(store.queues_of, endpoint_id)
+        queues: Callable[[], Sequence[PumpQueue]] = partial(store.queues.of, endpoint_id)
         if destination.sessions is not None:
             queues = dealt = FairQueues(queues, self._devices.control(destination.sessions))
         pump = Pump(
@@ -360,9 +360,9 @@ class EndpointsPart(Part):
         )
         if dealt is not None:
             dealt.wake = pump.rows_ready
-        store.watch(endpoint_id, pump.rows_ready)
+        store.queues.watch(endpoint_id, pump.rows_ready)
         if isinstance(endpoint, ScheduledEndpoint):
-            store.watch(endpoint_id, endpoint.rows_ready)
+            store.queues.watch(endpoint_id, endpoint.rows_ready)
         name = f"pump[{endpoint_id}]"
         task = self._tasks.create_task(self._supervision.run(pump.run, name), name=name)
         self._served[endpoint_id] = _Served(destination, pump, task, dealt)
@@ -382,9 +382,9 @@ class EndpointsPart(Part):
         served.task.cancel()
         # A connection is closed in order, and a write to a file ends, before another may begin.
         await asyncio.wait({served.task})
-        self._store.unwatch(endpoint_id, served.pump.rows_ready)
+        self._store.queues.unwatch(endpoint_id, served.pump.rows_ready)
         if isinstance(served.pump.endpoint, ScheduledEndpoint):
-            self._store.unwatch(endpoint_id, served.pump.endpoint.rows_ready)
+            self._store.queues.unwatch(endpoint_id, served.pump.endpoint.rows_ready)
         self._relays.remove(endpoint_id)
         self._router.limits.unwatch(endpoint_id)
         if served.dealt is not None:

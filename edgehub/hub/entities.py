@@ -112,7 +112,7 @@ class EntitiesPart(Part):
         self.directory = EntityDirectory(
             mapper, self._executor, store, now=self.now, changed=self._arm, hub_id=hub_id
         )
-        store.count_other_tables(lambda: mapper.kept_bytes)
+        store.limits.count_other_tables(lambda: mapper.kept_bytes)
 
     async def open(self) -> None:
         """Take messages; the queues and the local space are open."""
@@ -181,7 +181,7 @@ class EntitiesPart(Part):
         """Take note that a person has removed rows (`gone`), moved them or brought them back."""
         waiting = {
             offset: queue.endpoint_id
-            for queue in self._store.queues()
+            for queue in self._store.queues.all()
             for offset in queue.creations.offsets()
         }
         for known in self.announcements.of(endpoint_id):
@@ -212,7 +212,7 @@ class EntitiesPart(Part):
             self._qos0_offline_total += 1
             settle(token, None)
             return
-        if not self._store.has_room():
+        if not self._store.appender.has_room():
             # What the mapper has seen cannot be taken back, so it must not see this one.
             self._refused_total += 1
             settle(token, Refusal.LIMIT)
@@ -263,7 +263,7 @@ class EntitiesPart(Part):
     def _tick(self) -> None:
         assert self._mapper is not None
         self._timer = None
-        if self._store.has_room():
+        if self._store.appender.has_room():
             self._carry_out(self._mapper.tick(self.now()))
             if self._timer is None:
                 self._arm()
@@ -276,8 +276,10 @@ class EntitiesPart(Part):
         known = self.announcements
         if not len(known):
             return []
-        waiting = {offset for queue in self._store.queues() for offset in queue.creations.offsets()}
-        dead = await self._store.dead_among(known.offsets() - waiting)
+        waiting = {
+            offset for queue in self._store.queues.all() for offset in queue.creations.offsets()
+        }
+        dead = await self._store.inspection.dead_among(known.offsets() - waiting)
         changes, refused = known.resume(waiting, dead)
         self._write(changes)
         return refused
@@ -286,7 +288,7 @@ class EntitiesPart(Part):
         """Forget refused creations for which nothing waits, or will."""
         known = self.announcements
         idle = known.endpoints() - {
-            queue.endpoint_id for queue in self._store.queues() if queue.zones.depth
+            queue.endpoint_id for queue in self._store.queues.all() if queue.zones.depth
         }
         for endpoint_id in idle:
             for each in known.of(endpoint_id):

@@ -115,7 +115,7 @@ class MqttPart(HeadPart):
             hub_id=hub_id,
             known=identities,
         )
-        store.count_other_tables(lambda: space.kept_bytes)
+        store.limits.count_other_tables(lambda: space.kept_bytes)
         listener = self.head = MqttListener(
             options=ListenerOptions(
                 host=mqtt.host,

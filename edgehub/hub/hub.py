@@ -262,7 +262,7 @@ class Hub:
         listener = mqtt.head
         entities = EntitiesPart(
             settings,
-            await store.read(load_entities),
+            await store.database.run(load_entities),
             hub_id=hub_id,
             store=store,
             router=router,

@@ -82,7 +82,7 @@ class JournalPart(Part):
         self._store.journal.end()
         try:
             async with asyncio.timeout(WRITE_OUT_S):
-                await self._store.flush()
+                await self._store.writer.flush()
                 # A step that has begun ends within the second that is left.
                 await self._journal.write_out(seconds_max=WRITE_OUT_S - 1)
         except (TimeoutError, OSError, StoreError) as error:

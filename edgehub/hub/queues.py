@@ -135,7 +135,7 @@ class QueuesPart(Part):
                 for spec in self._router.table.manifest.routes
                 if spec.name not in of_manifest and "/" not in spec.name
             ],
-            queues=[queue.statistics() for queue in self._store.queues()],
+            queues=[queue.statistics() for queue in self._store.queues.all()],
             rates=self._forecast.rates(),
             served=self._endpoints.served(),
             room=Room.of(

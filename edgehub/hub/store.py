@@ -56,7 +56,7 @@ class StorePart(Part):
         del deadline
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await self.store.flush()
+                await self.store.writer.flush()
         except (TimeoutError, StoreError) as error:
             failing = self.store.statistics().failing or str(error) or None
             log.warning("hub.flush_cut_short", failing=failing)
@@ -79,7 +79,7 @@ class StorePart(Part):
             "started": utc_text(self.store.utc_ms(self._started_ms)),
             "degraded": bool(status.store_warnings(figures)),
             "store": asdict(figures),
-            "written": status.written_document(self.store.queues()),
+            "written": status.written_document(self.store.queues.all()),
         }
 
     def warnings(self, shown: Mapping[str, Any]) -> list[str]:

@@ -226,7 +226,7 @@ class EntityDirectory:
         return topic_id
 
     def _check_room(self) -> None:
-        if not self._store.has_room():
+        if not self._store.appender.has_room():
             raise NoRoomError("the store is full or cannot be written; nothing has changed")
 
     async def _settled(self, effects: Sequence[Effect], retained: tuple[str, bytes] | None) -> None:

@@ -121,7 +121,7 @@ class JournalOperations:
         """Write the lines of what happened last, or they would be missing; within some seconds."""
         with contextlib.suppress(TimeoutError, StoreError):
             async with asyncio.timeout(TRACE_S):
-                await self._store.flush()
+                await self._store.writer.flush()
                 await journal.write_out(seconds_max=TRACE_S)
 
     async def _status(self, _arguments: Arguments) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class QueueOperations:
             and not answer.found
             and self._known(name)[0] not in self._endpoint_ids()
         ):
-            raise NotFoundError(self._unknown(name, [each.id for each in self._store.queues()]))
+            raise NotFoundError(self._unknown(name, [each.id for each in self._store.queues.all()]))
         for line in answer.lines:
             if "endpoint" in line:
                 number = Priority(line.get("priority", DEFAULT_PRIORITY))
@@ -280,9 +280,9 @@ class QueueOperations:
                 "other_queues": self._other_queues(queue),
             }
         from_offset = arguments["from_offset"]
-        done = await self._store.removals.take_out(
+        done = await self._store.purger.take_out(
             queue,
-            None if target is None else self._store.queue(*target),
+            None if target is None else self._store.queues.get(*target),
             from_offset=from_offset,
             through=through,
         )
@@ -308,7 +308,7 @@ class QueueOperations:
         """Return rows by queue of what else an endpoint holds, where its name is this queue's."""
         if queue.priority != DEFAULT_PRIORITY:
             return {}
-        others = [each for each in self._store.queues_of(queue.endpoint_id) if each is not queue]
+        others = [each for each in self._store.queues.of(queue.endpoint_id) if each is not queue]
         return {each.id: each.zones.depth for each in others if each.zones.depth}
 
     def _exceeds(
@@ -317,10 +317,10 @@ class QueueOperations:
         """List the limits of a queue that rows moved there go beyond; they join all the same."""
         if target is None:
             return []
-        known = [each for each in self._store.queues_of(target[0]) if each.priority == target[1]]
+        known = [each for each in self._store.queues.of(target[0]) if each.priority == target[1]]
         parts = [each.statistics() for each in known] + ([] if joining is None else [joining])
         rows, size = sum([each.depth for each in parts]), sum([each.bytes for each in parts])
-        return [cap.value for cap in self._store.caps.exceeded_by(rows, size)]
+        return [cap.value for cap in self._store.limits.caps.exceeded_by(rows, size)]
 
     async def _dead_list(self, arguments: Arguments) -> dict[str, Any]:
         name = arguments.get("queue")
@@ -341,7 +341,7 @@ class QueueOperations:
 
     async def _dead_show(self, arguments: Arguments) -> dict[str, Any]:
         number = arguments["dead_letter"]
-        letter = await self._store.dead_letter(number)
+        letter = await self._store.inspection.dead_letter(number)
         if letter is None:
             raise NotFoundError(
                 f"there is no dead letter {number} (edgehub queue dead list shows those there are)"
@@ -351,24 +351,24 @@ class QueueOperations:
 
     async def _dead_requeue(self, arguments: Arguments) -> dict[str, Any]:
         ids = arguments["dead_letters"]
-        released = await self._store.release.requeue(ids)
+        released = await self._store.requeuer.requeue(ids)
         if released.rows:
             log.info("operating.dead_letters_requeued", rows=released.rows)
-            for endpoint_id in {each.endpoint_id for each in self._store.queues()}:
+            for endpoint_id in {each.endpoint_id for each in self._store.queues.all()}:
                 self._rows_changed(endpoint_id, gone=False)
         self._endpoints.ensure()
         return {"rows": released.rows, "bytes": released.bytes}
 
     async def _dead_purge(self, arguments: Arguments) -> dict[str, Any]:
         ids = arguments["dead_letters"]
-        released = await self._store.release.purge(ids)
+        released = await self._store.requeuer.purge(ids)
         if released.rows:
             log.info("operating.dead_letters_purged", rows=released.rows, bytes=released.bytes)
         return {"rows": released.rows, "bytes": released.bytes}
 
     def _queues(self, name: str, arguments: Arguments) -> list[Queue]:
         """Return the queues of an endpoint, best priority first, or the one queue of that name."""
-        queues = self._store.queues_of(EndpointId(name)) or [self._queue(name)]
+        queues = self._store.queues.of(EndpointId(name)) or [self._queue(name)]
         if arguments.get("priority") is None:
             return queues
         priority = arguments["priority"]
@@ -379,20 +379,23 @@ class QueueOperations:
         return chosen
 
     def _queue(self, name: str) -> Queue:
-        for queue in self._store.queues():
+        for queue in self._store.queues.all():
             if queue.id == name:
                 return queue
-        raise NotFoundError(self._unknown(name, [queue.id for queue in self._store.queues()]))
+        raise NotFoundError(self._unknown(name, [queue.id for queue in self._store.queues.all()]))
 
     def _known(self, name: str) -> tuple[EndpointId, Priority]:
         """Return endpoint and priority of a queue that may be gone but for its dead letters."""
-        for queue in self._store.queues():
+        for queue in self._store.queues.all():
             if queue.id == name:
                 return queue.endpoint_id, queue.priority
         return parse_queue_id(name)
 
     def _endpoint_ids(self) -> set[EndpointId]:
-        return {*self._endpoints.served(), *(queue.endpoint_id for queue in self._store.queues())}
+        return {
+            *self._endpoints.served(),
+            *(queue.endpoint_id for queue in self._store.queues.all()),
+        }
 
     def _target(self, name: str) -> tuple[EndpointId, Priority]:
         endpoint_id, priority = self._known(name)

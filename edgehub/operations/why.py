@@ -137,7 +137,7 @@ class Why:
         own_rows, own_bytes = await self._store.inspection.before(queue, row.offset)
         better = [
             each
-            for each in self._store.queues_of(queue.endpoint_id)
+            for each in self._store.queues.of(queue.endpoint_id)
             if each.priority < queue.priority
         ]
         waits = state in {RowState.WAITING, RowState.HELD}

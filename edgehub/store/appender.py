@@ -1,8 +1,7 @@
-"""The way in: from a routed message to rows of the open group.
+"""Appends messages: from a routed message to rows of the open group.
 
-Runs once per message on the loop, so it only builds what will be needed: the columns, the row that
-the pump will read, the place in the group. Invariant: a message joins a group with all of its rows
-or not at all.
+Runs once per message on the loop, so it only builds what is needed later: the columns, the row that
+the pump reads, the waiter. Invariant: a message joins a group with all of its rows or not at all.
 """
 
 from __future__ import annotations
@@ -21,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.message import Message, Recency, RouteResult
-    from edgehub.store.group import Part, Settle
-    from edgehub.store.maintenance.demotion import Staleness
+    from edgehub.store.group import Settle
+    from edgehub.store.limits import Limits
     from edgehub.store.maintenance.retention import Retention
-    from edgehub.store.reader import ReadSource
-    from edgehub.store.registry import Registry
+    from edgehub.store.queue import Queue
+    from edgehub.store.queue_rows import QueueRows
+    from edgehub.store.queues import Queues
+    from edgehub.store.shared_state import SharedState
     from edgehub.store.writer import Writer
 
 
@@ -39,7 +40,7 @@ class Appender:
         "_offsets",
         "_pending_bytes_max",
         "_prefix",
-        "_registry",
+        "_queues",
         "_retention",
         "_staleness",
         "_writer",
@@ -48,28 +49,28 @@ class Appender:
 
     def __init__(
         self,
-        registry: Registry,
+        shared: SharedState,
+        queues: Queues,
         writer: Writer,
+        limits: Limits,
         retention: Retention,
-        staleness: Staleness,
-        source: ReadSource,
         *,
         pending_bytes_max: int,
     ) -> None:
-        self._registry = registry
+        self._queues = queues
         self._writer = writer
         self._retention = retention
-        self._staleness = staleness
-        self._labels = source.labels
-        self._limits = writer.limits
-        self._offsets = source.offsets
-        self._hub_time = source.hub_time
-        self._prefix = f"{source.store_id}-"
+        self._staleness = shared.staleness
+        self._labels = shared.labels
+        self._limits = limits
+        self._offsets = shared.offsets
+        self._hub_time = shared.hub_time
+        self._prefix = f"{shared.store_id}-"
         self._pending_bytes_max = pending_bytes_max
         self.closed = False
 
     def has_room(self) -> bool:
-        """See `Store.has_room`."""
+        """Return whether messages that cannot be refused may be appended; see `append`."""
         is_open = not self.closed and self._writer.pending_bytes <= self._pending_bytes_max
         return is_open and not self._limits.is_overdrawn()
 
@@ -82,12 +83,28 @@ class Appender:
         *,
         overdraw: bool = False,
     ) -> int:
-        """See `Store.append`."""
+        """Append a message without waiting, and set its id.
+
+        `settle(token, None)` is called after its commit, in the order of appends; at once when
+        there is nothing to store. `settle(token, refusal)` is called when it is refused.
+
+        Args:
+            message: Not changed afterwards.
+            results: The best route of each endpoint, no endpoint twice.
+            settle: Called on the loop's thread.
+            token: Passed to `settle`.
+            overdraw: Append it although a limit is reached: the caller cannot take back what caused
+                it, and calls `has_room` beforehand.
+
+        Returns:
+            Offset of the first row; the others follow in the order of `results`, without those that
+            found no room. 0 = there is none, or the message is refused.
+        """
         writer = self._writer
         first_offset = 0
         full = writer.pending_bytes > self._pending_bytes_max and not overdraw
         if self.closed or full or not results:
-            self._turn_away(message, results, settle, token)
+            self._reject(message, results, settle, token)
             return first_offset
         try:
             header = encode_header(message, self._labels)
@@ -97,7 +114,7 @@ class Appender:
             limits.bytes_left -= size * len(results)
             if limits.rows_left < 0 or limits.bytes_left < 0:
                 results = self._admitted(message, results, size, settle, token, overdraw=overdraw)
-            # Those that find no room have used up theirs.
+            # Rows that found no room have used up offsets.
             first_offset = self._offsets.next if results else 0
             if len(results) == 1:
                 self._append_one(message, results[0], header, size, settle, token)
@@ -123,22 +140,22 @@ class Appender:
         *,
         overdraw: bool,
     ) -> Sequence[RouteResult]:
-        """Ask the limits; gives what may join, and settles a message of which nothing does."""
+        """Return the results that the limits admit; settle a message of which none is."""
         limits = self._limits
-        queues = [self._registry.queue(each.endpoint_id, each.priority) for each in results]
+        queues = [self._queues.get(each.endpoint_id, each.priority) for each in results]
         creation = any(each.creation for each in results)
-        verdicts = limits.judge(queues, size, creation=creation, overdraw=overdraw)
-        if LimitDecision.REFUSED in verdicts:
+        decisions = limits.decide(queues, size, creation=creation, overdraw=overdraw)
+        if LimitDecision.REFUSED in decisions:
             self._writer.refused_total += 1
-            self._record(message, f"{Refusal.LIMIT.value}: {limits.cap_in_the_way.value}")
+            self._record(message, f"{Refusal.LIMIT.value}: {limits.last_cap.value}")
             settle(token, Refusal.LIMIT)
             return ()
-        if LimitDecision.DROPPED not in verdicts:
+        if LimitDecision.DROPPED not in decisions:
             return results
         joining = []
-        reason = f"{Overflow.DROP_NEWEST.value}: {limits.cap_in_the_way.value}"
-        for result, verdict in zip(results, verdicts, strict=True):
-            if verdict is LimitDecision.JOINS:
+        reason = f"{Overflow.DROP_NEWEST.value}: {limits.last_cap.value}"
+        for result, decision in zip(results, decisions, strict=True):
+            if decision is LimitDecision.JOINS:
                 joining.append(result)
             else:
                 self._drop(message, result, size, reason)
@@ -152,25 +169,25 @@ class Appender:
         message.message_id = f"{self._prefix}{offset:x}"
         now_ms = self._hub_time.now_ms()
         expires_ms = self._expiry(message, result, now_ms)
-        queue = self._registry.queue(result.endpoint_id, result.priority)
+        queue = self._queues.get(result.endpoint_id, result.priority)
         queue.drop(Row(offset, message, now_ms, expires_ms, result.routes, size), reason)
 
     def drop(self, message: Message, result: RouteResult, reason: str) -> None:
-        """See `Store.drop`."""
+        """Count a copy that is not stored, though others of its message may be."""
         if self.closed:
             return
         try:
             size = len(encode_header(message, self._labels)) + len(message.body)
         except (orjson.JSONEncodeError, UnicodeEncodeError):
-            return  # its other copies are refused for it
+            return  # the message is refused for it
         self._drop(message, result, size + ROW_OVERHEAD_BYTES, reason)
 
     def refuse(self, message: Message, reason: str) -> None:
-        """See `Store.refuse`."""
+        """Count a message that is refused to its sender."""
         self._writer.refused_total += 1
         self._record(message, reason)
 
-    def _turn_away(
+    def _reject(
         self, message: Message, results: Sequence[RouteResult], settle: Settle, token: int
     ) -> None:
         if not results:
@@ -201,29 +218,31 @@ class Appender:
         now_ms = self._hub_time.now_ms()
         expires_ms = self._expiry(message, result, now_ms)
         body = message.body
-        queue = self._registry.queue(result.endpoint_id, result.priority)
+        queue = self._queues.get(result.endpoint_id, result.priority)
         writer = self._writer
         group = writer.group
-        part = queue.reader.open_part or group.part(queue)
+        joined = queue.reader.open_rows or group.open_rows(queue)
         offsets = self._offsets
         offset = offsets.next
         offsets.next = offset + 1
         message.message_id = f"{self._prefix}{offset:x}"
         row = Row(offset, message, now_ms, expires_ms, result.routes, size)
-        part.rows.append(row)
-        part.bytes += size
+        joined.rows.append(row)
+        joined.bytes += size
         if result.recency is None and result.predecessor is None and not result.creation:
             stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
-            part.plain.append((offset, now_ms, stored_expiry, size, label, header, body))
-            part.senders.append(message.device_id if message.module_id is None else message.sender)
+            joined.plain.append((offset, now_ms, stored_expiry, size, label, header, body))
+            joined.senders.append(
+                message.device_id if message.module_id is None else message.sender
+            )
         else:
-            self._fill(part, row, result, (label, None, header, body))
+            self._fill(queue, joined, row, result, (label, None, header, body))
         group.waiters.append((settle, token, offset))
         group.rows += 1
         group.bytes += size
         writer.pending_bytes += size
-        if offsets.ahead and len(part.rows) == part.handed_out + 1:
-            queue.wake()  # the row may be read although its commit lingers
+        if offsets.ahead and len(joined.rows) == joined.handed_out + 1:
+            queue.wake()  # the row may be read before its commit
 
     def _append_shared(
         self,
@@ -241,13 +260,13 @@ class Appender:
         message.message_id = f"{self._prefix}{body_id:x}"
         for offset, (result, label) in enumerate(zip(results, labels, strict=True), body_id):
             expires_ms = self._expiry(message, result, now_ms)
-            queue = self._registry.queue(result.endpoint_id, result.priority)
-            part = queue.reader.open_part or group.part(queue)
-            part.early_max = min(part.early_max, len(part.rows))
+            queue = self._queues.get(result.endpoint_id, result.priority)
+            joined = queue.reader.open_rows or group.open_rows(queue)
+            joined.early_max = min(joined.early_max, len(joined.rows))
             row = Row(offset, message, now_ms, expires_ms, result.routes, size, message_key=body_id)
-            part.rows.append(row)
-            part.bytes += size
-            self._fill(part, row, result, (label, body_id, None, None))
+            joined.rows.append(row)
+            joined.bytes += size
+            self._fill(queue, joined, row, result, (label, body_id, None, None))
         count = len(results)
         self._offsets.next = body_id + count
         group.bodies.append((body_id, count, header, message.body))
@@ -258,33 +277,35 @@ class Appender:
 
     def _fill(
         self,
-        part: Part,
+        queue: Queue,
+        joined: QueueRows,
         row: Row,
         result: RouteResult,
         contents: tuple[int | str, int | None, bytes | None, bytes | None],
     ) -> None:
-        """Write the columns of a row that has more than the usual ones.
+        """Build the columns of a row that has more than the usual ones.
 
         Args:
-            part: Where it is.
+            queue: Its queue.
+            joined: The rows that it has joined.
             row: The row.
-            result: What else becomes of it.
+            result: Its route.
             contents: Label of its routes, id of a shared body, header and body of its own.
         """
         label, body_id, header, body = contents
         fresh_until_ms = fallback = None
         row.predecessor = result.predecessor
         if result.creation or result.predecessor is not None:
-            # Before its commit nobody could look for it, or for what it waits for, by its offset.
-            part.early_max = min(part.early_max, len(part.rows) - 1)
+            # Before its commit neither it nor its predecessor can be read by its offset.
+            joined.early_max = min(joined.early_max, len(joined.rows) - 1)
         if result.creation:
             row.creation = True
-            part.queue.creations.came(row.offset, row.size)
+            queue.creations.add(row.offset, row.size)
         elif result.recency is not None:
             row.fresh_until_ms = fresh_until_ms = self._freshness(result.recency, row.enqueued_ms)
             fallback = result.recency.fallback_priority
-            part.recency = True
-        part.full.append(
+            joined.recency = True
+        joined.full.append(
             (
                 row.offset,
                 row.enqueued_ms,

@@ -157,7 +157,7 @@ class Boot:
                 self._off_ms = max(0, wall_ms - last.wall_ms)
                 base_ms += self._off_ms
             elif self._known() is not None and self._while_off is TtlWhileOff.COUNT:
-                trusted = False  # `look` finds out what older rows have waited
+                trusted = False  # `check_clock` computes the age of older rows later
         return StoredBoot(
             seq=seq,
             boot_id=self._clock.boot_id(),
@@ -186,8 +186,8 @@ class Boot:
         """Whether the wall clock has been found right in this stretch."""
         return bool(self._current.wall_trusted)
 
-    def look(self) -> PowerOff | None:
-        """Judge the wall clock anew, and take over what it says where it is right.
+    def check_clock(self) -> PowerOff | None:
+        """Judge the wall clock again, and use it where it is right.
 
         Returns:
             Time that the machine was off and that is only known now; it counts, and the clock is

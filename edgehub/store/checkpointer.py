@@ -1,9 +1,8 @@
-"""Per queue: which rows are in flight, which have left and wait for their commit, how far it is.
+"""Per queue: rows in flight, results that wait for their commit, and the checkpoint.
 
-Owns the rows in flight and the results that are not committed yet. Rows are the truth: a row that
-exists is unsent, whatever the checkpoint says, so the checkpoint decides nothing here; it is what
-people and other programs read. Invariant: a row is in flight at most once, and after its result
-nothing admits it again.
+A row that exists is unsent, whatever the checkpoint says, so the checkpoint decides nothing here;
+it is for operators and other programs. Invariant: a row is in flight at most once, and is not
+admitted again after its result.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class Departure(IntEnum):
 
 
 class Results:
-    """Rows that leave with the next transaction: 17 bytes each, and the dead letters' contents.
+    """Rows that leave with the next transaction: 17 bytes each, and the contents of dead letters.
 
     Attributes:
-        events: What the journal is to be told of them, and of rows that were refused for now.
+        events: Of them, for the journal, and of rows that were refused for now.
     """
 
     __slots__ = ("attempts", "bytes", "dead_letters", "events", "kinds", "offsets", "sizes")
@@ -69,7 +68,7 @@ class Results:
                 self.attempts.pop(row.offset, None)
 
     def leave_unread(self, offsets: Sequence[int], sizes: Sequence[int], kind: Departure) -> None:
-        """Record that rows leave of which only so much is known."""
+        """Record that rows leave that were not read."""
         self.offsets.extend(offsets)
         self.sizes.extend(sizes)
         self.bytes += sum(sizes)
@@ -79,8 +78,8 @@ class Results:
         """Count the rows that leave for one reason."""
         return self.kinds.count(kind)
 
-    def part(self, offset: int, refused: set[int]) -> tuple[Results, Results]:
-        """Part the results of rows up to `offset` from the others, and drop those `refused`."""
+    def split(self, offset: int, refused: set[int]) -> tuple[Results, Results]:
+        """Split into the results of rows up to `offset` and the others, without those `refused`."""
         parts = (Results(), Results())
         for half, events in zip(parts, self.events.part(offset, refused), strict=True):
             half.events = events
@@ -103,7 +102,7 @@ class Results:
         return parts
 
     def append(self, later: Results) -> None:
-        """Put what came later behind."""
+        """Append later results."""
         self.offsets.extend(later.offsets)
         self.sizes.extend(later.sizes)
         self.bytes += later.bytes
@@ -121,13 +120,14 @@ class Results:
 class Checkpointer:
     """Admits rows to be sent and commits what became of them."""
 
-    __slots__ = ("_committing", "_results", "checkpoint", "in_flight", "proposed", "refused")
+    __slots__ = ("_committing", "checkpoint", "in_flight", "proposed", "refused", "results")
 
     def __init__(self, *, checkpoint: int, proposed: int) -> None:
         self.checkpoint = checkpoint
         self.proposed = proposed
         self.in_flight: dict[int, Row] = {}
-        self._results = Results()
+        self.results = Results()
+        """Those that wait for the next transaction."""
         self._committing: Results | None = None
         self.refused: set[int] = set()
         """Rows read before their commit that will never be in the file: they count nowhere."""
@@ -137,12 +137,12 @@ class Checkpointer:
         assert offset > self.proposed, (offset, self.proposed)
         self.proposed = offset
 
-    def came_in(self, offset: int) -> None:
-        """Record the highest offset of rows that came from another queue."""
+    def moved_in(self, offset: int) -> None:
+        """Record the highest offset of rows that were moved here from another queue."""
         self.proposed = max(self.proposed, offset)
 
     def admit(self, rows: list[Row]) -> list[Row]:
-        """Let rows be sent, all but those that are in flight already."""
+        """Mark rows as in flight; return those that were not before."""
         in_flight = self.in_flight
         if in_flight:
             rows = [row for row in rows if row.offset not in in_flight]
@@ -151,54 +151,49 @@ class Checkpointer:
         return rows
 
     def withdraw(self, rows: Iterable[Row]) -> None:
-        """Take rows out of flight; each of them must be in flight."""
+        """Mark rows as not in flight any more; each of them must be in flight."""
         in_flight = self.in_flight
         for row in rows:
             del in_flight[row.offset]
 
     def count_unstored(self, rows: Iterable[Row]) -> None:
-        """Give rows read from the file the refused sends that the file does not know yet."""
-        for results in (self._committing, self._results):
+        """Add the refused sends that are not in the file yet to rows read from it."""
+        for results in (self._committing, self.results):
             if results is not None and results.attempts:
                 for row in rows:
                     row.attempts = results.attempts.get(row.offset, row.attempts)
 
     @property
-    def results(self) -> Results:
-        """What waits for the next transaction."""
-        return self._results
-
-    @property
     def unstored(self) -> int:
         """Rows that have left and are still in the file."""
-        return len(self._results) + (len(self._committing) if self._committing else 0)
+        return len(self.results) + (len(self._committing) if self._committing else 0)
 
     @property
     def unstored_bytes(self) -> int:
         """Sum of the sizes of the rows that have left and are still in the file."""
-        return self._results.bytes + (self._committing.bytes if self._committing else 0)
+        return self.results.bytes + (self._committing.bytes if self._committing else 0)
 
     @property
-    def dying_bytes(self) -> int:
+    def unstored_dead_letter_bytes(self) -> int:
         """Sum of the sizes of the dead letters that are not in the file yet."""
         committing = self._committing.dead_letters if self._committing else {}
-        if not committing and not self._results.dead_letters:
+        if not committing and not self.results.dead_letters:
             return 0
-        return bytes_of([*committing.values(), *self._results.dead_letters.values()])
+        return bytes_of([*committing.values(), *self.results.dead_letters.values()])
 
     def is_due(self) -> bool:
         """Return whether results wait that can be stored: of rows that are in the file."""
-        results = self._results
+        results = self.results
         return min(chain(results.offsets, results.attempts), default=NEVER_MS) <= self.proposed
 
     def busy(self, *, attempted: bool = False) -> list[int]:
-        """List the offsets that no clean-up may touch: in flight, or left and not committed.
+        """Return the offsets that clean-up may not touch: in flight, or left and not committed.
 
-        `attempted` adds those whose refused sends the file does not know yet.
+        `attempted` adds those whose refused sends are not in the file yet.
         """
-        offsets = [*self.in_flight, *self._results.offsets]
+        offsets = [*self.in_flight, *self.results.offsets]
         if attempted:
-            offsets.extend(self._results.attempts)
+            offsets.extend(self.results.attempts)
         if self._committing:
             offsets.extend(self._committing.offsets)
             if attempted:
@@ -206,19 +201,19 @@ class Checkpointer:
         return offsets
 
     def take(self) -> Results:
-        """Hand out the results for one transaction; `commit` or `roll_back` ends it.
+        """Return the results for one transaction; `commit` or `roll_back` ends it.
 
-        Results of rows whose own commit is still to come stay behind.
+        Results of rows whose own commit is still to come are left for the next one.
         """
         assert self._committing is None
-        results = self._results
-        # Events are of the rows that leave, and of others that were looked at at once.
+        results = self.results
+        # Events may be of rows beyond those that leave.
         highest = max(chain(results.offsets, results.attempts, results.events.offsets), default=-1)
         if highest <= self.proposed and not self.refused:
             self._committing = results
-            self._results = Results()
+            self.results = Results()
         else:
-            self._committing, self._results = results.part(self.proposed, self.refused)
+            self._committing, self.results = results.split(self.proposed, self.refused)
             if self.refused:
                 self.refused.intersection_update(self.in_flight)
         return self._committing
@@ -228,7 +223,7 @@ class Checkpointer:
         self._committing = None
 
     def reach(self, lowest_offset: int | None, committed: int) -> None:
-        """Record the checkpoint that the rows left give, None = there are none left."""
+        """Set the checkpoint by the lowest row left, None = there is none."""
         self.checkpoint = committed if lowest_offset is None else lowest_offset - 1
 
     def refuse(self, offset: int) -> None:
@@ -236,8 +231,8 @@ class Checkpointer:
         self.refused.add(offset)
 
     def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
-        """Record what the journal is to be told of some rows."""
-        events = self._results.events
+        """Record an event of some rows for the journal."""
+        events = self.results.events
         if reason is None:
             events.add_later(event, rows, at_ms)
         else:
@@ -246,9 +241,9 @@ class Checkpointer:
             events.shrink(self.proposed)
 
     def roll_back(self) -> None:
-        """Record that the results taken are not in the file: they join the next transaction."""
+        """Return the results taken, so that they join the next transaction."""
         taken = self._committing
         if taken is not None:
             self._committing = None
-            taken.append(self._results)
-            self._results = taken
+            taken.append(self.results)
+            self.results = taken

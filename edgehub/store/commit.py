@@ -1,7 +1,7 @@
 """One group commit: from live objects to values, and from the outcome back to memory.
 
-Runs on the loop's thread on both sides of the job. Invariant: memory changes in `apply` alone,
-after COMMIT has returned; `roll_back` leaves memory as it was before `prepare`.
+Runs on the loop's thread before and after the job. Invariant: memory changes in `apply` alone,
+after COMMIT has returned; `roll_back` leaves memory as it was before.
 """
 
 from __future__ import annotations
@@ -17,73 +17,52 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.journal.row_events import QueueEvents
-    from edgehub.store.boots import Boot
     from edgehub.store.checkpointer import Results
-    from edgehub.store.dead_letters import DeadLetters
     from edgehub.store.encoding import Params
-    from edgehub.store.event_log import EventLog
-    from edgehub.store.group import Group, Part
-    from edgehub.store.labels import Labels
-    from edgehub.store.offsets import Offsets
+    from edgehub.store.group import Group
     from edgehub.store.queue import Queue
+    from edgehub.store.queue_rows import QueueRows
+    from edgehub.store.shared_state import SharedState
 
 CHANGE_BYTES: Final = 1024
-"""What a changed row of another table rewrites: a page with a few of its neighbours."""
-
-
-class CommitContext:
-    """What every commit writes beside rows and results."""
-
-    __slots__ = ("boot", "dead_letters", "events", "labels", "offsets")
-
-    def __init__(
-        self,
-        boot: Boot,
-        labels: Labels,
-        dead_letters: DeadLetters,
-        offsets: Offsets,
-        events: EventLog | None,
-    ) -> None:
-        self.boot = boot
-        self.labels = labels
-        self.dead_letters = dead_letters
-        self.offsets = offsets
-        self.events = events
+"""Estimate of what a changed row of another table writes: a page with a few changed rows."""
 
 
 class _QueueCommit:
-    __slots__ = ("part", "queue", "results", "write")
+    __slots__ = ("joined", "queue", "results", "write")
 
-    def __init__(self, queue: Queue, part: Part | None, results: Results | None) -> None:
+    def __init__(self, queue: Queue, joined: QueueRows | None, results: Results | None) -> None:
         self.queue = queue
-        self.part = part
+        self.joined = joined
         self.results = results
         self.write = QueueWrite(queue.number)
 
 
 class Commit:
-    """One transaction in the making, running, or done."""
+    """One transaction."""
 
     __slots__ = (
-        "_context",
         "_dead_letters",
         "_high_water",
         "_queues",
+        "_shared",
         "group",
         "other_bytes",
         "transaction",
     )
 
     def __init__(
-        self, group: Group, queues_with_results: Iterable[Queue], context: CommitContext
+        self, group: Group, queues_with_results: Iterable[Queue], shared: SharedState
     ) -> None:
         """Prepare to write `group` and the results of some queues."""
         self.group = group
         self.other_bytes = 0
-        """What else was written, about."""
-        self._context = context
+        """Estimate of what was written of other tables."""
+        self._shared = shared
         self._dead_letters: list[Params] = []
-        self._queues = [_QueueCommit(part.queue, part, None) for part in group.parts]
+        self._queues = [
+            _QueueCommit(queue, joined, None) for queue, joined in group.rows_of.items()
+        ]
         by_queue = {entry.queue: entry for entry in self._queues}
         for queue in queues_with_results:
             results = queue.checkpointer.take()
@@ -95,31 +74,31 @@ class Commit:
             self._dead_letters.extend(results.dead_letters.values())
         # Gathered queue by queue, and over hours while commits fail; the oldest get the lowest ids.
         self._dead_letters.sort(key=dead_ms_of)
-        offsets = context.offsets
+        offsets = shared.offsets
         self._high_water = offsets.high_water()
-        last = max([part.rows[-1].offset for part in group.parts], default=0)
+        last = max([joined.rows[-1].offset for joined in group.rows_of.values()], default=0)
         self.transaction = Transaction(
-            boot=context.boot.record(self._high_water),
+            boot=shared.boot.record(self._high_water),
             empty_checkpoint=max(offsets.committed, last),
         )
         self._fill()
 
     def apply(self, outcome: Outcome) -> None:
-        """Bring memory to what the file holds now."""
+        """Update memory to what the file contains now."""
         self.other_bytes = outcome.changes * CHANGE_BYTES
-        context = self._context
+        shared = self._shared
         committed = self.transaction.empty_checkpoint
-        context.offsets.stored(self._high_water, committed)
-        context.labels.saved(self.transaction.labels)
+        shared.offsets.stored(self._high_water, committed)
+        shared.labels.saved(self.transaction.labels)
         if self._dead_letters:
-            context.dead_letters.committed(self._dead_letters, outcome.evicted)
-        if context.events is not None and self.transaction.events is not None:
-            context.events.committed(self.transaction.events)
+            shared.dead_letters.committed(self._dead_letters, outcome.evicted)
+        if shared.events is not None and self.transaction.events is not None:
+            shared.events.committed(self.transaction.events)
         for entry in self._queues:
-            queue, part, results = entry.queue, entry.part, entry.results
+            queue, joined, results = entry.queue, entry.joined, entry.results
             queue.zones.replace(entry.write.zones)
-            if part is not None:
-                queue.rows_committed(part)
+            if joined is not None:
+                queue.rows_committed(joined)
             if results is not None:
                 if queue.number in outcome.lowest:
                     queue.lowest_committed(outcome.lowest[queue.number], committed)
@@ -136,19 +115,19 @@ class Commit:
         return bytes_of(self._dead_letters)
 
     def roll_back(self) -> None:
-        """Let the results join a later transaction."""
+        """Return the results, so that they join a later transaction."""
         for entry in self._queues:
             if entry.results is not None:
                 entry.queue.checkpointer.roll_back()
-        if self._context.events is not None and self.transaction.events is not None:
-            self._context.events.failed(self.transaction.events)
+        if self._shared.events is not None and self.transaction.events is not None:
+            self._shared.events.failed(self.transaction.events)
 
     def settle(self, outcome: Outcome) -> None:
-        """Tell waiters in the order of their messages, then who watches the queues."""
+        """Notify waiters in the order of their messages, then the watchers of the queues."""
         for settle, token, _ in self.group.waiters:
             settle(token, None)
         for entry in self._queues:
-            if entry.part is not None:
+            if entry.joined is not None:
                 entry.queue.wake()
         for (_, future), (result, error) in zip(
             (*self.group.freeing, *self.group.operations), outcome.operations, strict=True
@@ -156,27 +135,27 @@ class Commit:
             _resolve(future, result, error)
 
     def _fill(self) -> None:
-        transaction, context = self.transaction, self._context
-        transaction.labels = list(context.labels.unsaved)
+        transaction, shared = self.transaction, self._shared
+        transaction.labels = list(shared.labels.unsaved)
         transaction.bodies = self.group.bodies
         operations = (*self.group.freeing, *self.group.operations)
         transaction.operations = [operation for operation, _ in operations]
         transaction.dead_letters = self._dead_letters
         if self._dead_letters:
-            transaction.evict = context.dead_letters.excess(self._dead_letters)
+            transaction.evict = shared.dead_letters.excess(self._dead_letters)
         for entry in self._queues:
-            queue, part, results, write = entry.queue, entry.part, entry.results, entry.write
+            queue, joined, results, write = entry.queue, entry.joined, entry.results, entry.write
             changes = ZoneChanges()
-            if part is not None:
-                write.plain, write.full = part.plain, part.full
-                changes.add_rows(part.rows, recency=part.recency)
+            if joined is not None:
+                write.plain, write.full = joined.plain, joined.full
+                changes.add_rows(joined.rows, recency=joined.recency)
                 if not queue.registered:
                     write.registration = (
                         queue.number,
                         queue.id,
                         queue.endpoint_id,
                         queue.priority,
-                        part.rows[0].offset - 1,
+                        joined.rows[0].offset - 1,
                     )
             if results is not None:
                 write.deletes = results.offsets
@@ -184,27 +163,27 @@ class Commit:
                 changes.remove_rows(results.offsets, results.sizes)
             write.zones = queue.zones.values_after(changes)
             transaction.queues.append(write)
-        if context.events is not None:
-            transaction.events = context.events.begin(
-                self._row_events(summing=context.events.summing)
+        if shared.events is not None:
+            transaction.events = shared.events.begin(
+                self._row_events(summing=shared.events.summing)
             )
 
     def _row_events(self, *, summing: bool) -> list[QueueEvents]:
         events: list[QueueEvents] = []
         for entry in self._queues:
-            queue, part, results = entry.queue, entry.part, entry.results
-            if part is not None:
-                joined = self._joined(part, summing=summing)
-                events.append((queue.endpoint_id, queue.priority, joined))
+            queue, joined, results = entry.queue, entry.joined, entry.results
+            if joined is not None:
+                columns = self._enqueued(joined, summing=summing)
+                events.append((queue.endpoint_id, queue.priority, columns))
             if results is not None:
                 events.append((queue.endpoint_id, queue.priority, results.events))
         return events
 
-    def _joined(self, part: Part, *, summing: bool) -> EventColumns | JoinedRows:
-        if len(part.senders) == len(part.rows) and not summing:
-            return JoinedRows(part.plain, part.senders, self._context.labels.routes)
+    def _enqueued(self, joined: QueueRows, *, summing: bool) -> EventColumns | JoinedRows:
+        if len(joined.senders) == len(joined.rows) and not summing:
+            return JoinedRows(joined.plain, joined.senders, self._shared.labels.routes)
         columns = EventColumns()
-        columns.add(RowEvent.ENQUEUED, part.rows, None)
+        columns.add(RowEvent.ENQUEUED, joined.rows, None)
         return columns
 
 

@@ -15,10 +15,10 @@ from edgehub.message import NEVER_MS
 if TYPE_CHECKING:
     from edgehub.store.group import Group
 
-LINGER_S: Final = 0.001
-"""Asked of the timer; the loop's resolution makes it 1 to 2 ms. Twice as long brought nothing."""
+DELAY_S: Final = 0.001
+"""The loop's resolution makes it 1 to 2 ms. Twice as long brought nothing."""
 RATE_MIN: Final = 1000.0
-"""Rows per second from which a linger can be expected to bring at least one more."""
+"""Rows per second from which a delay can be expected to bring at least one more."""
 ROWS_ENOUGH: Final = 64
 MEMORY_S: Final = 0.05
 PENALTY_MIN: Final = 8
@@ -26,26 +26,22 @@ PENALTY_MAX: Final = 512
 
 
 class CommitDelay:
-    """The rule, with what it has seen so far."""
+    """The rule, with the rate of rows that it has measured."""
 
-    __slots__ = ("_fixed_s", "_last_s", "_penalty", "_rate", "_skip")
+    __slots__ = ("_last_s", "_penalty", "_rate", "_skip", "fixed_s")
 
     def __init__(self, fixed_ms: int) -> None:
-        """0 = adaptive, else always so long."""
-        self._fixed_s = fixed_ms / 1000
+        """Set the delay; 0 = adaptive."""
+        self.fixed_s = fixed_ms / 1000
+        """The fixed delay in seconds, 0 = adaptive."""
         self._rate = 0.0
         self._last_s: float | None = None
         self._skip = 0
         self._penalty = PENALTY_MIN
 
-    @property
-    def fixed_s(self) -> float:
-        """The fixed linger in seconds, 0 = adaptive."""
-        return self._fixed_s
-
     def delay_s(self, rows: int, now_s: float) -> float:
-        """Tell how long a group that has `rows` rows should wait where that is adaptive, else 0."""
-        if self._fixed_s:
+        """Return how long a group of `rows` rows should wait where that is adaptive, else 0."""
+        if self.fixed_s:
             return 0.0
         if rows >= ROWS_ENOUGH or self._rate < RATE_MIN:
             return 0.0
@@ -54,19 +50,19 @@ class CommitDelay:
         if self._skip:
             self._skip -= 1
             return 0.0
-        return LINGER_S
+        return DELAY_S
 
     def remaining_s(self, group: Group, now_ms: int) -> float:
-        """Return how long a group may wait on where the linger is fixed, else 0.
+        """Return how much longer a group may wait where the delay is fixed, else 0.
 
-        The time is that of its oldest row: rows that were confirmed meanwhile are never written, so
-        as long as the link keeps up nothing is.
+        It counts from the oldest row: rows that were confirmed before are never written, so nothing
+        is as long as the link keeps up.
         """
-        came_ms = group.oldest_ms() if self._fixed_s else NEVER_MS
-        return 0.0 if came_ms == NEVER_MS else self._fixed_s - (now_ms - came_ms) / 1000
+        oldest_ms = group.oldest_ms() if self.fixed_s else NEVER_MS
+        return 0.0 if oldest_ms == NEVER_MS else self.fixed_s - (now_ms - oldest_ms) / 1000
 
     def waited(self, before: int, after: int) -> None:
-        """Learn whether a linger paid: it should at least double the group."""
+        """Record whether a delay paid: it should at least double the group."""
         if after >= 2 * before:
             self._penalty = PENALTY_MIN
         else:
@@ -74,7 +70,7 @@ class CommitDelay:
             self._penalty = min(2 * self._penalty, PENALTY_MAX)
 
     def committed(self, rows: int, now_s: float) -> None:
-        """Learn the rate of rows: an average over the last 50 ms or so."""
+        """Update the rate of rows: an average over about the last 50 ms."""
         if self._last_s is None:
             self._last_s = now_s
             return

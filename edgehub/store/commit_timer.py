@@ -1,7 +1,4 @@
-"""By when what waits must be committed: the earliest moment that anybody asked for.
-
-Owns the timer.
-"""
+"""When the results that wait must be committed: at the earliest time that was asked for."""
 
 from __future__ import annotations
 
@@ -15,27 +12,27 @@ if TYPE_CHECKING:
 
 
 class CommitTimer:
-    """See the module.
+    """One timer.
 
     Args:
         clock: Timers.
-        came: Called when the moment has come.
+        expired: Called when the time has come.
 
     Attributes:
-        is_now: It has.
+        is_now: The time has come.
     """
 
-    __slots__ = ("_at", "_came", "_clock", "_timer", "is_now")
+    __slots__ = ("_at", "_clock", "_expired", "_timer", "is_now")
 
-    def __init__(self, clock: Clock, came: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, expired: Callable[[], None]) -> None:
         self._clock = clock
-        self._came = came
+        self._expired = expired
         self._at = math.inf
         self._timer: TimerHandle | None = None
         self.is_now = False
 
     def within(self, delay_s: float) -> None:
-        """Let it be in so many seconds, if it is not earlier."""
+        """Set the time to so many seconds from now, if it is not earlier."""
         at = self._clock.monotonic() + delay_s
         if at < self._at:
             self._stop()
@@ -43,12 +40,12 @@ class CommitTimer:
             self._timer = self._clock.call_later(delay_s, self.at_once)
 
     def at_once(self) -> None:
-        """Let it be now."""
+        """Set the time to now."""
         self.is_now = True
-        self._came()
+        self._expired()
 
-    def met(self) -> None:
-        """Begin anew: what waited is taken."""
+    def reset(self) -> None:
+        """Clear the time: what waited is taken."""
         self._stop()
         self.is_now = False
 

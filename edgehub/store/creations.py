@@ -1,7 +1,6 @@
-"""Rows of one queue that create entities: they never give way to others.
+"""Rows of one queue that create entities: they are never evicted.
 
-Owns which ones are taken, those of open groups included, so that the limits know what can be made
-to leave. Invariant: a row is in here from its append until it has left its queue.
+Invariant: a row is in here from its append, also in an open group, until it has left its queue.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ class Creations:
     __slots__ = ("_sizes", "bytes")
 
     def __init__(self, stored: Iterable[tuple[int, int]] = ()) -> None:
-        """Begin with what the file holds: offset and size of each."""
+        """Start with those in the file: offset and size of each."""
         self._sizes = dict(stored)
         self.bytes = sum(self._sizes.values())
 
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def came(self, offset: int, size: int) -> None:
-        """Record a row."""
+    def add(self, offset: int, size: int) -> None:
+        """Add a row."""
         self._sizes[offset] = size
         self.bytes += size
 
-    def left(self, offsets: Iterable[int]) -> None:
-        """Record rows that have left; others may be among them."""
+    def discard(self, offsets: Iterable[int]) -> None:
+        """Remove rows that have left; others may be among them."""
         for offset in offsets:
             self.bytes -= self._sizes.pop(offset, 0)
 

@@ -218,16 +218,16 @@ class Database:
 
         def job(connection: sqlite3.Connection) -> T:
             result = in_transaction(connection, work)
-            self.look_for_files()
+            self.check_files()
             return result
 
         return self.submit(job)
 
-    def look_for_files(self) -> None:
-        """See that the files are still there; blocks, for the connection's thread.
+    def check_files(self) -> None:
+        """Check that the files still exist; blocks, for the connection's thread.
 
         Raises:
-            StoreGoneError: One of them is not.
+            StoreGoneError: One of them does not.
         """
         fault = self._file.fault() or self._beside.fault()
         if fault is not None:

@@ -1,7 +1,7 @@
-"""Rows that will never be sent: kept with the reason, bounded, the oldest leave first.
+"""Rows that will never be sent: kept with the reason, bounded, the oldest are evicted first.
 
 Owns the table `dead_letter` and its counts in memory. A row becomes a dead letter in the
-transaction that takes it out of its queue.
+transaction that removes it from its queue.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class DeadLetter:
     """One dead letter.
 
     Attributes:
-        id: Its number, rising in order of arrival.
+        id: Its number, in the order of arrival.
         body_bytes: Size of its body, which a listing leaves out.
-        dead_ms: Hub time at which it was given up.
-        offset: Offset of the row it was.
+        dead_ms: Hub time at which it became one.
+        offset: Offset of the row.
     """
 
     id: int
@@ -57,7 +57,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Counts, bounds and the way in and out."""
+    """Counts, bounds, encoding and reading of dead letters."""
 
     __slots__ = ("_by_queue", "_bytes_max", "_labels", "_options", "bytes", "rows")
 
@@ -85,7 +85,7 @@ class DeadLetters:
         now_ms: int,
         failure: tuple[FailureKind, str],
     ) -> Params:
-        """Make the columns of a dead letter; what a peer said is cut and made storable."""
+        """Return the columns of a dead letter; the peer's reason is cut and made storable."""
         message = row.message
         kind, reason = failure
         text = reason[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
@@ -112,14 +112,14 @@ class DeadLetters:
         )
 
     def excess(self, added: list[Params]) -> tuple[int, int]:
-        """Return rows and bytes by which the bounds are exceeded once `added` are in."""
+        """Return rows and bytes by which the bounds are exceeded once `added` are stored."""
         return (
             self.rows + len(added) - self._options.dead_letter_rows_max,
             self.bytes + bytes_of(added) - self._bytes_max,
         )
 
     def bound(self, volume_bytes: int) -> None:
-        """Take no more than a share of a small volume: what waits is worth more."""
+        """Limit the bytes to a share of a small volume: rows that wait are worth more."""
         self._bytes_max = min(self._options.dead_letter_bytes_max, volume_bytes // VOLUME_SHARE)
 
     def committed(self, added: list[Params], evicted: list[Depth]) -> None:
@@ -136,46 +136,30 @@ class DeadLetters:
         assert self.bytes >= 0
 
     def evict_older(self, connection: sqlite3.Connection, now_ms: int) -> list[Depth]:
-        """Delete those beyond the age bound; returns what they were, by queue."""
+        """Delete those beyond the age bound; return their number and bytes by queue."""
         oldest_ms = now_ms - self._options.dead_letter_age_s_max * 1000
         return evict_dead_letters(connection, 0, 0, older_than_ms=oldest_ms)
 
     def page(
-        self, connection: sqlite3.Connection, after: int = 0, limit: int = 100
-    ) -> list[DeadLetter]:
-        """Read up to `limit` dead letters with an id above `after`, in order."""
-        records = connection.execute(
-            f"SELECT {_COLUMNS}, body FROM dead_letter WHERE id > ? ORDER BY id LIMIT ?",  # noqa: S608 - our names
-            (after, limit),
-        ).fetchall()
-        return [self._decode(record) for record in records]
-
-    def listing(
         self,
         connection: sqlite3.Connection,
         after: int,
         limit: int,
         queue: tuple[str, int] | None,
     ) -> list[DeadLetter]:
-        """Read a page without bodies, of all queues (None) or of one endpoint and priority."""
+        """Read up to `limit` with an id above `after`, without bodies, of one queue or of all."""
         where, chosen = "id > ?", (after, *(queue or ()))
         if queue is not None:
             where += " AND endpoint_id = ? AND priority = ?"
-        records = connection.execute(
-            f"SELECT {_COLUMNS}, x'' FROM dead_letter WHERE {where} ORDER BY id LIMIT ?",  # noqa: S608 - our names
-            (*chosen, limit),
-        ).fetchall()
-        return [self._decode(record) for record in records]
+        return self._select(connection, f"x'' FROM dead_letter WHERE {where}", (*chosen, limit))
 
     def of(self, connection: sqlite3.Connection, message_id: str) -> list[DeadLetter]:
         """Read those of a message, by the hub's id or the sender's, without bodies."""
         needle = b'"messageId":' + orjson.dumps(message_id)
-        records = connection.execute(
-            f"SELECT {_COLUMNS}, x'' FROM dead_letter"  # noqa: S608 - our names
-            " WHERE message_id = ? OR instr(header, ?) ORDER BY id",
-            (message_id, needle),
-        ).fetchall()
-        letters = [self._decode(record) for record in records]
+        where = "message_id = ? OR instr(header, ?)"
+        letters = self._select(
+            connection, f"x'' FROM dead_letter WHERE {where}", (message_id, needle, -1)
+        )
         return [
             letter
             for letter in letters
@@ -183,9 +167,18 @@ class DeadLetters:
         ]
 
     def find(self, connection: sqlite3.Connection, letter_id: int) -> DeadLetter | None:
-        """Read one dead letter, None = there is none of that number."""
-        page = self.page(connection, letter_id - 1, 1)
-        return page[0] if page and page[0].id == letter_id else None
+        """Read one dead letter with its body, None = there is none of that number."""
+        found = self._select(connection, "body FROM dead_letter WHERE id = ?", (letter_id, 1))
+        return found[0] if found else None
+
+    def _select(
+        self, connection: sqlite3.Connection, rest: str, chosen: tuple[Any, ...]
+    ) -> list[DeadLetter]:
+        records = connection.execute(
+            f"SELECT {_COLUMNS}, {rest} ORDER BY id LIMIT ?",
+            chosen,
+        ).fetchall()
+        return [self._decode(record) for record in records]
 
     def _decode(self, record: tuple[Any, ...]) -> DeadLetter:
         expires_ms, header, message_id, body_bytes, body = record[8], *record[12:]
@@ -218,7 +211,7 @@ def bytes_of(letters: list[Params]) -> int:
 
 
 def dead_ms_of(letter: Params) -> int:
-    """Return the hub time at which a dead letter was given up."""
+    """Return the hub time at which a dead letter became one."""
     at_ms = letter[1]
     assert isinstance(at_ms, int)
     return at_ms

@@ -328,7 +328,7 @@ class EventLog:
             if later is not None:
                 columns.extend(later)
             self._early[key] = columns
-        self.urgent = bool(self._early or self._notes)
+        self.urgent = bool(self._early or self._notes or self._refused)
 
     def read(self) -> Callable[[sqlite3.Connection], list[tuple[int, bytes]]]:
         """Return the job that reads the next blobs; what it may read is changed no more."""

@@ -1,7 +1,7 @@
-"""A run of commits that did not succeed: why, since when, and how long to wait before the next try.
+"""Commits that fail: why, since when, and how long to wait before the next try.
 
-Owns when it is logged. Invariants: the pause doubles with each try, up to a bound; a run is logged
-at its first failure and then at a bounded rate.
+Invariants: the pause doubles with each try, up to a bound; the first failure is logged, and later
+ones at a bounded rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Failure:
-    """A run of commits that did not succeed."""
+    """The failures since the last commit that succeeded."""
 
     __slots__ = ("attempts", "logged_s", "reason", "since_s")
 
@@ -28,8 +28,8 @@ class Failure:
         self.logged_s = now_s
         self.attempts = 0
 
-    def met(self, reason: str, now_s: float, pending_bytes: int) -> None:
-        """Record why a try failed, before it is counted."""
+    def report(self, reason: str, now_s: float, pending_bytes: int) -> None:
+        """Log why a try failed, before it is counted."""
         self.reason = reason
         if self.attempts and now_s - self.logged_s < LOG_PERIOD_S:
             return
@@ -43,5 +43,5 @@ class Failure:
         )
 
     def delay_s(self) -> float:
-        """Double up to a few seconds: a full disk may be emptied any moment."""
+        """Return the pause before the next try: a full disk may be emptied any moment."""
         return min(BACK_OFF_MIN_S * 2.0 ** min(self.attempts, 10), BACK_OFF_MAX_S)

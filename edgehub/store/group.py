@@ -1,7 +1,7 @@
-"""What one commit will write of new messages: rows by queue, and who waits for them.
+"""What one commit writes of new messages: rows by queue, and the callbacks of their senders.
 
 Owns rows between `append` and their commit. Invariant: a message is in one group with all of its
-rows; waiters stand in the order of their messages.
+rows; waiters are in the order of their messages.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.message import NEVER_MS
+from edgehub.store.queue_rows import QueueRows, split_columns
 
 if TYPE_CHECKING:
     from edgehub.message import Refusal, Row
@@ -24,85 +25,18 @@ if TYPE_CHECKING:
 
 GROUP_ROWS_MAX: Final = 1024
 GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""One commit of large messages must not keep the small ones behind it waiting for long."""
+"""One commit of large messages must not delay the small ones behind it for long."""
 
 Operation = tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]
-"""Work that joins the transaction, and who waits for its result."""
-
-
-NO_BARRIER: Final = 2**31
-
-
-class Part:
-    """The rows of one group that go to one queue, in order of their offsets.
-
-    Attributes:
-        plain: Columns of the usual rows; `full` those of rows with recency or a shared body.
-        recency: Some of its rows have it.
-        bytes: Sum of the sizes of its rows.
-        handed_out: So many of the first rows were read by the pump before the commit.
-        early_max: Rows from this one on wait for their commit; a shared message is only read
-            once all of its rows are stored.
-        senders: Those of the plain rows, for the journal; none once rows were taken out.
-        withdrawn: Offsets of rows that were confirmed before the commit.
-    """
-
-    __slots__ = (
-        "bytes",
-        "early_max",
-        "full",
-        "handed_out",
-        "plain",
-        "queue",
-        "recency",
-        "rows",
-        "senders",
-        "withdrawn",
-    )
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-        self.rows: list[Row] = []
-        self.plain: list[Params] = []
-        self.full: list[Params] = []
-        self.senders: list[str] = []
-        self.recency = False
-        self.bytes = 0
-        self.handed_out = 0
-        self.early_max = NO_BARRIER
-        self.withdrawn: set[int] = set()
-
-    def prune(self) -> None:
-        """Drop the rows that were withdrawn."""
-        gone = self.withdrawn
-        self.rows = [row for row in self.rows if row.offset not in gone]
-        self.plain = [columns for columns in self.plain if columns[0] not in gone]
-        self.full = [columns for columns in self.full if columns[0] not in gone]
-        self.senders = []
-        self.handed_out -= len(gone)
-        if self.early_max != NO_BARRIER:
-            self.early_max -= len(gone)
-        self.withdrawn = set()
-
-    def split(self, offset: int) -> tuple[Part, Part]:
-        """Part the rows below `offset` from the others."""
-        low, high = Part(self.queue), Part(self.queue)
-        cut = bisect_left(self.rows, offset, key=lambda row: row.offset)
-        low.rows, high.rows = self.rows[:cut], self.rows[cut:]
-        low.plain, high.plain = _cut(self.plain, offset)
-        low.full, high.full = _cut(self.full, offset)
-        low.handed_out = min(self.handed_out, cut)
-        high.handed_out = self.handed_out - low.handed_out
-        low.recency = high.recency = self.recency
-        low.bytes = sum([row.size for row in low.rows])
-        high.bytes = self.bytes - low.bytes
-        return low, high
+"""Work that joins the transaction, and the future of its result."""
 
 
 class Group:
     """Messages that are committed together.
 
     Attributes:
+        rows_of: The rows of each queue.
+        rows: Their number over all queues.
         apart: Results of other rows do not join, so that an error is surely one of these rows'.
         commit_now: Some operation does not wait for more rows.
         freeing: Operations that only delete.
@@ -115,13 +49,13 @@ class Group:
         "commit_now",
         "freeing",
         "operations",
-        "parts",
         "rows",
+        "rows_of",
         "waiters",
     )
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.rows_of: dict[Queue, QueueRows] = {}
         self.bodies: list[Params] = []
         self.waiters: list[Waiter] = []
         self.operations: list[Operation] = []
@@ -139,17 +73,15 @@ class Group:
         """Return whether nothing of it needs space."""
         return not (self.rows or self.operations)
 
-    def part(self, queue: Queue) -> Part:
-        """Open the part of a queue that has none in this group."""
-        part = Part(queue)
-        self.parts.append(part)
-        queue.reader.open_part = part
-        return part
+    def open_rows(self, queue: Queue) -> QueueRows:
+        """Start the rows of a queue that has none in this group."""
+        queue.reader.open_rows = self.rows_of[queue] = opened = QueueRows()
+        return opened
 
-    def withdraw(self, part: Part, row: Row) -> None:
-        """Take out a row that is alone in its message, and tell its waiter that all is well."""
-        part.withdrawn.add(row.offset)
-        part.bytes -= row.size
+    def withdraw(self, joined: QueueRows, row: Row) -> None:
+        """Remove a row that is alone in its message, and acknowledge the message."""
+        joined.withdrawn.add(row.offset)
+        joined.bytes -= row.size
         self.rows -= 1
         self.bytes -= row.size
         index = bisect_left(self.waiters, row.offset, key=_offset_of)
@@ -159,57 +91,56 @@ class Group:
         settle(token, None)
 
     def oldest_ms(self) -> int:
-        """Forget the rows that were withdrawn; gives when the oldest one left has come in.
+        """Remove withdrawn rows for good, and return when the oldest row left was appended.
 
         Returns:
             Hub time, `NEVER_MS` = no row is left.
         """
-        for part in self.parts:
-            if part.withdrawn:
-                part.prune()
-                if not part.rows:
-                    part.queue.reader.open_part = None
-        self.parts = [part for part in self.parts if part.rows]
-        self.waiters = [waiter for waiter in self.waiters if waiter[0] is not _settled_before]
-        return min([part.rows[0].enqueued_ms for part in self.parts], default=NEVER_MS)
+        self._prune()
+        return min(
+            [joined.rows[0].enqueued_ms for joined in self.rows_of.values()], default=NEVER_MS
+        )
 
     def seal(self) -> None:
         """Let no more rows join."""
-        pruned = False
-        for part in self.parts:
-            if part.withdrawn:
-                part.prune()
-                pruned = True
-            part.queue.sealed_rows += len(part.rows)
-            part.queue.sealed_bytes += part.bytes
-            reader = part.queue.reader
-            reader.open_part = None
-            reader.sealed_rows += len(part.rows) - part.handed_out
+        self._prune()
+        for queue, joined in self.rows_of.items():
+            queue.sealed_rows += len(joined.rows)
+            queue.sealed_bytes += joined.bytes
+            queue.reader.open_rows = None
+            queue.reader.sealed_rows += len(joined.rows) - joined.handed_out
+
+    def _prune(self) -> None:
+        pruned = [(queue, joined) for queue, joined in self.rows_of.items() if joined.withdrawn]
+        for queue, joined in pruned:
+            joined.prune()
+            if not joined.rows:
+                queue.reader.open_rows = None
+                del self.rows_of[queue]
         if pruned:
-            self.parts = [part for part in self.parts if part.rows]
             self.waiters = [waiter for waiter in self.waiters if waiter[0] is not _settled_before]
 
     def halves(self) -> tuple[Group, Group]:
-        """Split between two messages; what joins the transaction goes with the later half."""
+        """Split between two messages; operations go with the later half."""
         assert len(self.waiters) > 1
         middle = len(self.waiters) // 2
         offset = self.waiters[middle][2]
         halves = low, high = Group(), Group()
         low.apart = high.apart = True
         low.waiters, high.waiters = self.waiters[:middle], self.waiters[middle:]
-        low.bodies, high.bodies = _cut(self.bodies, offset)
+        low.bodies, high.bodies = split_columns(self.bodies, offset)
         high.operations, high.freeing = self.operations, self.freeing
-        for part in self.parts:
-            for half, rest in zip(halves, part.split(offset), strict=True):
+        for queue, joined in self.rows_of.items():
+            for half, rest in zip(halves, joined.split(offset), strict=True):
                 if rest.rows:
-                    half.parts.append(rest)
+                    half.rows_of[queue] = rest
                     half.rows += len(rest.rows)
                     half.bytes += rest.bytes
         return halves
 
 
 def take_freeing(groups: Iterable[Group]) -> list[Operation]:
-    """Take the operations that only delete out of some groups."""
+    """Remove and return the operations of some groups that only delete."""
     freeing: list[Operation] = []
     for group in groups:
         freeing += group.freeing
@@ -222,15 +153,4 @@ def _offset_of(waiter: Waiter) -> int:
 
 
 def _settled_before(_token: int, _refusal: Refusal | None) -> None:
-    """Stand in for a waiter that has its answer."""
-
-
-def _first_column(columns: Params) -> int:
-    offset = columns[0]
-    assert isinstance(offset, int)
-    return offset
-
-
-def _cut(rows: list[Params], offset: int) -> tuple[list[Params], list[Params]]:
-    cut = bisect_left(rows, offset, key=_first_column)
-    return rows[:cut], rows[cut:]
+    """Replace the callback of a waiter that was settled before the commit."""

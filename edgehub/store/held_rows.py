@@ -1,6 +1,6 @@
-"""Rows of one queue that are passed by until they are released, and those released since.
+"""Rows of one queue that are held back until they are released, and those released since.
 
-Owns the holds, of senders and of single rows, and the offsets to be recalled: both of rows in the
+Owns the holds, of senders and of single rows, and the offsets to be read again: both of rows in the
 file. Invariant: a skipped row is counted once, under its own hold or its sender's.
 """
 
@@ -18,10 +18,10 @@ HELD_ROWS_MAX: Final = 1_000_000
 
 
 class HeldRows:
-    """What a reader passes by.
+    """The held rows of one reader.
 
     Attributes:
-        recall: Offsets below the read position that come next from the file, in order.
+        recall: Offsets below the read position that are read next from the file, in order.
     """
 
     __slots__ = ("_count", "_rows", "_senders", "recall")
@@ -37,7 +37,7 @@ class HeldRows:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more may be skipped; the offsets take memory."""
+        """Return whether no more may be skipped: the offsets take memory."""
         return self._count >= HELD_ROWS_MAX
 
     def hold_sender(self, sender: str) -> None:
@@ -45,7 +45,7 @@ class HeldRows:
         self._senders.setdefault(sender, array("q"))
 
     def release_sender(self, sender: str) -> None:
-        """Let the rows of `sender` come again, the skipped ones first."""
+        """End `hold_sender`; the skipped rows are read next."""
         skipped = self._senders.pop(sender, None)
         if skipped:
             self._count -= len(skipped)
@@ -56,17 +56,17 @@ class HeldRows:
         self._rows.setdefault(offset, False)
 
     def release_row(self, offset: int) -> None:
-        """Let one row come again."""
+        """End `hold_row`."""
         if self._rows.pop(offset, False):
             self._count -= 1
             self.remember([offset])
 
     def holds(self, row: Row) -> bool:
-        """Return whether a row is skipped now, for its own sake or its sender's."""
+        """Return whether a row or its sender is held."""
         return row.offset in self._rows or row.message.sender in self._senders
 
     def skip(self, row: Row) -> None:
-        """Pass by a row of the file that is held."""
+        """Record a row of the file that was skipped."""
         offset = row.offset
         if offset in self._rows:
             self._rows[offset] = True
@@ -75,11 +75,11 @@ class HeldRows:
         self._count += 1
 
     def remember(self, offsets: Iterable[int]) -> None:
-        """Have rows of the file read again, out of turn."""
+        """Read rows of the file again, ahead of the read position."""
         self.recall = array("q", sorted([*self.recall, *offsets]))
 
     def recalled(self, offsets: set[int]) -> None:
-        """Record that rows were recalled."""
+        """Record that rows were read again."""
         self._keep_recall(lambda offset: offset not in offsets)
 
     def go_back(self, lowest: int) -> None:
@@ -87,10 +87,10 @@ class HeldRows:
         self._keep_recall(lambda offset: offset < lowest)
         self._keep_skipped(lambda offset: offset < lowest)
 
-    def evict(self, gone: set[int]) -> None:
-        """Forget skipped rows that leave."""
-        self._keep_recall(lambda offset: offset not in gone)
-        self._keep_skipped(lambda offset: offset not in gone)
+    def evict(self, offsets: set[int]) -> None:
+        """Forget skipped rows that are evicted."""
+        self._keep_recall(lambda offset: offset not in offsets)
+        self._keep_skipped(lambda offset: offset not in offsets)
 
     def _keep_recall(self, stays: Callable[[int], bool]) -> None:
         if self.recall:

@@ -1,7 +1,7 @@
-"""Looking at single rows and dead letters, for people: by place, by message, by the sender's id.
+"""Reads single rows and dead letters for operators: by place, by message, by the sender's id.
 
-Only reads, in short jobs between groups. Invariant: no job looks at more than some thousand rows,
-and what is looked through as a whole has a limit that the answer tells.
+Only reads, in short jobs between groups. Invariant: no job reads more than some thousand rows, and
+a search has a limit that its result reports.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.message import NEVER_MS
+from edgehub.store.dead_letters import dead_offsets
 from edgehub.store.encoding import SELECT_COLUMNS, decode_row
 from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from edgehub.message import Row
-    from edgehub.store.dead_letters import DeadLetter, DeadLetters
+    from edgehub.store.dead_letters import DeadLetter
     from edgehub.store.labels import Labels
     from edgehub.store.queue import Queue
-    from edgehub.store.reader import ReadSource
-    from edgehub.store.registry import Registry
+    from edgehub.store.queues import Queues
+    from edgehub.store.shared_state import SharedState
 
 COPIES_MAX: Final = 1000
-"""Rows of one message have offsets in a row; so many are looked at behind the first."""
+"""Rows of one message have consecutive offsets; so many are read from the first on."""
 SEARCH_ROWS_MAX: Final = 500_000
-"""Rows that a search for a sender's id looks at, oldest first, best priority first."""
+"""Rows that a search for a sender's id reads, oldest first, best priority first."""
 PEEK_BYTES_MAX: Final = 2**20
 
 
@@ -44,12 +45,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        copies: Rows.
-        looked_at: Rows that were looked at.
-        complete: Every row was.
+        copies: Rows that match.
+        looked_at: Rows that were searched.
+        complete: All rows were searched.
     """
 
     copies: list[Copy]
@@ -58,19 +59,19 @@ class Found:
 
 
 class Inspection:
-    """See the module."""
+    """Reads rows and dead letters."""
 
-    __slots__ = ("_database", "_dead_letters", "_labels", "_registry", "_store_id")
+    __slots__ = ("_database", "_dead_letters", "_labels", "_queues", "_store_id")
 
-    def __init__(self, source: ReadSource, registry: Registry, dead_letters: DeadLetters) -> None:
-        self._database = source.database
-        self._labels = source.labels
-        self._store_id = source.store_id
-        self._registry = registry
-        self._dead_letters = dead_letters
+    def __init__(self, shared: SharedState, queues: Queues) -> None:
+        self._database = shared.database
+        self._dead_letters = shared.dead_letters
+        self._labels = shared.labels
+        self._store_id = shared.store_id
+        self._queues = queues
 
     def offset_of(self, message_id: str) -> int | None:
-        """Return the offset in an id that this store has made, None = it has not."""
+        """Return the offset in a message id of this store, None = it is not one."""
         prefix, _, digits = message_id.rpartition("-")
         if prefix != self._store_id or not digits or set(digits) - set("0123456789abcdef"):
             return None
@@ -92,7 +93,7 @@ class Inspection:
         return await self._read(queue, "q.offset > ? ORDER BY q.offset LIMIT ?", (after, rows_max))
 
     async def find(self, offset: int) -> list[Copy]:
-        """Find the rows of a message by the offset of its first one: one look per queue.
+        """Find the rows of a message by the offset of its first one: one query per queue.
 
         Raises:
             StoreError: See `peek`.
@@ -101,7 +102,7 @@ class Inspection:
         return await self._in_all(where, (offset, offset + COPIES_MAX))
 
     async def search(self, sender_id: str, *, rows_max: int = SEARCH_ROWS_MAX) -> Found:
-        """Look for rows by the `messageId` that their sender gave.
+        """Search rows by the `messageId` that their sender set.
 
         Raises:
             StoreError: See `peek`.
@@ -109,7 +110,7 @@ class Inspection:
         needle = b'"messageId":' + orjson.dumps(sender_id)
         copies: list[Copy] = []
         looked_at = 0
-        queues = [queue for queue in self._registry.queues() if queue.registered]
+        queues = [queue for queue in self._queues.all() if queue.registered]
         for queue in queues:
             for zone, *_, rows, _, _ in list(queue.zones):
                 if looked_at >= rows_max:
@@ -126,7 +127,7 @@ class Inspection:
         return Found(copies=copies, looked_at=looked_at, complete=True)
 
     async def before(self, queue: Queue, offset: int) -> tuple[int, int]:
-        """Count rows and bytes that stand before an offset in a queue.
+        """Return the number and bytes of the rows before an offset in a queue.
 
         Raises:
             StoreError: See `peek`.
@@ -156,11 +157,27 @@ class Inspection:
         Raises:
             StoreError: See `peek`.
         """
-        queues = [
-            queue for queue in self._registry.queues() if queue.registered and queue.zones.depth
-        ]
+        queues = [queue for queue in self._queues.all() if queue.registered and queue.zones.depth]
         found = await self._database.run(partial(_heads, [queue.number for queue in queues]))
         return {queue: head for queue, head in zip(queues, found, strict=True) if head is not None}
+
+    async def dead_letter(self, letter_id: int) -> DeadLetter | None:
+        """Read one dead letter with its body, None = there is none of that number.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        return await self._database.run(lambda conn: self._dead_letters.find(conn, letter_id))
+
+    async def dead_among(self, offsets: Collection[int]) -> set[int]:
+        """Return which of some rows are dead letters, by their offsets.
+
+        Raises:
+            StoreError: See `peek`.
+        """
+        if not offsets:
+            return set()
+        return await self._database.run(lambda conn: dead_offsets(conn, offsets))
 
     async def dead_letters(
         self, after: int = 0, limit: int = 100, *, queue: tuple[str, int] | None = None
@@ -170,7 +187,7 @@ class Inspection:
         Raises:
             StoreError: See `peek`.
         """
-        page = self._dead_letters.listing
+        page = self._dead_letters.page
         return await self._database.run(lambda conn: page(conn, after, limit, queue))
 
     async def dead_letters_of(self, message_id: str) -> list[DeadLetter]:
@@ -183,7 +200,7 @@ class Inspection:
 
     async def _in_all(self, where: str, chosen: Sequence[Any]) -> list[Copy]:
         copies: list[Copy] = []
-        for queue in self._registry.queues():
+        for queue in self._queues.all():
             if queue.registered:
                 rows = await self._read(queue, where, chosen)
                 copies += [Copy(queue=queue, row=row) for row in rows]

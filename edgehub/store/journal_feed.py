@@ -1,8 +1,6 @@
-"""The store's side of the journal: what happens beside rows goes in, blobs come out.
+"""The store's interface for the journal: events other than those of rows, and the stored blobs.
 
-Joins the event log, the writer and the database for those who know none of them: pumps tell what
-they do, the journal reads and forgets. Invariant: forgetting and the journal's own position are
-one transaction.
+Invariant: the journal's position is stored in the transaction that deletes the blobs before it.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 class JournalFeed:
-    """See the module.
+    """Implements the journal's `EventSource` and the pump's `PumpListener`.
 
     Attributes:
         store_id: Id of the database file, 16 hex digits.
-        message_prefix: What ids of messages begin with, up to the offset.
+        message_prefix: Prefix of message ids, before the offset.
     """
 
     __slots__ = (
@@ -58,12 +56,12 @@ class JournalFeed:
         lost: list[Depth] | None,
         relations: list[list[int]] | None,
     ) -> None:
-        """Record that a life of the hub begins.
+        """Record the start of the hub.
 
         Args:
-            last: Hub time and UTC at which the last one was last seen, None = this is the first.
-            depths: What waits in the file.
-            lost: What damage has cost since, None = there was none.
+            last: Hub time and UTC of the last run's last commit, None = this is the first run.
+            depths: Rows and bytes in the file, by queue.
+            lost: Rows and bytes lost by damage since, None = there was none.
             relations: See `Boot.relations`, None = the clock is not trusted.
         """
         self._events.note(["start", *(last or (0, 0)), depths])
@@ -71,58 +69,58 @@ class JournalFeed:
             self._events.note(["lost", lost])
         if relations is not None:
             self._events.note(["trusted", relations])
-        self._bring_about()
+        self._writer.commit_events()
 
     def end(self) -> None:
-        """Record that the hub ends in order; what has been handed in is told before it.
+        """Record an orderly stop of the hub, after the events of all that was handed in.
 
-        From then on nothing else may happen to rows, so clean-up and its like stand still.
+        Rows do not change any more after it, so background work stops.
         """
         self._writer.hold_jobs()
         self._events.note(["stop"])
-        self._bring_about()
+        self._writer.commit_events()
 
     def passed_midnight(self) -> None:
-        """Record that the time has passed midnight, though nothing else may have happened."""
+        """Record that the date has changed, so that a commit begins the new day."""
         self._events.note(["tick"])
-        self._bring_about()
+        self._writer.commit_events()
 
     def refused(self, device: str, size: int, reason: str) -> None:
-        """Count a message that a head did not hand in.
+        """Count a message that a head refused.
 
         Args:
-            device: Who sent it.
+            device: Its sender.
             size: Bytes of its body.
-            reason: Why, one of few words.
+            reason: Why; one of a few texts.
         """
         self._events.refused(device.encode("utf-8", "replace").decode(), size, reason)
 
     def record_refused(self) -> None:
-        """Have a commit tell of refused messages, though nothing else may happen."""
+        """Commit the counts of refused messages, if there are any."""
         if self._events.has_refused:
-            self._bring_about()
+            self._writer.commit_events()
 
     def pump_changed(self, endpoint_id: EndpointId, state: int) -> None:
-        """Record what a pump does from now on; see `PUMP_OFFLINE` and its like."""
+        """Record the state of a pump from now on; see `PUMP_OFFLINE` and the others."""
         self._events.note(["pump", endpoint_id, self._events.hub_time.now_ms(), state])
         link = min(state, PUMP_PAUSED)
         if self._links.get(endpoint_id) != link:
             self._links[endpoint_id] = link
-            self._bring_about()
+            self._writer.commit_events()
 
     def endpoint_unserved(self, endpoint_id: EndpointId) -> None:
-        """Record that nothing serves an endpoint, until its pump changes."""
+        """Record that an endpoint has no pump, until one changes its state."""
         if self._links.get(endpoint_id) != PUMP_UNSERVED:
             self.pump_changed(endpoint_id, PUMP_UNSERVED)
 
     def queue_delayed(self, endpoint_id: EndpointId, priority: Priority, delayed: bool) -> None:
-        """Record that a queue as a whole is held back after a refusal, or no more."""
+        """Record that a whole queue is held back after a refusal, or not any more."""
         now_ms = self._events.hub_time.now_ms()
         self._events.note(["delay", endpoint_id, priority, now_ms, int(delayed)])
 
     @property
     def state(self) -> bytes | None:
-        """What the journal stored last, None = nothing yet."""
+        """The journal's state of the last `forget`, None = there is none yet."""
         return self._events.state
 
     @property
@@ -137,7 +135,7 @@ class JournalFeed:
 
     @property
     def waiting_ms(self) -> int:
-        """For how long the oldest blob has waited, 0 = there is none."""
+        """Milliseconds for which the oldest blob has waited, 0 = there is none."""
         oldest_ms = self._events.oldest_ms
         return 0 if oldest_ms is None else max(0, self._events.hub_time.now_ms() - oldest_ms)
 
@@ -151,11 +149,11 @@ class JournalFeed:
         return self._events.hub_time.now_ms()
 
     def utc_now_ms(self) -> int:
-        """Return UTC, as well as it is known."""
+        """Return the best known UTC."""
         return self._events.utc_now_ms()
 
     async def read(self) -> list[tuple[int, bytes]]:
-        """Read some of the oldest blobs with their numbers, none = all have been read.
+        """Read some of the oldest blobs with their numbers; empty = there are no more.
 
         Raises:
             StoreError: The disk or a lock stands in the way, or the file is damaged.
@@ -163,11 +161,11 @@ class JournalFeed:
         return await self._database.run(self._events.read())
 
     async def forget(self, number: int, state: bytes, told_ms: int) -> None:
-        """Delete the blobs up to `number`, and keep `state` instead.
+        """Delete the blobs up to `number`, and store `state`.
 
         Args:
             number: Of the last commit whose lines are on disk.
-            state: What the journal needs to go on from there.
+            state: From which the journal goes on.
             told_ms: Hub time of that commit.
 
         Raises:
@@ -179,19 +177,15 @@ class JournalFeed:
             if not done.cancelled() and done.exception() is None:
                 self._events.forgotten(done.result(), state, told_ms)
 
-        # Whoever is cancelled meanwhile cannot take it back: what the file has, memory has.
+        # Also where the caller is cancelled: memory equals the file.
         committing.add_done_callback(note)
         self._committing = committing
         await asyncio.shield(committing)
 
     async def settled(self) -> None:
-        """Wait until what `forget` began is decided, though its caller may have been cancelled."""
+        """Wait for the transaction of a `forget` whose caller may have been cancelled."""
         if self._committing is not None and not self._committing.done():
             await asyncio.wait([self._committing])
-
-    def _bring_about(self) -> None:
-        self._events.urgent = True
-        self._writer.events_due()
 
 
 def hex_store_id(store_id: str) -> str:

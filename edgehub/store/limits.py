@@ -1,9 +1,9 @@
-"""Limits of rows, bytes and disk: may a message join, and what gives way to it.
+"""Limits of rows, bytes and disk: whether a message may join, and what is evicted for it.
 
-Owns the account of what is taken, open groups included, and what operators see of caps that are
-reached. Far from all caps a message costs two subtractions and two comparisons: the room up to the
-nearest cap is handed out in advance, and only what leaves makes it larger. Invariant: rows in
-flight and rows that create entities count, and never give way.
+Owns the counts of what is taken, open groups included, and the caps that are reached, for
+operators. Far from all caps a message costs two subtractions and two comparisons: the room up to
+the nearest cap is computed in advance. Invariant: rows in flight and rows that create entities
+count, and are never evicted.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from edgehub.store.event_log import EventLog
     from edgehub.store.group import Group
     from edgehub.store.queue import Queue
-    from edgehub.store.registry import Registry
+    from edgehub.store.queues import Queues
 
 log = structlog.get_logger(__name__)
 
 QUIET_S: Final = 60.0
-"""A cap counts as reached until nothing has been refused or has given way for so long."""
+"""A cap counts as reached until nothing has been refused or evicted for so long."""
 LOG_PERIOD_S: Final = 300.0
 SMALL_FLOOR_SHARE: Final = 10
-"""On a small volume at most this part of it is kept free."""
+"""On a small volume at most this fraction of it is kept free."""
 GROWTH_SHARE: Final = 4
-"""Of the space above the floor, the part that rows may take until it is looked at again: large rows
-leave half of their pages empty, and the log, the journal's files and others take some of it too."""
+"""The fraction of the space above the floor that rows may take until it is measured again: large
+rows leave half of their pages empty, and the log, the journal's files and others take space too."""
 EVENTS_SHARE: Final = 4
-"""Of the hub's bytes, the part that events may take one by one while the journal does not write."""
+"""The fraction of the hub's bytes that single events may take while the journal does not write."""
 OVERDRAFT_ROWS: Final = 1000
 OVERDRAFT_BYTES: Final = 2**20
-"""So much may be beyond a cap before what cannot be refused is not asked for any more."""
+"""Beyond a cap by so much, no more messages are requested that cannot be refused."""
 OVERDRAFTS_OPEN: Final = 4
-"""As often until the next commit, where others give way to it then."""
+"""Times that, until the next commit, where others are evicted for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Space:
     Attributes:
         total: Its size in bytes.
         free: Bytes that the hub may still take.
-        spare: Bytes inside the database file that hold nothing.
+        spare: Bytes of free pages inside the database file.
     """
 
     total: int
@@ -65,7 +65,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Rows and bytes that have to leave, and the cap that says so."""
+    """Rows and bytes that must be evicted, and the cap that they exceed."""
 
     rows: int
     bytes: int
@@ -78,7 +78,7 @@ class Excess:
 
 
 class LimitDecision(StrEnum):
-    """What becomes of a message, or of one of its copies."""
+    """What is done with a message, or with one of its copies."""
 
     JOINS = "joins"
     DROPPED = "dropped"
@@ -94,85 +94,89 @@ class _Reached:
 
 
 class Limits:
-    """See the module.
+    """The limits of one store.
 
     Args:
         caps: In force from the start.
-        clock: Says since when.
+        queues: Are counted.
+        clock: Monotonic time.
         events: Its blobs count into the hub's bytes, None = there is no journal.
-        seal: Closes the open group, so that its rows may give way to those of the next one.
+        seal: Seals the open group, so that its rows can be evicted for those of the next one.
+        clean_up_soon: Called when a cap is reached, to remove expired rows.
 
     Attributes:
-        rows_left: Rows that may join before anybody has to look.
-        bytes_left: Likewise bytes.
-        makes_room: Rows have joined that others have to give way to.
-        best_newcomer: The best priority of those; rows that are better do not give way.
-        cap_in_the_way: The cap that the last refusal or drop was about.
+        rows_left: Rows that may join without a check.
+        bytes_left: Bytes that may join without a check.
+        makes_room: Rows have joined that others must be evicted for.
+        best_newcomer: The best priority of those; better rows are not evicted.
+        last_cap: The cap of the last refusal or drop.
     """
 
     __slots__ = (
-        "_beside",
         "_clean_up_soon",
         "_clock",
         "_disk_bytes",
         "_events",
-        "_look_after",
+        "_measure_after",
+        "_other_tables",
+        "_queues",
         "_reached",
-        "_registry",
         "_seal",
         "_seen",
         "_space",
         "_written",
         "best_newcomer",
         "bytes_left",
-        "cap_in_the_way",
         "caps",
+        "last_cap",
         "makes_room",
         "rows_left",
     )
 
     def __init__(
-        self, caps: Caps, *, clock: Clock, events: EventLog | None, seal: Callable[[], None]
+        self,
+        caps: Caps,
+        queues: Queues,
+        *,
+        clock: Clock,
+        events: EventLog | None,
+        seal: Callable[[], None],
+        clean_up_soon: Callable[[], None],
     ) -> None:
         self.caps = caps
         self.rows_left = self.bytes_left = 0
         self.makes_room = False
         self.best_newcomer: int = DEFAULT_PRIORITY
-        self.cap_in_the_way = Cap.HUB_BYTES
+        self.last_cap = Cap.HUB_BYTES
         self._clock = clock
         self._events = events
         self._seal = seal
-        self._clean_up_soon: Callable[[], None]
-        self._registry: Registry
-        self._beside: list[Callable[[], int]] = []
+        self._clean_up_soon = clean_up_soon
+        self._queues = queues
+        self._other_tables: list[Callable[[], int]] = []
         self._space: Space | None = None
         self._seen = (0, 0)
-        """Rows and bytes that were taken when the room was handed out last."""
-        self._disk_bytes = self._look_after = NEVER_MS
+        """Rows and bytes that were taken when the room was computed last."""
+        self._disk_bytes = self._measure_after = NEVER_MS
         self._written = 0
         self._reached: dict[tuple[Cap, QueueId | None], _Reached] = {}
         if events is not None:
             events.grew = self.taken_by_other_tables
             self._bound_events(events)
 
-    def attach(self, registry: Registry, clean_up_soon: Callable[[], None]) -> None:
-        """Take over the queues, and how to have expired rows cleared away; before anything else."""
-        self._registry = registry
-        self._clean_up_soon = clean_up_soon
-
-    def count_other_tables(self, beside: Callable[[], int]) -> None:
-        """Count further bytes of the file into those of the hub."""
-        self._beside.append(beside)
+    def count_other_tables(self, size: Callable[[], int]) -> None:
+        """Count the bytes of another table of the file into those of the hub."""
+        self._other_tables.append(size)
 
     def change(self, caps: Caps) -> None:
-        """Put other caps in force; what is stored above them stays until something joins."""
+        """Set other caps; what is stored above them stays until something joins."""
         self.caps = caps
         self.set_space(self._space)
 
     def set_space(self, space: Space | None) -> None:
-        """Record the volume; None = it does not matter."""
+        """Record the space of the volume; None = it does not matter."""
         self._space = space
-        self._disk_bytes = self._look_after = NEVER_MS
+        self._disk_bytes = self._measure_after = NEVER_MS
         caps = self.caps
         if self._events is not None:
             self._bound_events(self._events)
@@ -180,63 +184,60 @@ class Limits:
             floor = min(caps.free_bytes_min, space.total // SMALL_FLOOR_SHARE)
             floor = max(floor, space.total * caps.free_percent // 100)
             growth = (max(0, space.free - floor) + space.spare) // GROWTH_SHARE
-            # What is under way to the file has no space there yet.
-            self._disk_bytes = self._stored()[1] + growth + self._dying()
-            self._look_after = growth // 2
+            # Rows that wait for their commit have no space in the file yet.
+            self._disk_bytes = self._stored()[1] + growth + self._unstored_dead_letters()
+            self._measure_after = growth // 2
         self._written = 0
         self.recount()
 
     def committed(self, size: int) -> bool:
-        """Count bytes of rows that were written; tells whether the volume should be looked at."""
+        """Count bytes of rows that were written; return whether to measure the volume."""
         self._written += size
-        return self._written > self._look_after
+        return self._written > self._measure_after
 
     def taken_by_other_tables(self, size: int) -> None:
-        """Count bytes that something beside messages has taken out of the room handed out."""
+        """Count bytes that something other than messages has taken of the computed room."""
         self.bytes_left = max(0, self.bytes_left - size)
 
     def other_tables_grew(self, size: int) -> None:
-        """Count bytes of rows that are dead letters in the file now; none may join for them."""
+        """Count bytes of rows that are dead letters in the file now; no rows may join for them."""
         if self._disk_bytes < NEVER_MS:
             self._disk_bytes -= size
             self.recount()
 
-    def _dying(self) -> int:
-        return sum([queue.checkpointer.dying_bytes for queue in self._registry.queues()])
+    def _unstored_dead_letters(self) -> int:
+        return sum([queue.checkpointer.unstored_dead_letter_bytes for queue in self._queues.all()])
 
     def recount(self) -> None:
-        """Have the next message looked at: something beside messages has taken room."""
+        """Check the next message: something other than messages has taken room."""
         self.rows_left = self.bytes_left = 0
 
-    # The way in.
-
     def is_overdrawn(self) -> bool:
-        """Return whether what joined beyond the hub's caps has used up what it may.
+        """Return whether rows beyond the hub's caps have used up what they may take.
 
-        Rows of what cannot be taken back join at a cap too; then their source is to be stopped.
+        Messages that cannot be refused join at a cap too; then their source must be stopped.
         """
         if self.rows_left > 0 and self.bytes_left > 0:
             return False
         beyond = self._beyond(*self._taken(), stored=False)
         if beyond <= 1 or self.caps.overflow in {Overflow.REJECT_NEW, Overflow.DROP_NEWEST}:
             return beyond > 1
-        # Rows of the open group give way to those of the next one.
+        # Rows of the open group are evicted for those of the next one.
         return beyond > OVERDRAFTS_OPEN or self._beyond(*self._stored(), stored=True) > 1
 
     def _beyond(self, rows: int, size: int, *, stored: bool) -> float:
-        """Return by how many overdrafts the cap is exceeded that is exceeded most."""
+        """Return by how many overdrafts the most exceeded cap is exceeded."""
         caps = self.caps
         most = _overdrafts(rows, size, caps.rows, self._bytes_cap()[1])
         if caps.queue_rows or caps.queue_bytes:
-            for queue in self._registry.queues():
+            for queue in self._queues.all():
                 rows, size = queue.rows_taken, queue.bytes_taken
                 if stored:
-                    rows = queue.zones.depth - queue.checkpointer.unstored
-                    size = queue.zones.bytes - queue.checkpointer.unstored_bytes
+                    rows, size = queue.stored_rows, queue.stored_bytes
                 most = max(most, _overdrafts(rows, size, caps.queue_rows, caps.queue_bytes))
         return most
 
-    def judge(
+    def decide(
         self,
         queues: Sequence[Queue],
         size: int,
@@ -244,17 +245,17 @@ class Limits:
         creation: bool = False,
         overdraw: bool = False,
     ) -> list[LimitDecision]:
-        """Return what becomes of the copies of a message, once the room handed out is used up.
+        """Return what is done with the copies of a message, once the computed room is used up.
 
         Args:
             queues: Where they go.
             size: Bytes of each copy.
-            creation: One of them creates an entity: nobody is told that all is well where it is
-                dropped, for the data of that entity waits for it.
+            creation: One of them creates an entity: it is refused rather than dropped, as the data
+                of that entity waits for it.
             overdraw: They join in any case.
         """
         count = len(queues)
-        self._hand_out()
+        self._compute_room()
         if self.rows_left >= count and self.bytes_left >= count * size:
             self._spend(count, count * size)
             return [LimitDecision.JOINS] * count
@@ -286,13 +287,13 @@ class Limits:
         self.rows_left = max(0, self.rows_left - rows)
         self.bytes_left = max(0, self.bytes_left - size)
 
-    def _hand_out(self) -> None:
+    def _compute_room(self) -> None:
         caps = self.caps
         rows, size = self._seen = self._taken()
         rows_left = caps.rows - rows if caps.rows else NEVER_MS
         bytes_left = self._bytes_cap()[1] - size
         if caps.queue_rows or caps.queue_bytes:
-            queues = self._registry.queues()
+            queues = self._queues.all()
             if caps.queue_rows:
                 most = max([queue.rows_taken for queue in queues], default=0)
                 rows_left = min(rows_left, caps.queue_rows - most)
@@ -303,27 +304,27 @@ class Limits:
 
     def _taken(self) -> tuple[int, int]:
         rows = size = 0
-        for queue in self._registry.queues():
+        for queue in self._queues.all():
             rows += queue.rows_taken
             size += queue.bytes_taken
         return rows, size + self._other_bytes()
 
     def _stored(self) -> tuple[int, int]:
         rows = size = 0
-        for queue in self._registry.queues():
-            rows += queue.zones.depth - queue.checkpointer.unstored
-            size += queue.zones.bytes - queue.checkpointer.unstored_bytes
+        for queue in self._queues.all():
+            rows += queue.stored_rows
+            size += queue.stored_bytes
         return rows, size + self._other_bytes()
 
     def _other_bytes(self) -> int:
-        beside = sum([count() for count in self._beside])
-        return beside + (self._events.bytes if self._events else 0)
+        size = sum([table_bytes() for table_bytes in self._other_tables])
+        return size + (self._events.bytes if self._events else 0)
 
     def _bytes_cap(self) -> tuple[Cap, int]:
         cap = self._hub_bytes_cap()
         if self._disk_bytes == NEVER_MS:
             return Cap.HUB_BYTES, cap
-        disk = self._disk_bytes - self._dying()
+        disk = self._disk_bytes - self._unstored_dead_letters()
         return (Cap.DISK, disk) if disk < cap else (Cap.HUB_BYTES, cap)
 
     def _hub_bytes_cap(self) -> int:
@@ -355,22 +356,22 @@ class Limits:
     ) -> list[LimitDecision]:
         joining = [queue for queue in queues if queue.number not in full]
         hub = self._full_hub(len(joining), size) if joining else None
-        verdicts: list[LimitDecision] = []
+        decisions: list[LimitDecision] = []
         for queue in queues:
             cap = full.get(queue.number, hub)
             if cap is None:
-                verdicts.append(LimitDecision.JOINS)
+                decisions.append(LimitDecision.JOINS)
                 continue
-            verdicts.append(LimitDecision.DROPPED)
+            decisions.append(LimitDecision.DROPPED)
             self._note(cap, queue if queue.number in full else None).dropped += 1
-        joined = verdicts.count(LimitDecision.JOINS)
+        joined = decisions.count(LimitDecision.JOINS)
         self._spend(joined, joined * size)
-        return verdicts
+        return decisions
 
     def _can_make_room(self, queues: Sequence[Queue], size: int) -> bool:
         if self._would_fit(queues, size, with_open=False):
             return True
-        # Rows of the open group can only give way to those of a later one.
+        # Rows of the open group can only be evicted for those of a later one.
         if not self._would_fit(queues, size, with_open=True):
             return False
         self._seal()
@@ -379,16 +380,16 @@ class Limits:
     def _would_fit(self, queues: Sequence[Queue], size: int, *, with_open: bool) -> bool:
         caps = self.caps
         for queue in queues:
-            rows, movable = queue.may_give_way(with_open=with_open)
+            rows, movable = queue.evictable(with_open=with_open)
             if caps.queue_rows and queue.rows_taken - rows + 1 > caps.queue_rows:
                 return False
             if caps.queue_bytes and queue.bytes_taken - movable + size > caps.queue_bytes:
                 return False
         best = min([queue.priority for queue in queues])
         rows, taken = self._seen
-        for queue in self._registry.queues():
+        for queue in self._queues.all():
             if caps.overflow is Overflow.DROP_OLDEST or queue.priority >= best:
-                queue_rows, movable = queue.may_give_way(with_open=with_open)
+                queue_rows, movable = queue.evictable(with_open=with_open)
                 rows -= queue_rows
                 taken -= movable
         count = len(queues)
@@ -396,10 +397,8 @@ class Limits:
             return False
         return taken + count * size <= self._bytes_cap()[1]
 
-    # What is too much in the file, once a group is in it.
-
     def hub_excess(self, group: Group) -> Excess:
-        """Return what is beyond the hub's caps with this group."""
+        """Return what exceeds the hub's caps once this group is in the file."""
         rows, size = self._stored()
         rows += group.rows
         size += group.bytes
@@ -408,32 +407,28 @@ class Limits:
         return Excess(max(0, over), max(0, size - cap), Cap.HUB_ROWS if over > 0 else name)
 
     def queue_excess(self, queue: Queue, group: Group) -> Excess:
-        """Return the same of one queue."""
+        """Return what exceeds the caps of a queue once this group is in the file."""
         caps = self.caps
-        rows = queue.zones.depth - queue.checkpointer.unstored
-        size = queue.zones.bytes - queue.checkpointer.unstored_bytes
-        for part in group.parts:
-            if part.queue is queue:
-                rows += len(part.rows)
-                size += part.bytes
+        rows, size = queue.stored_rows, queue.stored_bytes
+        if (joined := group.rows_of.get(queue)) is not None:
+            rows += len(joined.rows)
+            size += joined.bytes
         over = rows - caps.queue_rows if caps.queue_rows else 0
         more = size - caps.queue_bytes if caps.queue_bytes else 0
         cap = Cap.QUEUE_ROWS if over > 0 else Cap.QUEUE_BYTES
         return Excess(max(0, over), max(0, more), cap)
 
-    def settled(self) -> None:
-        """Record that all that joined has its room."""
+    def room_made(self) -> None:
+        """Record that rows were evicted for all that joined."""
         self.makes_room = False
         self.best_newcomer = DEFAULT_PRIORITY
 
     def evicted(self, cap: Cap, queue: Queue | None, rows: int) -> None:
-        """Record that rows have given way; `queue` None = a cap of the hub."""
+        """Count rows that were evicted; `queue` None = a cap of the hub."""
         self._note(cap, queue).evicted += rows
 
-    # What operators see.
-
-    def look(self) -> None:
-        """Report at a bounded rate, and forget caps that have had room for a while."""
+    def report(self) -> None:
+        """Log reached caps at a bounded rate, and forget those that have had room for a while."""
         now_s = self._clock.monotonic()
         for key, reached in list(self._reached.items()):
             if now_s - reached.last_s >= QUIET_S:
@@ -444,7 +439,7 @@ class Limits:
                 self._warn(key, reached, now_s)
 
     def statistics(self) -> list[LimitStatistics]:
-        """Describe the caps that are reached."""
+        """Return the caps that are reached."""
         now_s = self._clock.monotonic()
         return [
             LimitStatistics(
@@ -466,7 +461,7 @@ class Limits:
             reached = self._reached[key] = _Reached(now_s)
             self._warn(key, reached, now_s)
         reached.last_s = now_s
-        self.cap_in_the_way = cap
+        self.last_cap = cap
         return reached
 
     def _warn(self, key: tuple[Cap, QueueId | None], reached: _Reached, now_s: float) -> None:

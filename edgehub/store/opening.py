@@ -17,8 +17,8 @@ import structlog
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
-from edgehub.store.recovery import Missing, Recovered, recover
-from edgehub.store.salvage.damage import finish_replacement, replace_damaged
+from edgehub.store.recovery import Recovered, recover
+from edgehub.store.salvage.damage import Missing, finish_replacement, replace_damaged
 from edgehub.store.salvage.file_header import header_fault
 from edgehub.store.salvage.table_list import TableListKeeper
 

@@ -1,8 +1,7 @@
-"""Rows of one queue that are taken by their offsets, before their turn.
+"""Creations of one queue that are read by their offsets, ahead of their place.
 
-Owns which rows are taken: the reader passes them by until they have left or are given up. Only rows
-that create entities are; others wait for them. Invariant: a row that is taken comes to the pump
-from here alone, and at most once at a time.
+Owns which rows are: the reader skips them until they have left or are returned to it. Invariant:
+such a row gets to the pump from here alone, and at most once at a time.
 """
 
 from __future__ import annotations
@@ -19,34 +18,35 @@ if TYPE_CHECKING:
     from edgehub.message import Row
     from edgehub.store.checkpointer import Checkpointer
     from edgehub.store.creations import Creations
-    from edgehub.store.reader import Reader, ReadSource
+    from edgehub.store.reader import Reader
+    from edgehub.store.shared_state import SharedState
 
 TAKEN_ROWS_MAX = 256
 """Rows of one reading."""
 
 
 class OutOfTurn:
-    """See the module.
+    """Implements the pump's `OutOfTurn`.
 
     Args:
-        source: How rows are read.
+        shared: What the parts of the store share.
         number: Of the queue.
         creations: Its rows that create entities.
-        checkpointer: Knows what is in flight.
-        reader: The usual way.
+        checkpointer: Knows which rows are in flight.
+        reader: Reads the queue in order.
     """
 
-    __slots__ = ("_checkpointer", "_creations", "_number", "_reader", "_source", "_taken")
+    __slots__ = ("_checkpointer", "_creations", "_number", "_reader", "_shared", "_taken")
 
     def __init__(
         self,
-        source: ReadSource,
+        shared: SharedState,
         number: int,
         creations: Creations,
         checkpointer: Checkpointer,
         reader: Reader,
     ) -> None:
-        self._source = source
+        self._shared = shared
         self._number = number
         self._creations = creations
         self._checkpointer = checkpointer
@@ -54,20 +54,20 @@ class OutOfTurn:
         self._taken: set[int] = set()
 
     def creates(self, offset: int) -> bool:
-        """Return whether a row is here and creates an entity."""
+        """See `OutOfTurn`."""
         return offset in self._creations
 
     def is_in_flight(self, offset: int) -> bool:
-        """Return whether a row is in flight."""
+        """See `OutOfTurn`."""
         return offset in self._checkpointer.in_flight
 
     async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:
-        """Take rows; they are in flight from here on.
+        """Read rows; they are in flight from here on.
 
         Args:
             offsets: Rows that create entities; those that are in flight already, or not in the file
-                yet, are passed by.
-            bytes_max: Sum of sizes at most; one row comes even if it is larger.
+                yet, are skipped.
+            bytes_max: Sum of sizes at most; one row is returned even if it is larger.
 
         Raises:
             StoreError: They cannot be read now.
@@ -79,10 +79,10 @@ class OutOfTurn:
             self._taken.update(fresh)
         if not wanted:
             return []
-        source = self._source
-        decode = partial(decode_row, labels=source.labels, store_id=source.store_id)
-        rows, _ = await source.database.run(partial(read_offsets, self._number, wanted, decode))
-        # A person may have removed some meanwhile.
+        shared = self._shared
+        decode = partial(decode_row, labels=shared.labels, store_id=shared.store_id)
+        rows, _ = await shared.database.run(partial(read_offsets, self._number, wanted, decode))
+        # An operator may have removed some during the read.
         rows = [row for row in rows if row.offset in self._creations]
         self._checkpointer.count_unstored(rows)
         fitting: list[Row] = []
@@ -95,13 +95,13 @@ class OutOfTurn:
         return self._checkpointer.admit(fitting)
 
     def leave(self, offset: int) -> None:
-        """Let a row come in its turn again; nothing happens if it has left or is not taken."""
+        """Return a row to the reader; nothing happens if it has left or is not taken."""
         if offset in self._taken and offset not in self._checkpointer.busy():
             self._taken.discard(offset)
-            self._reader.come_back(offset)
+            self._reader.restore(offset)
 
     def left(self, offsets: Sequence[int]) -> None:
-        """Take note that rows are not in the file any more; others may be among them."""
+        """Record that rows are not in the file any more; others may be among them."""
         if self._taken:
             self._taken.difference_update(offsets)
 

@@ -1,8 +1,8 @@
-"""Rows that a person removes from a queue, or moves to another one, zone by zone between groups.
+"""Rows that an operator removes from a queue, or moves to another one, zone by zone between groups.
 
-Owns the steps, each at most 50 ms or 10 000 rows; who asks goes on from where a call has stopped.
-Invariants: rows in flight, and rows whose result waits for its commit, stay where they are; what
-the reader holds of the others is forgotten before they go, so none of them is sent any more.
+The caller goes on where a call has stopped. Invariants: rows in flight, and rows whose result waits
+for its commit, stay where they are; the reader forgets the others before they are removed, so none
+of them is sent any more.
 """
 
 from __future__ import annotations
@@ -10,48 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-import orjson
-
-from edgehub.journal.row_events import EventColumns, RowEvent, moved_to
+from edgehub.journal.row_events import RowEvent, moved_to
 from edgehub.message import NEVER_MS
-from edgehub.store.database import StoreBusyError
-from edgehub.store.maintenance.demotion import Target
-from edgehub.store.row_records import read_records
-from edgehub.store.transaction import register_queue, write_checkpoint, write_zones
+from edgehub.store.transaction import json_list
+from edgehub.store.zone_step import STEP_ROWS_MAX, Target, ZoneStep
 from edgehub.store.zones import ZONE_OFFSETS, ZoneValues
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
 
     from edgehub.store.event_log import EventBatch
     from edgehub.store.queue import Queue
-    from edgehub.store.reader import ReadSource
+    from edgehub.store.shared_state import SharedState
     from edgehub.store.writer import Job, Writer
 
-STEP_ROWS_MAX: Final = 10_000
-STEP_S_MAX: Final = 0.05
 SLICE_BYTES_MAX: Final = 4 * 2**20
-"""Between two looks at the clock: a zone of the largest messages holds 250 MB."""
+"""Between two checks of the time: a zone of the largest messages holds 250 MB."""
 CALL_S_MAX: Final = 0.5
-REASON: Final = "command"
-
-_COLUMNS: Final = (
-    "offset, enqueued_ms, expires_ms, size, predecessor, creation, routes, message_id, body_id"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What one call has done.
+    """The result of one call.
 
     Attributes:
-        rows: Rows that have gone.
+        rows: Rows that were removed.
         bytes: Sum of their sizes.
-        in_flight: Rows that were passed by, because they are on their way.
-        next_offset: Where to go on, None = all of the queue has been looked at.
+        in_flight: Rows that were skipped because they are in flight.
+        next_offset: Where to go on, None = the whole queue is done.
     """
 
     rows: int
@@ -65,63 +54,37 @@ class _Result:
     zones: list[ZoneValues] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
-    passed: int = 0
+    skipped: int = 0
     next_offset: int | None = None
     lowest: tuple[int, int] | None = None
     creations: list[tuple[int, int]] = field(default_factory=list)
 
 
 class _Step:
-    """One step on some zones of one queue; runs as a transaction of its own."""
+    """One step on some zones of one queue."""
 
     def __init__(
-        self,
-        queue: Queue,
-        zones: list[ZoneValues],
-        target: Target | None,
-        *,
-        span: tuple[int, int],
-        now_ms: int,
-        empty_checkpoint: int,
-        source: ReadSource,
-        events: EventBatch | None,
+        self, step: ZoneStep, queue: Queue, target: Target | None, span: tuple[int, int]
     ) -> None:
-        self._key = (queue.endpoint_id, queue.priority)
-        self._number = queue.number
-        self._zones = zones
+        self._step = step
         self._target = target
         self._first, self._last = span
-        self._now_ms = now_ms
-        self._busy = queue.checkpointer.busy(attempted=True)
-        self._empty_checkpoint = empty_checkpoint
-        self._monotonic = source.clock.monotonic
-        self._labels = source.labels
-        self._events = events
-        self._told = EventColumns(None if target is None else target.queue.endpoint_id)
+        self._event = RowEvent.PURGED if target is None else moved_to(target.queue.priority)
         self._same_endpoint = target is not None and target.queue.endpoint_id == queue.endpoint_id
 
     def run(self, connection: sqlite3.Connection) -> _Result:
-        """Take rows out, zone by zone, until the step is long enough."""
-        until_s = self._monotonic() + STEP_S_MAX
+        """Remove rows, zone by zone, until the step is long enough."""
+        self._step.start()
         result = _Result()
-        for values in self._zones:
-            if not self._take(connection, values, result, until_s):
+        for values in self._step.zones:
+            if not self._take(connection, values, result):
                 break
-        write_zones(connection, self._number, result.zones)
-        result.lowest = write_checkpoint(connection, self._number, self._empty_checkpoint)
-        target = self._target
-        if target is not None and target.rows:
-            write_zones(connection, target.number, list(target.zones.values()))
-            target.sums = write_checkpoint(connection, target.number, self._empty_checkpoint)
-        if self._events is not None:
-            self._events.queues.append((*self._key, self._told))
-            self._events.write(connection)
+        targets = () if self._target is None else (self._target,)
+        result.lowest = self._step.write(connection, result.zones, targets)
         return result
 
-    def _take(
-        self, connection: sqlite3.Connection, values: ZoneValues, result: _Result, until_s: float
-    ) -> bool:
-        """Take rows of a zone out, slice by slice; returns False when the step is long enough."""
+    def _take(self, connection: sqlite3.Connection, values: ZoneValues, result: _Result) -> bool:
+        """Remove rows of a zone, slice by slice; return False when the step is long enough."""
         zone, *_, rows, size, _ = values
         low = max(zone * ZONE_OFFSETS, self._first)
         last = min((zone + 1) * ZONE_OFFSETS - 1, self._last)
@@ -129,99 +92,59 @@ class _Step:
         goes_on = True
         while goes_on and low <= last:
             high = min(low + slice_offsets - 1, last)
-            gone_rows, gone_bytes = self._take_slice(connection, zone, (low, high), result)
-            rows -= gone_rows
-            size -= gone_bytes
-            result.rows += gone_rows
-            result.bytes += gone_bytes
+            taken_rows, taken_bytes = self._take_slice(connection, zone, (low, high), result)
+            rows -= taken_rows
+            size -= taken_bytes
+            result.rows += taken_rows
+            result.bytes += taken_bytes
             result.next_offset = low = high + 1
-            goes_on = result.rows < STEP_ROWS_MAX and self._monotonic() < until_s
+            goes_on = not self._step.is_long(result.rows)
         result.zones.append((*values[:4], rows, size, values[6]))
         return goes_on
 
     def _take_slice(
         self, connection: sqlite3.Connection, zone: int, span: tuple[int, int], result: _Result
     ) -> tuple[int, int]:
-        busy = [offset for offset in self._busy if span[0] <= offset <= span[1]]
-        result.passed += len(busy)
-        where = (
-            "q.offset BETWEEN ? AND ? AND q.offset NOT IN (SELECT value FROM json_each(?))"
-            " ORDER BY q.offset"
-        )
-        chosen = (*span, orjson.dumps(busy).decode())
+        table = f"q_{self._step.number}"
+        busy = self._step.busy_between(*span)
+        result.skipped += len(busy)
+        where = "q.offset BETWEEN ? AND ? AND q.offset NOT IN (SELECT value FROM json_each(?))"
+        chosen = (*span, json_list(busy))
         figures = connection.execute(
             "SELECT count(*), coalesce(sum(size), 0), min(offset), max(offset),"  # noqa: S608 - our numbers
             f" min(coalesce(expires_ms, {NEVER_MS})), max(coalesce(expires_ms, {NEVER_MS}))"
-            f" FROM q_{self._number} q WHERE {where}",
+            f" FROM {table} q WHERE {where}",
             chosen,
         ).fetchone()
         rows, size = figures[:2]
         if rows:
-            self._record(connection, where, chosen, figures)
+            self._step.record(connection, self._event, where, chosen, figures)
             result.creations += connection.execute(
-                f"SELECT offset, size FROM q_{self._number} q"  # noqa: S608 - likewise
-                f" WHERE q.creation IS NOT NULL AND {where}",
+                f"SELECT offset, size FROM {table} q WHERE q.creation IS NOT NULL AND {where}",  # noqa: S608 - likewise
                 chosen,
             ).fetchall()
             if self._target is not None:
-                self._copy(connection, self._target, where, chosen)
+                # Another endpoint has not refused them yet.
+                keep = self._same_endpoint
+                self._step.move(connection, self._target, where, chosen, attempts=keep)
                 self._target.join(zone, figures)
-            where = where.removesuffix(" ORDER BY q.offset")
             deleted = connection.execute(
-                f"DELETE FROM q_{self._number} AS q WHERE {where}",  # noqa: S608 - our number and words
+                f"DELETE FROM {table} AS q WHERE {where}",  # noqa: S608 - likewise
                 chosen,
             ).rowcount
             assert deleted == rows, (deleted, rows)
         return rows, size
 
-    def _copy(
-        self, connection: sqlite3.Connection, target: Target, where: str, chosen: tuple[Any, ...]
-    ) -> None:
-        if target.registration is not None and not target.rows:
-            register_queue(connection, target.registration)
-        # What the deletion gives back of shared bodies is taken before. Two rows of a queue may
-        # share one: copies for two endpoints that were moved to the same queue.
-        bodies = connection.execute(
-            f"SELECT q.body_id FROM q_{self._number} q WHERE q.body_id IS NOT NULL AND {where}",  # noqa: S608 - likewise
-            chosen,
-        ).fetchall()
-        connection.executemany("UPDATE body SET refs = refs + 1 WHERE id = ?", bodies)
-        # Another endpoint has not refused them yet; recency ends, for this is where they are to be.
-        attempts = "attempts" if self._same_endpoint else "0"
-        connection.execute(
-            f"INSERT INTO q_{target.number} ({_COLUMNS}, attempts, header, body)"  # noqa: S608 - likewise
-            f" SELECT {_COLUMNS}, {attempts}, header, body FROM q_{self._number} q WHERE {where}",
-            chosen,
-        )
-
-    def _record(
-        self,
-        connection: sqlite3.Connection,
-        where: str,
-        chosen: tuple[Any, ...],
-        figures: tuple[int, ...],
-    ) -> None:
-        if self._events is None:
-            return
-        target = self._target
-        event = RowEvent.PURGED if target is None else moved_to(target.queue.priority)
-        if self._events.summed:
-            self._told.count(event, *figures[:2])
-            return
-        records = read_records(connection, self._number, where, chosen, self._labels)
-        self._told.add_records(event, records, self._now_ms)
-
 
 class Purger:
     """Purges and moves queues, one call at a time."""
 
-    __slots__ = ("_clock", "_events", "_source", "_writer")
+    __slots__ = ("_clock", "_shared", "_writer")
 
-    def __init__(self, source: ReadSource, writer: Writer) -> None:
-        self._source = source
+    def __init__(self, shared: SharedState, writer: Writer) -> None:
+        self._shared = shared
         self._writer = writer
-        self._clock = source.clock
-        self._events = writer.events
+        self._clock = shared.clock
 
     async def take_out(
         self, queue: Queue, target: Queue | None, *, from_offset: int, through: int
@@ -230,9 +153,9 @@ class Purger:
 
         Args:
             queue: Where they are.
-            target: Where they go to; None = they are purged.
-            from_offset: Where to begin, 0 or what a call before gave.
-            through: Highest offset of rows that are meant.
+            target: Where they are moved to; None = they are purged.
+            from_offset: Where to begin: 0, or the `next_offset` of the last call.
+            through: Highest offset of the rows.
 
         Raises:
             StoreBusyError: The disk or a lock stands in the way; what was done stays done.
@@ -245,38 +168,25 @@ class Purger:
                     await self._writer.flush()
         until_s = self._clock.monotonic() + CALL_S_MAX
         next_offset: int | None = from_offset
-        rows = size = passed = 0
+        rows = size = skipped = 0
         while next_offset is not None and self._clock.monotonic() < until_s:
             done = _Result()
-            span = (next_offset, through)
-            await self._between(lambda: self._prepare(queue, target, span, done))  # noqa: B023 - awaited in this very turn
+            prepare = partial(self._prepare, queue, target, (next_offset, through), done)
+            await self._writer.between(prepare)
             rows += done.rows
             size += done.bytes
-            passed += done.passed
+            skipped += done.skipped
             next_offset = done.next_offset
-        return Removal(rows=rows, bytes=size, in_flight=passed, next_offset=next_offset)
-
-    async def _between(self, prepare: Callable[[], tuple[Job, EventBatch | None] | None]) -> None:
-        batch: EventBatch | None = None
-
-        def begin() -> Job | None:
-            nonlocal batch
-            prepared = prepare()
-            if prepared is None:
-                return None
-            job, batch = prepared
-            return job
-
-        try:
-            await self._writer.between(begin)
-        except StoreBusyError:
-            if self._events is not None and batch is not None:
-                self._events.failed(batch)
-            raise
+        return Removal(rows=rows, bytes=size, in_flight=skipped, next_offset=next_offset)
 
     def _prepare(
-        self, queue: Queue, target: Queue | None, span: tuple[int, int], done: _Result
-    ) -> tuple[Job, EventBatch | None] | None:
+        self,
+        queue: Queue,
+        target: Queue | None,
+        span: tuple[int, int],
+        done: _Result,
+        batch: EventBatch | None,
+    ) -> Job | None:
         zones: list[ZoneValues] = []
         rows = 0
         values = queue.zones.first_from(span[0] // ZONE_OFFSETS)
@@ -287,36 +197,31 @@ class Purger:
         if not zones:
             return None
         queue.reader.go_back(zones[0][0] * ZONE_OFFSETS)
-        batch = None if self._events is None else self._events.begin()
-        to = None if target is None else Target(target, zones)
-        step = _Step(
+        to = None if target is None else Target(target, [values[0] for values in zones])
+        step = ZoneStep(
             queue,
             zones,
-            to,
-            span=span,
-            now_ms=self._source.hub_time.now_ms(),
-            empty_checkpoint=self._source.offsets.committed,
-            source=self._source,
-            events=batch,
+            self._shared,
+            batch,
+            now_ms=self._shared.hub_time.now_ms(),
+            busy=queue.checkpointer.busy(attempted=True),
+            to_endpoint=None if target is None else target.endpoint_id,
         )
 
-        def apply(result: _Result) -> None:
-            if self._events is not None and batch is not None:
-                self._events.committed(batch)
-            committed = self._source.offsets.committed
+        def apply(result: _Result) -> int:
+            committed = self._shared.offsets.committed
             queue.zones.replace(result.zones)
             queue.lowest_committed(result.lowest, committed)
-            queue.creations.left([offset for offset, _ in result.creations])
+            queue.creations.discard([offset for offset, _ in result.creations])
             if to is None:
                 queue.rows_purged(result.rows)
             else:
                 queue.rows_moved_out(result.rows)
                 to.creations = result.creations
                 to.apply(committed)
-                self._writer.limits.recount()
-            self._writer.wal.written(2 * result.bytes)
-            done.rows, done.bytes, done.passed = result.rows, result.bytes, result.passed
+            done.rows, done.bytes, done.skipped = result.rows, result.bytes, result.skipped
             done.next_offset = result.next_offset
             queue.wake()
+            return 2 * result.bytes
 
-        return (step.run, apply), batch
+        return _Step(step, queue, to, span).run, apply

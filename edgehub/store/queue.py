@@ -1,8 +1,8 @@
 """One queue: the rows of one endpoint and one priority, in the order of their offsets.
 
-Owns depth, bytes and totals, and puts together what the reader, the checkpointer and the zones
-know. It never writes: results go to the writer, which calls back once they are in the file.
-Invariant: depth and bytes are those of the rows in the file, at any moment.
+Owns the totals, and joins the reader, the checkpointer and the zones of the queue. It never writes:
+results go to the writer, and the commit calls back once they are in the file. Invariant: depth and
+bytes are those of the rows in the file, at any moment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edgehub.message import queue_id
 from edgehub.store.checkpointer import Checkpointer, Departure, Results
 from edgehub.store.creations import Creations
 from edgehub.store.out_of_turn import OutOfTurn
-from edgehub.store.reader import Reader, ReadSource
+from edgehub.store.reader import Reader
 from edgehub.store.statistics import QueueState, QueueStatistics, RowState
 from edgehub.store.zones import ZONE_OFFSETS, Zones
 
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 
     from edgehub.journal.row_events import Record
     from edgehub.message import EndpointId, FailureKind, Priority, Row
-    from edgehub.store.dead_letters import DeadLetters
-    from edgehub.store.event_log import EventLog
-    from edgehub.store.group import Part
+    from edgehub.store.queue_rows import QueueRows
+    from edgehub.store.shared_state import SharedState
 
     Wake = Callable[["Queue"], None]
 
 COUNTED_MAX: Final = 64
-"""Rows in flight that are added up one by one where their bytes matter."""
+"""Up to so many rows in flight are added up one by one; of more the bytes are estimated."""
 
 
 class QueueRecord:
-    """What the file says about a queue at start."""
+    """What the file contains of a queue at start."""
 
     __slots__ = (
         "checkpoint",
@@ -58,50 +57,24 @@ class QueueRecord:
         self.creations = Creations()
 
 
-class QueueHost:
-    """What a queue needs of the store it is part of.
-
-    Attributes:
-        source: How its rows are read.
-        dead_letters: Makes dead letters.
-        changed: Tells the writer of results.
-        events: Takes what the journal is to be told, None = there is no journal.
-        withdraw: Takes an uncommitted row out of the open group; False = its commit has begun.
-    """
-
-    __slots__ = ("changed", "dead_letters", "events", "source", "withdraw")
-
-    def __init__(
-        self,
-        source: ReadSource,
-        dead_letters: DeadLetters,
-        changed: Callable[[Queue, int], None],
-        withdraw: Callable[[Queue, Row], bool],
-        events: EventLog | None,
-    ) -> None:
-        self.source = source
-        self.dead_letters = dead_letters
-        self.changed = changed
-        self.withdraw = withdraw
-        self.events = events
-
-
 class Queue:
     """One queue; one pump reads it."""
 
     __slots__ = (
+        "_changed",
         "_dead_lettered_total",
         "_dropped_total",
         "_enqueued_bytes_total",
         "_enqueued_total",
         "_expired_total",
-        "_host",
         "_moved_total",
         "_oldest_ms",
         "_purged_total",
         "_requeued_total",
         "_sent_total",
+        "_shared",
         "_wakes",
+        "_withdraw",
         "checkpointer",
         "closed",
         "creations",
@@ -118,8 +91,25 @@ class Queue:
     )
 
     def __init__(
-        self, host: QueueHost, record: QueueRecord, *, registered: bool, wakes: list[Wake]
+        self,
+        shared: SharedState,
+        record: QueueRecord,
+        *,
+        changed: Callable[[Queue, int], None],
+        withdraw: Callable[[Queue, Row], bool],
+        registered: bool,
+        wakes: list[Wake],
     ) -> None:
+        """Build the queue from what is stored of it.
+
+        Args:
+            shared: What the parts of the store share.
+            record: What the file contains of it.
+            changed: Called when so many rows have results.
+            withdraw: Removes an uncommitted row from the open group; False = its commit has begun.
+            registered: It is in the file.
+            wakes: Called when rows can be read.
+        """
         self.id = queue_id(record.endpoint_id, record.priority)
         self.endpoint_id = record.endpoint_id
         self.priority = record.priority
@@ -130,7 +120,7 @@ class Queue:
         self.creations = record.creations
         self.checkpointer = Checkpointer(checkpoint=record.checkpoint, proposed=record.highest)
         self.reader = Reader(
-            host.source,
+            shared,
             record.number,
             self.checkpointer,
             self.zones,
@@ -138,9 +128,11 @@ class Queue:
             position=record.lowest[0] if record.lowest else record.highest + 1,
         )
         self.out_of_turn = OutOfTurn(
-            host.source, record.number, self.creations, self.checkpointer, self.reader
+            shared, record.number, self.creations, self.checkpointer, self.reader
         )
-        self._host = host
+        self._shared = shared
+        self._changed = changed
+        self._withdraw = withdraw
         self._wakes = wakes
         self._oldest_ms = record.lowest[1] if record.lowest else None
         self._enqueued_total = 0
@@ -159,16 +151,16 @@ class Queue:
     def has_ready(self) -> bool:
         """Return whether some row is neither in flight nor held.
 
-        May say True of rows that turn out to be expired or held once they are looked at; after a
-        `read_batch` that gave nothing it is False until something changes.
+        May be True for rows that turn out to be expired or held once they are read; after a
+        `read_batch` that returned no rows it is False until something changes.
         """
         return self.reader.has_ready() and not self.closed
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
-        """Take the oldest rows that are ready; they are in flight from then on.
+        """Read the oldest rows that are ready; they are in flight from then on.
 
-        Expired rows and rows held back are passed by. One row comes even if it is larger than
-        `bytes_max`. Comes from memory where rows are cached.
+        Expired and held rows are skipped. One row is returned even if it is larger than
+        `bytes_max`.
 
         Args:
             rows_max: Rows at most, 1 or more.
@@ -185,20 +177,20 @@ class Queue:
         return await self.reader.read_batch(rows_max, bytes_max)
 
     def confirm(self, rows: Sequence[Row]) -> None:
-        """Let delivered rows leave; their deletion is committed within 50 ms."""
+        """Remove delivered rows; their deletion is committed within 50 ms."""
         self._leave(rows, Departure.SENT)
 
     def expire(self, rows: Sequence[Row]) -> None:
-        """Let rows leave whose time to live ended in flight or just before their send."""
+        """Remove rows whose time to live ended in flight or just before their send."""
         self._leave(rows, Departure.EXPIRED)
 
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
         """Move a row that is in flight to the dead letters, in one transaction."""
-        letter = self._host.dead_letters.encode(
+        letter = self._shared.dead_letters.encode(
             row,
             self.endpoint_id,
             self.priority,
-            now_ms=self._host.source.hub_time.now_ms(),
+            now_ms=self._shared.hub_time.now_ms(),
             failure=(kind, reason),
         )
         self.checkpointer.withdraw((row,))
@@ -207,12 +199,12 @@ class Queue:
         results.leave((row,), Departure.DEAD_LETTERED)
         self._record(RowEvent.DEAD_LETTERED, (row,), f"{kind.value}: {reason}")
         results.dead_letters[row.offset] = letter
-        self._host.changed(self, 1)
+        self._changed(self, 1)
 
     def give_back(
         self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
     ) -> None:
-        """Put rows in flight back to their old place.
+        """Return rows in flight to their place.
 
         Args:
             rows: Rows in flight.
@@ -225,46 +217,46 @@ class Queue:
             for row in rows:
                 row.attempts += 1
                 attempts[row.offset] = row.attempts
-            self._host.changed(self, len(rows))
-        if refusal is not None and self._host.events is not None:
+            self._changed(self, len(rows))
+        if refusal is not None and self._shared.events is not None:
             self._record(RowEvent.RETRIED, rows, refusal)
-            self._host.changed(self, 0)
+            self._changed(self, 0)
         self.reader.give_back(rows)
 
     def hold_sender(self, sender: str) -> None:
         """Skip the rows of one sender (`Message.sender`) until released."""
-        self.reader.hold_sender(sender)
+        self.reader.held.hold_sender(sender)
         self._note_hold(sender, 1)
 
     def release_sender(self, sender: str) -> None:
-        """End `hold_sender`; the skipped rows come next, in their order."""
-        self.reader.release_sender(sender)
+        """End `hold_sender`; the skipped rows are read next, in their order."""
+        self.reader.held.release_sender(sender)
         self._note_hold(sender, 0)
 
     def hold_row(self, offset: int) -> None:
         """Skip one row until released."""
-        self.reader.hold_row(offset)
+        self.reader.held.hold_row(offset)
         self._note_hold(offset, 1)
 
     def release_row(self, offset: int) -> None:
         """End `hold_row`."""
-        self.reader.release_row(offset)
+        self.reader.held.release_row(offset)
         self._note_hold(offset, 0)
 
     def row_state(self, row: Row) -> RowState:
-        """Return what becomes of a row that was just read from the file."""
+        """Return the state of a row that was just read from the file."""
         checkpointer = self.checkpointer
         if row.offset in checkpointer.in_flight:
             return RowState.IN_FLIGHT
         if row.offset in checkpointer.busy():
             return RowState.LEAVING
-        if row.expires_ms <= self._host.source.hub_time.now_ms():
+        if row.expires_ms <= self._shared.hub_time.now_ms():
             return RowState.EXPIRED
-        return RowState.HELD if self.reader.holds(row) else RowState.WAITING
+        return RowState.HELD if self.reader.held.holds(row) else RowState.WAITING
 
     @property
     def state(self) -> QueueState:
-        """What the queue is doing."""
+        """The state of the queue."""
         if self.closed:
             return QueueState.CLOSED
         if self.checkpointer.in_flight:
@@ -299,44 +291,42 @@ class Queue:
         )
 
     def wake(self) -> None:
-        """Return who watches the endpoint that rows can be read."""
+        """Notify the watchers of the endpoint that rows can be read."""
         for wake in self._wakes:
             wake(self)
 
-    def rows_committed(self, part: Part) -> None:
-        """Count rows that are in the file now (called by the writer, zones already replaced)."""
-        rows, size = part.rows, part.bytes
-        self.rows_refused(part)
+    def rows_committed(self, joined: QueueRows) -> None:
+        """Count rows that are in the file now (zones already replaced)."""
+        rows, size = joined.rows, joined.bytes
+        self.rows_refused(joined)
         self.registered = True
         self._enqueued_total += len(rows)
         self._enqueued_bytes_total += size
         if self._oldest_ms is None:
             self._oldest_ms = rows[0].enqueued_ms
-        self.reader.rows_committed(rows, size, part.handed_out)
+        self.reader.rows_committed(rows, size, joined.handed_out)
 
     def results_committed(self, results: Results) -> None:
         """Count results that are in the file now (zones already replaced)."""
         self._sent_total += results.count(Departure.SENT)
         self._expired_total += results.count(Departure.EXPIRED)
         self._dead_lettered_total += results.count(Departure.DEAD_LETTERED)
-        dropped = results.count(Departure.DROPPED)
-        if dropped:
-            self._dropped_total += dropped
+        self._dropped_total += results.count(Departure.DROPPED)
         self.reader.forget_evicted(results.offsets)
         self.out_of_turn.left(results.offsets)
         self.checkpointer.commit()
 
     def lowest_committed(self, lowest: tuple[int, int] | None, committed: int) -> None:
-        """Take over the lowest row left and the checkpoint that the file has now."""
+        """Record the lowest row left and the checkpoint that the file has now."""
         self._oldest_ms = lowest[1] if lowest else None
         self.checkpointer.reach(lowest[0] if lowest else None, committed)
 
     def rows_aged(self, zone: int, off_ms: int, lowest: tuple[int, int] | None) -> None:
-        """Take over that the rows of a zone have got earlier times (zones already replaced).
+        """Move the times of the rows of a zone back (zones already replaced).
 
         Args:
             zone: The zone.
-            off_ms: By so much they are earlier.
+            off_ms: Milliseconds.
             lowest: Offset and enqueue time of the lowest row of the queue.
         """
         self._oldest_ms = lowest[1] if lowest else None
@@ -349,43 +339,53 @@ class Queue:
         self._expired_total += rows
 
     def rows_purged(self, rows: int) -> None:
-        """Count rows that a person has removed (zones already replaced)."""
+        """Count rows that an operator has removed (zones already replaced)."""
         self._purged_total += rows
 
     def rows_requeued(self, rows: int) -> None:
-        """Count rows that came back from the dead letters; `rows_moved_in` takes them up."""
+        """Count rows that came back from the dead letters; `rows_moved_in` adds them."""
         self._requeued_total += rows
 
     @property
     def rows_taken(self) -> int:
-        """Rows that count: in the file or on their way to it, and not left."""
-        part = self.reader.open_part
+        """Rows that count for limits: in the file or waiting for their commit, and not left."""
+        opened = self.reader.open_rows
         rows = self.zones.depth + self.sealed_rows - self.checkpointer.unstored
-        return rows if part is None else rows + len(part.rows) - len(part.withdrawn)
+        return rows if opened is None else rows + len(opened.rows) - len(opened.withdrawn)
 
     @property
     def bytes_taken(self) -> int:
         """Sum of their sizes."""
-        part = self.reader.open_part
+        opened = self.reader.open_rows
         size = self.zones.bytes + self.sealed_bytes - self.checkpointer.unstored_bytes
-        return size if part is None else size + part.bytes
+        return size if opened is None else size + opened.bytes
 
-    def may_give_way(self, *, with_open: bool) -> tuple[int, int]:
-        """Return rows and bytes that could leave for others: none of them is in flight.
+    @property
+    def stored_rows(self) -> int:
+        """Rows in the file that have not left."""
+        return self.zones.depth - self.checkpointer.unstored
+
+    @property
+    def stored_bytes(self) -> int:
+        """Sum of their sizes."""
+        return self.zones.bytes - self.checkpointer.unstored_bytes
+
+    def evictable(self, *, with_open: bool) -> tuple[int, int]:
+        """Return number and bytes of the rows that could be evicted: none of them is in flight.
 
         Args:
-            with_open: Rows of the open group count, too.
+            with_open: Count rows of the open group, too.
         """
         in_flight = self.checkpointer.in_flight
         rows, size = self.rows_taken, self.bytes_taken
-        part = self.reader.open_part
-        if part is not None and not with_open:
-            rows -= len(part.rows) - len(part.withdrawn)
-            size -= part.bytes
+        opened = self.reader.open_rows
+        if opened is not None and not with_open:
+            rows -= len(opened.rows) - len(opened.withdrawn)
+            size -= opened.bytes
         if len(in_flight) <= COUNTED_MAX:
             size -= sum([row.size for row in in_flight.values()])
         elif rows:
-            # Once per message while a cap is reached: an estimate will do.
+            # Called per message while a cap is reached: an estimate will do.
             size -= size * len(in_flight) // rows
         if self.creations:
             staying = self.creations.idle(in_flight)
@@ -394,7 +394,7 @@ class Queue:
         return max(0, rows - len(in_flight)), max(0, size)
 
     def evict(self, records: Sequence[Record], reason: str) -> int:
-        """Let rows leave for others, with the next transaction; returns how many do.
+        """Evict rows with the next transaction; return how many are.
 
         Args:
             records: Rows that had neither left nor been in flight when they were read.
@@ -407,41 +407,41 @@ class Queue:
         offsets = [record[0] for record in records]
         results = self.checkpointer.results
         results.leave_unread(offsets, [record[3] for record in records], Departure.DROPPED)
-        if self._host.events is not None:
-            now_ms = self._host.source.hub_time.now_ms()
+        if self._shared.events is not None:
+            now_ms = self._shared.hub_time.now_ms()
             results.events.add_records(RowEvent.DROPPED, records, now_ms, reason)
         self.reader.evict(offsets)
-        self._host.changed(self, len(records))
+        self._changed(self, len(records))
         return len(records)
 
     def drop(self, row: Row, reason: str) -> None:
-        """Count a row that finds no room and is never stored."""
+        """Count a row that found no room and is never stored."""
         self._enqueued_total += 1
         self._enqueued_bytes_total += row.size
         self._dropped_total += 1
-        if self._host.events is not None:
+        if self._shared.events is not None:
             key = (self.endpoint_id, self.priority)
-            self._host.events.early(key, [row], RowEvent.DROPPED, EventColumns(), reason)
-            self._host.changed(self, 0)
+            self._shared.events.early(key, [row], RowEvent.DROPPED, EventColumns(), reason)
+            self._changed(self, 0)
 
-    def rows_refused(self, part: Part) -> None:
-        """Take note that rows of a sealed group are not on their way to the file any more."""
-        self.sealed_rows -= len(part.rows)
-        self.sealed_bytes -= part.bytes
+    def rows_refused(self, joined: QueueRows) -> None:
+        """Record that rows of a sealed group do not wait for their commit any more."""
+        self.sealed_rows -= len(joined.rows)
+        self.sealed_bytes -= joined.bytes
 
     def rows_moved_out(self, rows: int) -> None:
-        """Count rows that have gone to another queue (zones already replaced)."""
+        """Count rows that were moved to another queue (zones already replaced)."""
         self._moved_total += rows
-        self.reader.pass_stale()
+        self.reader.drop_stale()
 
     def rows_moved_in(self, lowest: int, highest: int) -> None:
-        """Record rows that came from another queue (zones already replaced).
+        """Record rows that were moved here from another queue (zones already replaced).
 
         Args:
             lowest: Their lowest offset.
             highest: Their highest offset.
         """
-        self.checkpointer.came_in(highest)
+        self.checkpointer.moved_in(highest)
         self.reader.go_back(lowest)
         self.wake()
 
@@ -449,24 +449,24 @@ class Queue:
         rows = list(rows)
         self.checkpointer.withdraw(rows)
         self._forget_creations(rows)
-        if self._host.source.offsets.ahead:
+        if self._shared.offsets.ahead:
             rows = self._leave_early(rows, kind)
         if rows:
             self.checkpointer.results.leave(rows, kind)
             self._record(RowEvent(kind), rows)
-            self._host.changed(self, len(rows))
+            self._changed(self, len(rows))
 
     def _forget_creations(self, rows: Sequence[Row]) -> None:
         if self.creations:
-            self.creations.left([row.offset for row in rows])
+            self.creations.discard([row.offset for row in rows])
 
     def _leave_early(self, rows: list[Row], kind: Departure) -> list[Row]:
-        """Let uncommitted rows go without ever being written; returns the others."""
+        """Remove uncommitted rows, which are never written; return the others."""
         proposed = self.checkpointer.proposed
         others: list[Row] = []
         early: list[Row] = []
         for row in rows:
-            if row.offset <= proposed or not self._host.withdraw(self, row):
+            if row.offset <= proposed or not self._withdraw(self, row):
                 others.append(row)
                 continue
             self.checkpointer.results.attempts.pop(row.offset, None)
@@ -477,19 +477,19 @@ class Queue:
                 self._sent_total += 1
             else:
                 self._expired_total += 1
-        if early and self._host.events is not None:
+        if early and self._shared.events is not None:
             between = self.checkpointer.results.events.take({row.offset for row in early})
             key = (self.endpoint_id, self.priority)
-            self._host.events.early(key, early, RowEvent(kind), between)
+            self._shared.events.early(key, early, RowEvent(kind), between)
         return others
 
     def _record(self, event: RowEvent, rows: Sequence[Row], reason: str | None = None) -> None:
-        if self._host.events is not None:
-            now_ms = self._host.source.hub_time.now_ms()
+        if self._shared.events is not None:
+            now_ms = self._shared.hub_time.now_ms()
             self.checkpointer.record(event, rows, now_ms, reason)
 
     def _note_hold(self, held: str | int, begins: int) -> None:
-        if self._host.events is not None:
-            now_ms = self._host.source.hub_time.now_ms()
+        if self._shared.events is not None:
+            now_ms = self._shared.hub_time.now_ms()
             key = (self.endpoint_id, self.priority)
-            self._host.events.note(["hold", *key, held, now_ms, begins])
+            self._shared.events.note(["hold", *key, held, now_ms, begins])

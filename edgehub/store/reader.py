@@ -1,16 +1,15 @@
-"""The reading side of one queue: what comes out next, and what is held back.
+"""Reads one queue: which rows the pump gets next, and which are held back.
 
-Owns the read position, the cache of rows ahead of it, rows that came back and rows that are held.
-Order of reading: by offset over rows that came back, rows that are to be recalled and the cache,
-then the file from the read position on, then, where groups linger, rows of the open group.
-Invariant: every row of the file that is neither in flight, nor left, nor held, nor expired is in
-exactly one of these places.
+Owns the read position, the cache of rows behind it, rows that were given back and rows that are
+held. Order of reading: by offset over rows given back, released rows and the cache, then the file
+from the read position on, then, with a fixed commit delay, rows of the open group. Invariant: every
+row of the file that is neither in flight, nor left, nor held, nor expired is in exactly one of
+these places.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -27,52 +26,20 @@ from edgehub.store.row_reading import read_offsets, read_ranges
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from edgehub.clock import Clock, HubTime
     from edgehub.message import Row
     from edgehub.store.checkpointer import Checkpointer
-    from edgehub.store.database import Database
-    from edgehub.store.group import Part
-    from edgehub.store.labels import Labels
-    from edgehub.store.offsets import Offsets
+    from edgehub.store.queue_rows import QueueRows
+    from edgehub.store.shared_state import SharedState
     from edgehub.store.zones import Zones
 
 log = structlog.get_logger(__name__)
 
 ROW_MEMORY_BYTES: Final = 700
-"""What a row costs in memory beside its size: row, message, dictionaries, texts."""
+"""Memory of a row in addition to its size: row, message, dictionaries, texts."""
 READ_ROWS_MIN: Final = 256
 RECALL_ROWS: Final = 256
 UNSTORED_ROWS_MAX: Final = 1_000_000
 READ_PAUSE_S: Final = 1.0
-
-
-class Cache:
-    """The memory that rows ahead of the pump may take, over all queues."""
-
-    __slots__ = ("bytes", "bytes_max")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.bytes = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSource:
-    """What all readers of a store share.
-
-    Attributes:
-        offsets: Say up to which offset rows of the open group may be read before their commit.
-        stale_met: Called when rows were passed by because they belong into their fallback priority.
-    """
-
-    database: Database
-    clock: Clock
-    hub_time: HubTime
-    labels: Labels
-    store_id: str
-    cache: Cache
-    offsets: Offsets
-    stale_met: Callable[[], None]
 
 
 class _Batch:
@@ -91,7 +58,6 @@ class Reader:
         "_cache",
         "_checkpointer",
         "_decode",
-        "_held",
         "_leaving",
         "_mixed_until",
         "_number",
@@ -102,17 +68,18 @@ class Reader:
         "_returned",
         "_returned_sorted",
         "_rewinds",
-        "_source",
-        "_unripe",
+        "_shared",
+        "_uncommitted_held",
         "_wake",
         "_zones",
-        "open_part",
+        "held",
+        "open_rows",
         "sealed_rows",
     )
 
     def __init__(
         self,
-        source: ReadSource,
+        shared: SharedState,
         number: int,
         checkpointer: Checkpointer,
         zones: Zones,
@@ -120,11 +87,12 @@ class Reader:
         *,
         position: int,
     ) -> None:
-        self.open_part: Part | None = None
+        self.open_rows: QueueRows | None = None
+        """Those of the open group."""
         self.sealed_rows = 0
-        """Unread rows of groups that are sealed and not committed: they precede the open part."""
-        self._source = source
-        self._decode = partial(decode_row, labels=source.labels, store_id=source.store_id)
+        """Unread rows of groups that are sealed and not committed: they precede the open rows."""
+        self._shared = shared
+        self._decode = partial(decode_row, labels=shared.labels, store_id=shared.store_id)
         self._number = number
         self._checkpointer = checkpointer
         self._zones = zones
@@ -133,22 +101,22 @@ class Reader:
         self._cache: deque[Row] = deque()
         self._returned: deque[Row] = deque()
         self._returned_sorted = True
-        self._unripe: list[Row] = []
-        self._held = HeldRows()
+        self._uncommitted_held: list[Row] = []
+        self.held = HeldRows()
         self._reading = False
         self._paused = False
         self._reading_file = False
         self._rewinds = 0
         self._leaving: set[int] = set()
-        """Rows that gave way to others and are still in the file."""
+        """Rows that are evicted and still in the file."""
         self._mixed_until = -1
-        """Up to here rows ahead of the position may have been read before: it went back."""
+        """Up to here rows behind the position may have been read before: it went back."""
 
     def has_ready(self) -> bool:
-        """Return whether a row may be had; never False while one can."""
+        """Return whether a row may be ready; never False while one is."""
         if self._paused:
             return False
-        if self._returned or self._held.recall:
+        if self._returned or self.held.recall:
             return True
         if self._full():
             return False
@@ -169,7 +137,7 @@ class Reader:
             while not self._fill(batch):
                 was_read = True
                 has_more = await self._refill(rows_max)
-                self._pass_by_stale(batch)
+                self._remove_stale(batch)
                 if not has_more:
                     break
         except BaseException:
@@ -179,18 +147,18 @@ class Reader:
         finally:
             self._reading = False
         if was_read:
-            # Lower rows may have come back, or in, meanwhile.
+            # Lower rows may have been given back, or moved in, during the read.
             batch.rows.sort(key=attrgetter("offset"))
         return batch.rows
 
     def rows_ahead(self) -> Iterable[Row]:
         """Return the rows of the file that are in memory and not in flight."""
-        return chain(self._returned, self._cache, self._unripe)
+        return chain(self._returned, self._cache, self._uncommitted_held)
 
     def give_back(self, rows: Sequence[Row]) -> None:
-        """Take rows back to their old place; they are no longer in flight."""
+        """Return rows to their place; they are no longer in flight."""
         if self._leaving:
-            # Those that were taken by their offsets are taken so again.
+            # Rows that were read by their offsets are read so again.
             rows = [row for row in rows if row.offset not in self._leaving]
         refused = self._checkpointer.refused
         if refused:
@@ -202,66 +170,66 @@ class Reader:
                 self._leave_to_file()
 
     def refuse(self, offset: int) -> None:
-        """Forget a row that was read before its commit and will never be in the file."""
+        """Remove a row that was read before its commit and will never be in the file."""
         self._checkpointer.refuse(offset)
         self._returned = deque([row for row in self._returned if row.offset != offset])
-        self._unripe = [row for row in self._unripe if row.offset != offset]
+        self._uncommitted_held = [row for row in self._uncommitted_held if row.offset != offset]
 
     def go_back(self, lowest: int) -> None:
-        """Read again from `lowest` on: rows have come to places that were read before."""
+        """Read again from `lowest` on: rows were moved to places that were read before."""
         if lowest >= self._position and not self._reading_file:
             return
-        # What is being read from the file now is as it was before.
+        # A read that runs now returns the rows of before.
         self._rewinds += 1
         self._mixed_until = max(self._mixed_until, self._position - 1)
         self._position = min(self._position, lowest)
         kept = deque([row for row in self._cache if row.offset < lowest])
         size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
-        self._source.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
+        self._shared.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
         self._cache = kept
-        self._held.go_back(lowest)
+        self.held.go_back(lowest)
         self._leave_to_file()
 
-    def pass_stale(self) -> None:
-        """Forget rows at the head of the cache that are stale; they are in another queue now."""
-        now_ms = self._source.hub_time.now_ms()
+    def drop_stale(self) -> None:
+        """Remove stale rows at the head of the cache; they are in another queue now."""
+        now_ms = self._shared.hub_time.now_ms()
         cache = self._cache
         while cache and cache[0].fresh_until_ms <= now_ms:
-            self._source.cache.bytes -= cache.popleft().size + ROW_MEMORY_BYTES
+            self._shared.cache.bytes -= cache.popleft().size + ROW_MEMORY_BYTES
 
     def evict(self, offsets: Sequence[int]) -> None:
-        """Forget rows that leave without having been read; they are not in flight."""
-        gone = set(offsets)
-        self._leaving |= gone
+        """Remove rows that are evicted; they are not in flight."""
+        evicted = set(offsets)
+        self._leaving |= evicted
         last = offsets[-1]
         if self._cache and self._cache[0].offset <= last:
-            kept = [row for row in self._cache if row.offset not in gone]
+            kept = [row for row in self._cache if row.offset not in evicted]
             size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
-            self._source.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
+            self._shared.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
             self._cache = deque(kept)
         if self._returned:
-            self._returned = deque([row for row in self._returned if row.offset not in gone])
-        self._held.evict(gone)
+            self._returned = deque([row for row in self._returned if row.offset not in evicted])
+        self.held.evict(evicted)
 
     def forget_evicted(self, offsets: Iterable[int]) -> None:
-        """Take note that displaced rows are not in the file any more; others may be among them."""
+        """Record that evicted rows are not in the file any more; others may be among them."""
         if self._leaving:
             self._leaving.difference_update(offsets)
 
-    def come_back(self, offset: int) -> None:
-        """Let a displaced row that is still in the file be read again."""
+    def restore(self, offset: int) -> None:
+        """Read an evicted row again that is still in the file."""
         self._leaving.discard(offset)
         if offset < self._position:
-            self._held.remember([offset])
+            self.held.remember([offset])
 
     def _leave_to_file(self) -> None:
-        """Drop rows that came back and that the file will give again."""
+        """Drop rows given back that are read from the file again."""
         first, last = self._position, self._checkpointer.proposed
         kept = [row for row in self._returned if not first <= row.offset <= last]
         self._returned = deque(kept)
 
     def rows_committed(self, rows: Sequence[Row], size: int, handed_out: int) -> None:
-        """Keep rows that have just been committed, if the pump is that far and memory allows.
+        """Cache rows that have just been committed, if the pump is that far and memory allows.
 
         Args:
             rows: Rows in order.
@@ -269,7 +237,7 @@ class Reader:
             handed_out: So many of the first were read before the commit.
         """
         self.sealed_rows -= len(rows) - handed_out
-        cache = self._source.cache
+        cache = self._shared.cache
         caught_up = self._position > self._checkpointer.proposed
         self._checkpointer.propose(rows[-1].offset)
         if caught_up and (handed_out or cache.bytes < cache.bytes_max):
@@ -282,45 +250,25 @@ class Reader:
         elif handed_out:
             self._mixed_until = max(self._mixed_until, rows[-1].offset)
             self._leave_to_file()
-        if self._unripe:
-            self.give_back(self._unripe)
-            self._unripe = []
-
-    def hold_sender(self, sender: str) -> None:
-        """Skip the rows of `sender` from now on."""
-        self._held.hold_sender(sender)
-
-    def release_sender(self, sender: str) -> None:
-        """Let the rows of `sender` come again, the skipped ones first."""
-        self._held.release_sender(sender)
-
-    def holds(self, row: Row) -> bool:
-        """Return whether a row is skipped now, for its own sake or its sender's."""
-        return self._held.holds(row)
-
-    def hold_row(self, offset: int) -> None:
-        """Skip one row from now on."""
-        self._held.hold_row(offset)
-
-    def release_row(self, offset: int) -> None:
-        """Let one row come again."""
-        self._held.release_row(offset)
+        if self._uncommitted_held:
+            self.give_back(self._uncommitted_held)
+            self._uncommitted_held = []
 
     def _full(self) -> bool:
         # Both bounds are of memory: offsets of skipped rows, and of rows that have left while the
         # disk takes no deletes.
-        return self._held.is_full or self._checkpointer.unstored >= UNSTORED_ROWS_MAX
+        return self.held.is_full or self._checkpointer.unstored >= UNSTORED_ROWS_MAX
 
     def _fill(self, batch: _Batch) -> bool:
-        """Move rows from memory into the batch; returns True when it is full."""
+        """Move rows from memory into the batch; return True when it is full."""
         if not self._returned_sorted:
             self._returned = deque(sorted(self._returned, key=lambda row: row.offset))
             self._returned_sorted = True
-        # Rows that moved in may be ahead in the cache and lower than what came back meanwhile.
-        while self._returned or self._held.recall or self._cache:
+        # Rows in the cache may be lower than rows given back: they were moved in.
+        while self._returned or self.held.recall or self._cache:
             returned = self._returned[0].offset if self._returned else NEVER_MS
             ahead = self._cache[0].offset if self._cache else NEVER_MS
-            recalled = self._held.recall[0] if self._held.recall else NEVER_MS
+            recalled = self.held.recall[0] if self.held.recall else NEVER_MS
             if recalled < min(returned, ahead):
                 return False
             if returned <= ahead:
@@ -329,7 +277,7 @@ class Reader:
                 return False
             else:
                 full, rows, size = self._move(self._cache, batch, min(recalled, returned))
-                self._source.cache.bytes -= size + rows * ROW_MEMORY_BYTES
+                self._shared.cache.bytes -= size + rows * ROW_MEMORY_BYTES
             if full:
                 return True
         if self._full():
@@ -344,8 +292,8 @@ class Reader:
         Returns:
             Whether the batch is full; number and bytes of the rows that left `source`.
         """
-        now_ms = self._source.hub_time.now_ms()
-        holding = bool(self._held)
+        now_ms = self._shared.hub_time.now_ms()
+        holding = bool(self.held)
         room = batch.rows_max - len(batch.rows)
         left = batch.bytes_left
         first = not batch.rows
@@ -356,7 +304,7 @@ class Reader:
             row = source[0]
             if row.offset > last:
                 break
-            # Expired and stale rows are only passed by: others delete, move and count them.
+            # Expired and stale rows are only skipped: clean-up and demotion count them.
             if row.fresh_until_ms <= now_ms:
                 stale = True
             elif row.expires_ms > now_ms and not (holding and self._hold_back(row)):
@@ -371,57 +319,57 @@ class Reader:
             rows += 1
             size += row.size
         if stale:
-            self._source.stale_met()
+            self._shared.staleness.met()
         batch.bytes_left = left
         batch.rows.extend(self._checkpointer.admit(taken))
         return full, rows, size
 
-    def _pass_by_stale(self, batch: _Batch) -> None:
-        """Let go of rows that became stale while others were read from the file."""
-        now_ms = self._source.hub_time.now_ms()
+    def _remove_stale(self, batch: _Batch) -> None:
+        """Remove rows that became stale while others were read from the file."""
+        now_ms = self._shared.hub_time.now_ms()
         stale = [row for row in batch.rows if row.fresh_until_ms <= now_ms]
         if stale:
             self._checkpointer.withdraw(stale)
             batch.rows = [row for row in batch.rows if row.fresh_until_ms > now_ms]
             batch.bytes_left += sum([row.size for row in stale])
-            self._source.stale_met()
+            self._shared.staleness.met()
 
     def _hold_back(self, row: Row) -> bool:
-        if not self._held.holds(row):
+        if not self.held.holds(row):
             return False
         if row.offset > self._checkpointer.proposed:
-            # Not in the file yet, so it could not be read back: looked at again once it is.
-            self._unripe.append(row)
+            # Not in the file yet, so it cannot be read again: checked once it is.
+            self._uncommitted_held.append(row)
         else:
-            self._held.skip(row)
+            self.held.skip(row)
         return True
 
     def _early_rows(self) -> int:
         """Count rows of the open group that may be read before their commit."""
-        part = self.open_part
-        if part is None or not self._source.offsets.ahead:
+        opened = self.open_rows
+        if opened is None or not self._shared.offsets.ahead:
             return 0
         if self._cache or self.sealed_rows or self._position <= self._checkpointer.proposed:
             return 0
-        count = min(len(part.rows), part.early_max) - part.handed_out
-        if count <= 0 or part.rows[part.handed_out].offset > self._source.offsets.reserved:
+        count = min(len(opened.rows), opened.early_max) - opened.handed_out
+        if count <= 0 or opened.rows[opened.handed_out].offset > self._shared.offsets.reserved:
             return 0
         return count
 
     def _move_early(self, batch: _Batch) -> bool:
-        part = self.open_part
-        assert part is not None
-        start = part.handed_out
-        rows = deque(part.rows[start : start + self._early_rows()])
+        opened = self.open_rows
+        assert opened is not None
+        start = opened.handed_out
+        rows = deque(opened.rows[start : start + self._early_rows()])
         count = len(rows)
-        full, _, _ = self._move(rows, batch, self._source.offsets.reserved)
-        part.handed_out += count - len(rows)
+        full, _, _ = self._move(rows, batch, self._shared.offsets.reserved)
+        opened.handed_out += count - len(rows)
         return full
 
     async def _refill(self, rows_max: int) -> bool:
-        """Bring rows from the file into memory; returns False when there are none to be had."""
+        """Read rows from the file into memory; return False when there are none."""
         try:
-            if self._held.recall:
+            if self.held.recall:
                 await self._read_recalled()
                 return True
             if self._full() or self._position > self._checkpointer.proposed:
@@ -430,7 +378,7 @@ class Reader:
         except StoreBusyError as exc:
             log.warning("store.read_failed", queue=self._number, error=str(exc))
             self._paused = True
-            self._source.clock.call_later(READ_PAUSE_S, self._resume)
+            self._shared.clock.call_later(READ_PAUSE_S, self._resume)
             return False
         return True
 
@@ -439,17 +387,17 @@ class Reader:
         self._wake()
 
     async def _read_recalled(self) -> None:
-        chunk = list(self._held.recall[:RECALL_ROWS])
+        chunk = list(self.held.recall[:RECALL_ROWS])
         rewinds = self._rewinds
         leaving = set(self._leaving)
         job = partial(read_offsets, self._number, chunk, self._decode)
-        rows, complete = await self._source.database.run(job)
+        rows, complete = await self._shared.database.run(job)
         if rewinds != self._rewinds:
             return  # some of them will be read at their place again
-        # What was released meanwhile may have joined; a row that is not in the file any more has
+        # Rows released during the read may have joined; a row that is not in the file any more has
         # expired while it was held.
         last = chunk[-1] if complete else rows[-1].offset
-        self._held.recalled({offset for offset in chunk if offset <= last})
+        self.held.recalled({offset for offset in chunk if offset <= last})
         leaving |= self._leaving
         if leaving:
             rows = [row for row in rows if row.offset not in leaving]
@@ -458,11 +406,11 @@ class Reader:
 
     async def _read_ahead(self, rows_max: int) -> None:
         proposed = self._checkpointer.proposed
-        now_ms = self._source.hub_time.now_ms()
+        now_ms = self._shared.hub_time.now_ms()
         first = self._position
         ranges, end, is_stale = self._zones.readable(first, proposed, now_ms, rows_max)
         if is_stale:
-            self._source.stale_met()
+            self._shared.staleness.met()
         if not ranges:
             self._position = end + 1
             return
@@ -473,10 +421,10 @@ class Reader:
         job = partial(read_ranges, self._number, ranges, now_ms, rows_max, self._decode)
         self._reading_file = True
         try:
-            rows, complete = await self._source.database.run(job)
+            rows, complete = await self._shared.database.run(job)
             if rewinds != self._rewinds:
                 return
-            # Rows committed meanwhile lie above `end` and were not cached: the position was behind.
+            # Rows committed during the read lie above `end` and were not cached.
             self._position = end + 1 if complete else rows[-1].offset + 1
         finally:
             self._reading_file = False
@@ -489,4 +437,4 @@ class Reader:
             self._checkpointer.count_unstored(rows)
         self._cache.extend(rows)
         size = sum([row.size for row in rows])
-        self._source.cache.bytes += size + len(rows) * ROW_MEMORY_BYTES
+        self._shared.cache.bytes += size + len(rows) * ROW_MEMORY_BYTES

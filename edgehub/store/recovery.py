@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import secrets
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -22,7 +21,7 @@ from edgehub.store.creations import Creations
 from edgehub.store.event_log import StoredEvents, stored_losses
 from edgehub.store.maintenance.ageing import Ageing, stored_ageing
 from edgehub.store.queue import QueueRecord
-from edgehub.store.salvage.damage import Damage, stored_damage
+from edgehub.store.salvage.damage import Damage, Missing, stored_damage
 from edgehub.store.transaction import create_queue_table, lowest_row, rebuild_zones
 from edgehub.store.zones import ZONE_OFFSETS, Zones
 
@@ -36,13 +35,6 @@ log = structlog.get_logger(__name__)
 
 COUNTED_ROWS_MAX: Final = 10_000
 """Queues up to this depth are counted at start; longer ones are judged by their ends."""
-
-
-class Missing(StrEnum):
-    """What of the database was not there at the start, though a hub had left it."""
-
-    FILE = "file"  # all of it, or it was empty
-    LOG = "log"  # the last commits, after an end without a close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Dead letters that leave by a person's word: back into their queue, or for good.
+"""Dead letters that an operator requeues or purges.
 
-Owns the steps between groups, at most some hundred letters each. A row that comes back has its old
-offset, and with it its place and its message id; its attempts are forgotten, and its time to live
-goes on where it stood when it became a dead letter. Invariant: a letter leaves in the transaction
-that puts its row into the queue.
+A step between groups takes at most some hundred letters. A requeued row has its old offset, and
+with it its place and its message id; its attempts are forgotten, and its time to live goes on where
+it was when it became a dead letter. Invariant: a letter is deleted in the transaction that puts its
+row into the queue.
 """
 
 from __future__ import annotations
@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import NEVER_MS, EndpointId, Priority
-from edgehub.store.database import StoreBusyError
 from edgehub.store.encoding import ROW_OVERHEAD_BYTES, make_message_id
-from edgehub.store.maintenance.demotion import Target
 from edgehub.store.row_records import read_records
-from edgehub.store.transaction import json_list, register_queue, write_checkpoint, write_zones
+from edgehub.store.transaction import json_list
+from edgehub.store.zone_step import Target
 from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from edgehub.store.dead_letters import DeadLetters
     from edgehub.store.event_log import Depth, EventBatch
-    from edgehub.store.labels import Labels
     from edgehub.store.maintenance.retention import Retention
-    from edgehub.store.reader import ReadSource
-    from edgehub.store.registry import Registry
+    from edgehub.store.queues import Queues
+    from edgehub.store.shared_state import SharedState
     from edgehub.store.writer import Job, Writer
 
 LETTERS_MAX: Final = 200
@@ -41,10 +38,10 @@ _Letter = tuple[int, str, int, int, int]
 
 @dataclass(slots=True)
 class Released:
-    """What one call has done.
+    """The result of one call.
 
     Attributes:
-        rows: Letters that have gone.
+        rows: Letters that were removed.
         bytes: Sum of their sizes as letters.
     """
 
@@ -53,66 +50,51 @@ class Released:
 
 
 class Requeuer:
-    """See the module."""
+    """Requeues and purges dead letters."""
 
-    __slots__ = ("_dead_letters", "_events", "_registry", "_retention", "_source", "_writer")
+    __slots__ = ("_dead_letters", "_queues", "_retention", "_shared", "_writer")
 
     def __init__(
-        self,
-        source: ReadSource,
-        registry: Registry,
-        writer: Writer,
-        dead_letters: DeadLetters,
-        retention: Retention,
+        self, shared: SharedState, queues: Queues, writer: Writer, retention: Retention
     ) -> None:
-        self._source = source
-        self._registry = registry
+        self._shared = shared
+        self._queues = queues
         self._writer = writer
-        self._dead_letters = dead_letters
+        self._dead_letters = shared.dead_letters
         self._retention = retention
-        self._events = writer.events
 
     async def requeue(self, ids: Sequence[int]) -> Released:
         """Put dead letters back into their queues.
 
         Args:
-            ids: Their numbers, at most `LETTERS_MAX`; those that are not there are passed by.
+            ids: Their numbers, at most `LETTERS_MAX`; those that do not exist are skipped.
 
         Raises:
             StoreBusyError: The disk or a lock stands in the way; nothing has changed.
         """
-        letters = await self._source.database.run(lambda conn: _letters(conn, ids))
+        letters = await self._shared.database.run(lambda conn: _letters(conn, ids))
         keys = {(EndpointId(letter[1]), Priority(letter[2])) for letter in letters}
         released = Released()
 
         def prepare(batch: EventBatch | None) -> Job:
             zones = sorted({letter[3] // ZONE_OFFSETS for letter in letters})
             targets = {
-                (queue.endpoint_id, queue.priority): Target(queue, [(z, *_NONE) for z in zones])
-                for queue in (self._registry.queue(*key) for key in sorted(keys))
+                (queue.endpoint_id, queue.priority): Target(queue, zones)
+                for queue in (self._queues.get(*key) for key in sorted(keys))
             }
-            step = _Step(
-                letters,
-                targets,
-                now_ms=self._source.hub_time.now_ms(),
-                empty_checkpoint=self._source.offsets.committed,
-                labels=self._source.labels,
-                store_id=self._source.store_id,
-                events=batch,
-            )
+            step = _Step(letters, targets, self._shared, batch)
 
-            def apply(gone: list[Depth]) -> None:
+            def apply(gone: list[Depth]) -> int:
                 for target in targets.values():
-                    target.apply(self._source.offsets.committed)
+                    target.apply(self._shared.offsets.committed)
                     target.queue.rows_requeued(target.rows)
-                self._writer.limits.recount()
                 if step.shortest_ttl_ms < self._retention.shortest_ttl_ms:
                     self._retention.ttl_seen(step.shortest_ttl_ms)
-                self._left(gone, released)
+                return self._removed(gone, released)
 
             return step.run, apply
 
-        await self._between(prepare)
+        await self._writer.between(prepare)
         return released
 
     async def purge(self, ids: Sequence[int]) -> Released:
@@ -132,40 +114,18 @@ class Requeuer:
                 _delete(connection, ids)
                 if batch is not None:
                     batch.dead_letters_left(gone, "command")
-                    batch.write(connection)
                 return gone
 
-            return delete, lambda gone: self._left(gone, released)
+            return delete, lambda gone: self._removed(gone, released)
 
-        await self._between(prepare)
+        await self._writer.between(prepare)
         return released
 
-    def _left(self, gone: list[Depth], released: Released) -> None:
+    def _removed(self, gone: list[Depth], released: Released) -> int:
         self._dead_letters.committed([], gone)
         released.rows = sum([rows for *_, rows, _ in gone])
         released.bytes = sum([size for *_, size in gone])
-
-    async def _between(self, prepare: Callable[[EventBatch | None], Job]) -> None:
-        batch: EventBatch | None = None
-
-        def begin() -> Job:
-            nonlocal batch
-            batch = None if self._events is None else self._events.begin()
-            work, apply = prepare(batch)
-
-            def applied(gone: list[Depth]) -> None:
-                apply(gone)
-                if self._events is not None and batch is not None:
-                    self._events.committed(batch)
-
-            return work, applied
-
-        try:
-            await self._writer.between(begin)
-        except StoreBusyError:
-            if self._events is not None and batch is not None:
-                self._events.failed(batch)
-            raise
+        return 0
 
 
 class _Step:
@@ -175,20 +135,16 @@ class _Step:
         self,
         letters: Sequence[_Letter],
         targets: dict[tuple[EndpointId, Priority], Target],
-        *,
-        now_ms: int,
-        empty_checkpoint: int,
-        labels: Labels,
-        store_id: str,
-        events: EventBatch | None,
+        shared: SharedState,
+        batch: EventBatch | None,
     ) -> None:
         self._letters = letters
         self._targets = targets
-        self._now_ms = now_ms
-        self._empty_checkpoint = empty_checkpoint
-        self._labels = labels
-        self._store_id = store_id
-        self._events = events
+        self._now_ms = shared.hub_time.now_ms()
+        self._empty_checkpoint = shared.offsets.committed
+        self._labels = shared.labels
+        self._store_id = shared.store_id
+        self._batch = batch
         self.shortest_ttl_ms: int = NEVER_MS
 
     def run(self, connection: sqlite3.Connection) -> list[Depth]:
@@ -196,21 +152,16 @@ class _Step:
         moved: list[_Letter] = []
         for letter in self._letters:
             target = self._targets[EndpointId(letter[1]), Priority(letter[2])]
-            if target.registration is not None:
-                register_queue(connection, target.registration)
-                target.registration = None
+            target.register(connection)
             if self._insert(connection, letter, target):
                 moved.append(letter)
         _delete(connection, [letter[0] for letter in moved])
         for target in self._targets.values():
-            if target.rows:
-                write_zones(connection, target.number, list(target.zones.values()))
-                target.sums = write_checkpoint(connection, target.number, self._empty_checkpoint)
+            target.write(connection, self._empty_checkpoint)
         gone = _depths(moved)
-        if self._events is not None:
-            self._record(connection, self._events, moved)
-            self._events.dead_letters_left(gone, "requeued")
-            self._events.write(connection)
+        if self._batch is not None:
+            self._record(connection, self._batch, moved)
+            self._batch.dead_letters_left(gone, "requeued")
         return gone
 
     def _insert(self, connection: sqlite3.Connection, letter: _Letter, target: Target) -> bool:
@@ -225,7 +176,7 @@ class _Step:
             (self._now_ms, make_message_id(self._store_id, offset), letter_id),
         ).fetchone()
         if row is None:
-            return False  # evicted meanwhile
+            return False  # evicted since it was listed
         size, expires_ms, creation = row
         if creation is not None:
             target.creations.append((offset, size))
@@ -235,26 +186,23 @@ class _Step:
         return True
 
     def _record(
-        self, connection: sqlite3.Connection, events: EventBatch, moved: Sequence[_Letter]
+        self, connection: sqlite3.Connection, batch: EventBatch, moved: Sequence[_Letter]
     ) -> None:
         for (endpoint_id, priority), target in self._targets.items():
             offsets = [letter[3] for letter in moved if letter[1:3] == (endpoint_id, priority)]
             if not offsets:
                 continue
             columns = EventColumns()
-            where = "q.offset IN (SELECT value FROM json_each(?)) ORDER BY q.offset"
+            where = "q.offset IN (SELECT value FROM json_each(?))"
             records = read_records(
                 connection, target.number, where, (json_list(offsets),), self._labels
             )
-            if events.summed:
+            if batch.summed:
                 size = sum([record[3] for record in records])
                 columns.count(RowEvent.REQUEUED, len(records), size)
             else:
                 columns.add_records(RowEvent.REQUEUED, records, self._now_ms)
-            events.queues.append((endpoint_id, priority, columns))
-
-
-_NONE: Final = (0, 0, 0, 0, 0, 0)
+            batch.queues.append((endpoint_id, priority, columns))
 
 
 def _letters(connection: sqlite3.Connection, ids: Sequence[int]) -> list[_Letter]:

@@ -1,7 +1,6 @@
-"""What the journal is to know of rows that leave without having been read by the pump.
+"""Records of rows for the journal that leave without having been read by the pump.
 
-Reads columns on the connection's thread; knows neither queues nor events. Invariant: the records
-come in the order of their offsets, and hold no bodies.
+Invariant: the records are in the order of their offsets, and contain no bodies.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ def read_records(
     Args:
         connection: Of the file.
         number: Of the queue.
-        where: Which rows, in columns of `q`; what may follow a WHERE.
+        where: Which rows, in columns of `q`.
         chosen: Its parameters.
         labels: Names of routes.
     """
     cursor = connection.execute(
         f"SELECT q.offset, q.enqueued_ms, coalesce(q.expires_ms, {NEVER_MS}), q.size, q.attempts,"  # noqa: S608 - our numbers and words
         " q.routes, coalesce(q.message_id, q.body_id, 0), coalesce(q.header, b.header)"
-        f" FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id WHERE {where}",
+        f" FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id WHERE {where}"
+        " ORDER BY q.offset",
         chosen,
     )
     names = labels.routes

@@ -1,4 +1,4 @@
-"""Frozen snapshots of what the store knows about itself; one source for CLI, metrics and views."""
+"""Frozen snapshots of the store, for CLI, metrics and HTTP API."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ if TYPE_CHECKING:
 
     from edgehub.message import EndpointId, Priority, QueueId
     from edgehub.store.boots import ClockStatistics
-    from edgehub.store.recovery import Missing
-    from edgehub.store.salvage.damage import Damage
+    from edgehub.store.salvage.damage import Damage, Missing
 
 
 class QueueState(StrEnum):
-    """What a queue is doing; each queue is in exactly one state."""
+    """The state of a queue."""
 
     IDLE = "idle"  # no rows
     WAITING = "waiting"  # rows wait, none is in flight
     SENDING = "sending"  # rows are in flight
     CHECKPOINTING = "checkpointing"  # results are in, their commit is not
-    DELAYED = "delayed"  # rows wait, all that were looked at are held back
+    DELAYED = "delayed"  # rows wait, all that were read are held back
     CLOSED = "closed"  # the store is closed
 
 
 class RowState(StrEnum):
-    """What becomes of a row that is in the file."""
+    """The state of a row that is in the file."""
 
     WAITING = "waiting"  # its turn has not come
     IN_FLIGHT = "in_flight"  # handed to the endpoint, not confirmed
-    KEPT_OUT = "kept_out"  # in the pump's hand and not sent: the peer may have closed over it
-    LEAVING = "leaving"  # it has left, and the commit of that is under way
-    HELD = "held"  # kept back after a refusal, its own or of an older row of its sender
-    EXPIRED = "expired"  # its time is up, and clean-up has not come by yet
+    KEPT_OUT = "kept_out"  # read and not sent: the peer may have closed the connection over it
+    LEAVING = "leaving"  # it has a result whose commit is under way
+    HELD = "held"  # held back after a refusal, its own or of an older row of its sender
+    EXPIRED = "expired"  # its time to live has ended; clean-up deletes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +48,9 @@ class QueueStatistics:
         checkpoint: All rows up to it have left.
         enqueued_total: Rows stored since start; the other totals alike.
         enqueued_bytes_total: Sum of the sizes of those rows.
-        dropped_total: Rows that gave way to a limit.
-        moved_total: Rows that went to another queue: they became stale, or were moved by command.
-        purged_total: Rows that a person removed.
+        dropped_total: Rows evicted or dropped at a limit.
+        moved_total: Rows moved to another queue: they became stale, or were moved by command.
+        purged_total: Rows that an operator removed.
         requeued_total: Rows that came back from the dead letters.
     """
 
@@ -82,10 +81,10 @@ class LimitStatistics:
     Attributes:
         cap: Which, for example `queue rows`.
         queue: Whose, None = the hub's.
-        for_s: Seconds since it was.
-        overflow: What happens to messages meanwhile.
+        for_s: Seconds since it was reached.
+        overflow: What happens to new messages.
         refused: Messages refused to their senders since then.
-        dropped: Rows that gave way, or that were not stored, since then.
+        dropped: Rows that were evicted or not stored since then.
     """
 
     cap: str
@@ -102,7 +101,7 @@ class StoreStatistics:
 
     Attributes:
         durable: An acknowledged message is on disk.
-        failing: Text of the error that keeps commits from succeeding, None = all is well.
+        failing: Text of the error that keeps commits from succeeding, None = they succeed.
         failing_for_s: How long that has been so.
         rows: Rows over all queues.
         bytes: Sum of their sizes.
@@ -122,15 +121,15 @@ class StoreStatistics:
         dead_letters: How many are kept of each queue that has any.
         wal_bytes_total: Bytes written to the WAL, up to its last checkpoint.
         wal_bytes: Size of the WAL after its last checkpoint.
-        wal_held_for_s: For how long another process that reads the file has kept the WAL from being
-            emptied, None = none does.
+        wal_held_for_s: Seconds for which another process that reads the file has kept the WAL from
+            being emptied, None = none does.
         row_bytes_total: Sum of the sizes of committed rows.
-        damage: What damage of the file has cost, None = nothing, or it was looked at.
-        missing: `file` or `log`: that was not there at the start, though a hub had left it.
-        damaged_logs: Names of damaged logs of the file that were set aside and, at the start, were
-            still there.
-        expiry_lag_seconds: So long at most has something that has expired waited for clean-up.
-        clock: What is known of the time of day.
+        damage: Losses by damage of the file, None = none, or an operator has removed the file.
+        missing: `file` or `log`: it was missing at the start, though a hub had left it.
+        damaged_logs: Names of damaged logs of the file that were set aside and still existed at the
+            start.
+        expiry_lag_seconds: Longest time that an expired row may have waited for clean-up.
+        clock: State of the wall clock.
         limits: The caps that are reached.
     """
 

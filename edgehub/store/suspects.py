@@ -1,7 +1,7 @@
-"""Which rows a peer may have refused by closing the connection, over restarts.
+"""Counts of closes by a peer against rows, over restarts.
 
-Owns the table `suspect`. A change joins the next group commit; what a crash takes of it is one
-close that is not counted. Invariant: bounded; the oldest rows are forgotten first.
+Owns the table `suspect`. A change joins the next group commit; a crash loses at most one close.
+Invariant: bounded; the oldest rows are forgotten first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUSPECTS_MAX: Final = 256
 
 Counts = tuple[int, int, bool]
-"""Closes, those with the row alone in flight, whether a connection did without it."""
+"""Closes, those with the row alone in flight, whether it was cleared."""
 
 
 class Suspects:
@@ -37,14 +37,14 @@ class Suspects:
         return self._known.get(offset, (0, 0, False))
 
     def note(self, offset: int, counts: Counts) -> None:
-        """Keep the counts of a row."""
+        """Store the counts of a row."""
         self._known[offset] = counts
         self._change(offset)
         while len(self._known) > SUSPECTS_MAX:
             self.forget(min(self._known))
 
     def forget(self, offset: int) -> None:
-        """Drop the counts of a row that has left."""
+        """Remove the counts of a row that has left."""
         if self._known.pop(offset, None) is not None:
             self._change(offset)
 
@@ -52,7 +52,7 @@ class Suspects:
         # Closes come seconds apart: nothing to gather.
         counts = self._known.get(offset)
         future = self._writer.transact(partial(_write, offset, counts))
-        # A store that is closed keeps what it has; nobody waits for the answer.
+        # Not awaited: a closed store keeps what it has.
         future.add_done_callback(lambda future: future.cancelled() or future.exception())
 
 

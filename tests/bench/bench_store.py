@@ -61,7 +61,7 @@ class Load:
             message = Message(
                 f"dev-{number % 100}", None, "/messages/", {"kind": "bulk"}, {}, bytes(BODY_BYTES)
             )
-            self._store.append(message, self._results[number % 4], self.settle, number)
+            self._store.appender.append(message, self._results[number % 4], self.settle, number)
         self._open += count
         self.append_s += time.perf_counter() - started
         if self._left and self._open < self._window:
@@ -118,19 +118,19 @@ async def measure(
         result["append_us"] = round(append_s / count * 1e6, 2)
         result["rows_per_commit"] = round(count / store.statistics().commits_total, 1)
         written.append(disk_bytes())
-        rows, seconds = await drain(store.queues())
+        rows, seconds = await drain(store.queues.all())
         assert rows == count
-        await store.flush()
+        await store.writer.flush()
         result["drain_rows_per_s"] = round(rows / seconds)
         written.append(disk_bytes())
         passes = max(1, count // CACHED_ROWS)
         seconds = 0.0
         for _ in range(passes):
             await ingest(store, CACHED_ROWS, CACHED_ROWS, CACHED_ROWS)
-            rows, read_s = await drain(store.queues())
+            rows, read_s = await drain(store.queues.all())
             assert rows == CACHED_ROWS
             seconds += read_s
-            await store.flush()
+            await store.writer.flush()
         result["cached_read_confirm_us"] = round(seconds / passes / CACHED_ROWS * 1e6, 2)
         written.append(disk_bytes())
         running.cancel()

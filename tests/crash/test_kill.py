@@ -19,6 +19,7 @@ from tests.support.devices import Collector, Device, key_of
 from tests.support.http_collector import HttpCollector
 from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
+from tests.support.stores import dead_letters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,14 +101,10 @@ async def _stored(path: Path) -> tuple[list[Key], list[Key]]:
     try:
         assert store.damage is None
         waiting: list[Key] = []
-        for queue in store.queues():
+        for queue in store.queues.all():
             while rows := await queue.read_batch(512, 2**20):
                 waiting += [key_of(row.message.body) for row in rows]
-        letters: list[Key] = []
-        after = 0
-        while page := await store.dead_letters(after):
-            letters += [key_of(letter.message.body) for letter in page]
-            after = page[-1].id
+        letters = [key_of(letter.message.body) for letter in await dead_letters_of(store)]
     finally:
         await store.close()
     return waiting, letters

@@ -42,10 +42,10 @@ async def fill(store: Store, rows: int, *results: RouteResult, body: bytes = BOD
     for start in range(0, rows, PIECE_ROWS):
         for number in range(start, min(start + PIECE_ROWS, rows)):
             message = a_message(f"dev-{number % 100}", body, properties={"kind": "bulk"})
-            store.append(message, choices[number % len(choices)], _settled, number)
+            store.appender.append(message, choices[number % len(choices)], _settled, number)
             if number % 1024 == 0:
                 await asyncio.sleep(0)
-        await store.flush()
+        await store.writer.flush()
 
 
 async def make_backlog(path: Path, rows: int, *results: RouteResult) -> None:

@@ -159,9 +159,9 @@ class Gateway:
         same = 0
         before: object = None
         while same < rounds:
-            await self.store.flush()
+            await self.store.writer.flush()
             await self.clock.advance(tick_s)
-            await self.store.read(lambda conn: conn.execute("SELECT 1").fetchone())
+            await self.store.database.run(lambda conn: conn.execute("SELECT 1").fetchone())
             figures = self.store.statistics()
             now = (figures.rows, figures.next_offset, figures.dead_letter_rows, len(self.settled))
             same = same + 1 if now == before else 0
@@ -218,7 +218,7 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
     )
     mapping = EntitiesPart(
         settings,
-        await store.read(load_entities),
+        await store.database.run(load_entities),
         hub_id="hub",
         store=store,
         router=router,
@@ -233,7 +233,7 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
             await mapping.open()
             pump = Pump(
                 cloud,
-                queues=partial(store.queues_of, UPSTREAM),
+                queues=partial(store.queues.of, UPSTREAM),
                 rules=lambda _row: DeliveryRules(order=order),
                 clock=clock,
                 now_ms=store.hub_time.now_ms,
@@ -241,14 +241,14 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
                 close_counts=MemoryCounts(),
                 dependency_tracker=mapping,
             )
-            store.watch(UPSTREAM, pump.rows_ready)
+            store.queues.watch(UPSTREAM, pump.rows_ready)
             pumping = tasks.create_task(pump.run(), name="pump")
             await cloud.started.wait()
             yield Gateway(store, mapping, space, pump, clock)
             pumping.cancel()
             await asyncio.wait({pumping})
             await mapping.close()
-            await store.flush()
+            await store.writer.flush()
             for task in running:
                 task.cancel()
     finally:

@@ -45,14 +45,14 @@ class JournalHarness:
 
     async def end(self) -> None:
         """End in order, as the hub does."""
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
         self.feed.end()
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
         await self.journal.write_out()
 
     def depths(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return rows and bytes of the queues that are not empty."""
-        figures = [queue.statistics() for queue in self.hub.store.queues()]
+        figures = [queue.statistics() for queue in self.hub.store.queues.all()]
         return {(f.endpoint_id, f.priority): (f.depth, f.bytes) for f in figures if f.depth}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edgehub.clock import ManualClock
 from edgehub.journal.row_events import PUMP_IDLE, PUMP_OFFLINE, PUMP_PAUSED
 from edgehub.message import UPSTREAM, EndpointId, FailureKind, Priority
-from edgehub.store.maintenance.ageing import LOOK_S
+from edgehub.store.maintenance.ageing import CHECK_S
 from tests.support.journal import JournalHarness, journaling, state_copy
 from tests.support.journal_format import check_equation, read_folder
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result
@@ -105,12 +105,12 @@ class Life:
                 a_message(device, module=self.random.choice([None, "m"])), *results
             )
             self.copies += len(results)
-        await self.journal.hub.store.flush()
+        await self.journal.hub.store.writer.flush()
 
     async def read(self) -> None:
         """Take rows into flight."""
         key = self.random.choice(QUEUES)
-        for queue in self.journal.hub.store.queues_of(key[0]):
+        for queue in self.journal.hub.store.queues.of(key[0]):
             if queue.priority == key[1]:
                 self.flying[key] += await queue.read_batch(self.random.choice([1, 30]), 1 << 20)
 
@@ -134,22 +134,25 @@ class Life:
             case _:
                 queue.give_back(rows, attempted=False)
         if self.random.random() < 0.5:
-            await self.journal.hub.store.flush()
+            await self.journal.hub.store.writer.flush()
 
     async def move(self) -> None:
         """Move what waits in one queue to another one."""
         source, target = self.random.sample(QUEUES, 2)
         store = self.journal.hub.store
-        await store.removals.take_out(
-            store.queue(*source), store.queue(*target), from_offset=0, through=store.last_offset
+        await store.purger.take_out(
+            store.queues.get(*source),
+            store.queues.get(*target),
+            from_offset=0,
+            through=store.last_offset,
         )
 
     async def purge(self) -> None:
         """Remove what waits in one queue, up to some row."""
         store = self.journal.hub.store
         through = self.random.randrange(store.last_offset + 1)
-        queue = store.queue(*self.random.choice(QUEUES))
-        await store.removals.take_out(queue, None, from_offset=0, through=through)
+        queue = store.queues.get(*self.random.choice(QUEUES))
+        await store.purger.take_out(queue, None, from_offset=0, through=through)
 
     async def release(self) -> None:
         """Send dead letters back, or away."""
@@ -157,14 +160,14 @@ class Life:
         letters = await store.inspection.dead_letters(limit=30)
         chosen = [letter.id for letter in letters if self.random.random() < 0.5]
         if self.random.random() < 0.7:
-            await store.release.requeue(chosen)
+            await store.requeuer.requeue(chosen)
         else:
-            await store.release.purge(chosen)
+            await store.requeuer.purge(chosen)
 
     async def wait(self) -> None:
         """Let time pass, clean-up included."""
         await self.clock.advance(self.random.choice([0.06, 7, 1800]))
-        await self.journal.hub.store.flush()
+        await self.journal.hub.store.writer.flush()
 
     async def write(self) -> None:
         """Write lines."""
@@ -177,7 +180,7 @@ class Life:
 
     async def kill(self) -> None:
         """Go on with a copy of the files."""
-        await self.journal.hub.store.flush()
+        await self.journal.hub.store.writer.flush()
         self.generation += 1
         copy = state_copy(self.path, self.directory / str(self.generation))
         await self.stack.aclose()
@@ -198,7 +201,7 @@ class Life:
         """Let days pass in which the hub does not run."""
         if self.random.random() < 0.5:
             await self.journal.end()
-        await self.journal.hub.store.flush()
+        await self.journal.hub.store.writer.flush()
         await self.stack.aclose()
         await self.clock.advance(self.random.choice([0.3, 1.1, 3]) * DAY_S)
         await self.open()
@@ -207,7 +210,7 @@ class Life:
         """Cut the power, or stop in order, and boot with a clock that is set or begins in 1970."""
         if self.random.random() < 0.5:
             await self.journal.end()
-        await self.journal.hub.store.flush()
+        await self.journal.hub.store.writer.flush()
         await self.stack.aclose()
         off_ms = self.random.choice([0, 60_000, 5 * 3_600_000, 30 * 3_600_000])
         true_ms = self.clock.wall_ms() + self.wrong_ms + off_ms
@@ -226,5 +229,5 @@ class Life:
         self.wrong_ms = 0
         self.clock.is_synchronized = True
         store = self.journal.hub.store
-        await self.journal.hub.until(lambda: store.statistics().clock.trusted, tick_s=LOOK_S)
+        await self.journal.hub.until(lambda: store.statistics().clock.trusted, tick_s=CHECK_S)
         await self.journal.hub.until(lambda: not store.statistics().clock.ageing)

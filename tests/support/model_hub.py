@@ -102,7 +102,7 @@ class Life:
                     rng=world.rng,
                     close_counts=MemoryCounts(),
                 )
-                self.store.watch(endpoint_id, pump.rows_ready)
+                self.store.queues.watch(endpoint_id, pump.rows_ready)
                 self.pumps.append(pump)
                 tasks.append(group.create_task(pump.run()))
                 await endpoint.started.wait()
@@ -112,7 +112,7 @@ class Life:
                 task.cancel()
 
     def _queues(self, endpoint_id: EndpointId) -> list[WatchedQueue]:
-        return [WatchedQueue(queue, self) for queue in self.store.queues_of(endpoint_id)]
+        return [WatchedQueue(queue, self) for queue in self.store.queues.of(endpoint_id)]
 
     def _rules(self, endpoint_id: EndpointId, _row: Row) -> DeliveryRules:
         plan = self.world.plan

@@ -313,10 +313,10 @@ class World:
                 endpoint.revive()
         for _ in range(60):
             await self.rest()
-            if not any(queue.statistics().depth for queue in self._life.store.queues()):
+            if not any(queue.statistics().depth for queue in self._life.store.queues.all()):
                 return
             await self.advance(5)
-        left = {queue.id: queue.statistics() for queue in self._life.store.queues()}
+        left = {queue.id: queue.statistics() for queue in self._life.store.queues.all()}
         msg = f"rows stay for ever: {left}"
         raise AssertionError(msg)
 
@@ -363,7 +363,7 @@ class World:
         found = self._life.disk.look(self._rows)
         ledger.notice_all_moves(found, now_ms)
         self._check_balance(found)
-        for queue in store.queues():
+        for queue in store.queues.all():
             key = (queue.endpoint_id, queue.priority)
             rows = found.get(key, {})
             ledger.check_rows(key, rows, now_ms, stored=stored)
@@ -391,7 +391,7 @@ class World:
         """What came in and has not left waits, in whichever queue of its endpoint."""
         for endpoint in self.delivers:
             balance = depth = 0
-            for queue in self._life.store.queues_of(endpoint):
+            for queue in self._life.store.queues.of(endpoint):
                 key = (endpoint, queue.priority)
                 line, figures = self.ledger.line(key), queue.statistics()
                 left = figures.sent_total + figures.expired_total + figures.dead_lettered_total
@@ -403,7 +403,7 @@ class World:
     def _check_sums(self, connection: sqlite3.Connection) -> None:
         """Bytes of each queue, and the references of shared bodies, all from the file itself."""
         shared = 0
-        for queue in self._life.store.queues():
+        for queue in self._life.store.queues.all():
             if queue.registered:
                 sql = f"SELECT coalesce(sum(size), 0), count(body_id) FROM q_{queue.number}"
                 size, references = connection.execute(sql).fetchone()
@@ -429,7 +429,7 @@ class World:
 
     async def _flush(self) -> None:
         # A group that failed before the disk was mended waits for the end of its back-off.
-        task = asyncio.get_running_loop().create_task(self._life.store.flush())
+        task = asyncio.get_running_loop().create_task(self._life.store.writer.flush())
         for _ in range(60):
             await self.settle()
             if task.done():

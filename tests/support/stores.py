@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.message import Refusal, Row
-    from edgehub.store import Queue
+    from edgehub.store import DeadLetter, Queue
 
 P0 = Priority(0)
 P2 = Priority(2)
@@ -64,6 +64,17 @@ def a_result(
     )
 
 
+async def dead_letters_of(store: Store) -> list[DeadLetter]:
+    """Read all dead letters with their bodies."""
+    letters: list[DeadLetter] = []
+    while page := await store.inspection.dead_letters(letters[-1].id if letters else 0):
+        for listed in page:
+            letter = await store.inspection.dead_letter(listed.id)
+            assert letter is not None
+            letters.append(letter)
+    return letters
+
+
 class Harness:
     """A running store with a manual clock, and what it has acknowledged."""
 
@@ -79,7 +90,9 @@ class Harness:
         """Hand in one message; its token is its place in `sent`."""
         message = message or a_message(body=f"body-{len(self.sent)}".encode())
         self.sent.append(message)
-        self.store.append(message, results or (a_result(),), self._settle, len(self.sent) - 1)
+        self.store.appender.append(
+            message, results or (a_result(),), self._settle, len(self.sent) - 1
+        )
         return message
 
     def send_many(self, count: int, *results: RouteResult, device: str = "dev-1") -> None:
@@ -90,7 +103,7 @@ class Harness:
     async def stored(self, count: int, *results: RouteResult, device: str = "dev-1") -> None:
         """Hand in messages and wait until they are on disk."""
         self.send_many(count, *results, device=device)
-        await self.store.flush()
+        await self.store.writer.flush()
 
     async def until_settled(self, count: int) -> None:
         """Wait until so many messages have their answer."""
@@ -113,7 +126,7 @@ class Harness:
             assert self.clock.monotonic() <= end_s, "it took too much of hub time"
             if tick_s:
                 await self.clock.advance(tick_s)
-            await self.store.read(lambda conn: conn.execute("SELECT 1").fetchone())
+            await self.store.database.run(lambda conn: conn.execute("SELECT 1").fetchone())
 
     @property
     def accepted(self) -> list[int]:
@@ -122,17 +135,19 @@ class Harness:
 
     def queue(self, priority: Priority = P2, endpoint_id: EndpointId = UPSTREAM) -> Queue:
         """Find one queue."""
-        return next(q for q in self.store.queues_of(endpoint_id) if q.priority == priority)
+        return next(q for q in self.store.queues.of(endpoint_id) if q.priority == priority)
 
     async def count(self, queue: Queue) -> tuple[int, int]:
         """Count rows and bytes of a queue in the file."""
         sql = f"SELECT count(*), coalesce(sum(size), 0) FROM q_{queue.number}"
-        result: tuple[int, int] = await self.store.read(lambda conn: conn.execute(sql).fetchone())
+        result: tuple[int, int] = await self.store.database.run(
+            lambda conn: conn.execute(sql).fetchone()
+        )
         return result
 
     async def scalar(self, sql: str) -> Any:
         """Read one value."""
-        return (await self.store.read(lambda conn: conn.execute(sql).fetchone()))[0]
+        return (await self.store.database.run(lambda conn: conn.execute(sql).fetchone()))[0]
 
     def _settle(self, token: int, refusal: Refusal | None) -> None:
         self.settled.append((token, refusal))

@@ -53,7 +53,6 @@ CIRCLES = {
     "edgehub.heads.http": 3,
     "edgehub.heads.mqtt": 5,
     "edgehub.heads.mqtt.local": 2,
-    "edgehub.store": 14,
 }
 """Modules of the largest circle of each folder that has one; none may grow, none may be added."""
 
@@ -77,7 +76,6 @@ SHARED_NAMES = {
     "Options",
     "Origin",
     "OutOfTurn",
-    "Part",
     "Peer",
     "Phase",
     "Presence",

@@ -88,7 +88,7 @@ class AffinityTable:
             }
             return StoredAffinity(flags=flags, position="" if found is None else str(found[0]))
 
-        return await self._store.read(read)
+        return await self._store.database.run(read)
 
     def save_flag(self, device_id: str, flag: Flag) -> None:
         """Write the flag of a device with the next commit."""
@@ -140,7 +140,7 @@ class AffinityTable:
             ).fetchall()
             return [LedgerRow(*row) for row in reversed(rows)]
 
-        return await self._store.read(read)
+        return await self._store.database.run(read)
 
     def _changed(self) -> None:
         if not self._is_due:
@@ -153,7 +153,7 @@ class AffinityTable:
         self._is_due = False
         self._is_running = True
         changes, self._changes = self._changes, _Changes()
-        future = self._store.transact(partial(_write, changes))
+        future = self._store.writer.transact(partial(_write, changes))
         future.add_done_callback(self._committed)
 
     def _committed(self, future: asyncio.Future[None]) -> None:

@@ -61,7 +61,7 @@ class SessionTable:
     async def load(self) -> dict[str, StoredSession]:
         """Read all sessions at the start, also those whose time is over by now."""
         now_ms = self._store.hub_time.now_ms()
-        records, packet_ids = await self._store.read(_read)
+        records, packet_ids = await self._store.database.run(_read)
         received: dict[int, list[int]] = {number: [] for number, *_ in records}
         stray = {number for number, _ in packet_ids if number not in received}
         for number, packet_id in packet_ids:
@@ -69,7 +69,7 @@ class SessionTable:
                 received[number].append(packet_id)
         if stray:
             # Of sessions that ended, or were about to begin, when the hub was killed.
-            self._store.transact(partial(_remove_stray, stray)).add_done_callback(_note)
+            self._store.writer.transact(partial(_remove_stray, stray)).add_done_callback(_note)
         return {
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),
@@ -112,7 +112,7 @@ class SessionTable:
                 (client_id, number, packed, expiry_s, expires_ms),
             )
 
-        await self._store.transact(write)
+        await self._store.writer.transact(write)
 
     async def delete(self, client_id: str) -> None:
         """Forget one session; returns once that is on disk."""
@@ -121,11 +121,11 @@ class SessionTable:
             connection.execute(_FORGET, (client_id, -1))
             connection.execute("DELETE FROM session WHERE client_id = ?", (client_id,))
 
-        await self._store.transact(write)
+        await self._store.writer.transact(write)
 
     def together(self) -> AbstractContextManager[object]:
         """Have all that is handed in during this in one transaction; nothing may be awaited."""
-        return self._store.together()
+        return self._store.writer.together()
 
     def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
         """Store a packet id with the messages that were handed in last; done once it is durable."""
@@ -136,11 +136,11 @@ class SessionTable:
         return self._change(_RELEASE, session, packet_id)
 
     def _change(self, sql: str, session: int, packet_id: int) -> asyncio.Future[None]:
-        with self._store.together() as group:
+        with self._store.writer.together() as group:
             if group is not self._group:
                 self._group = group
                 self._changes = []
-                self._future = self._store.transact(partial(_write, self._changes))
+                self._future = self._store.writer.transact(partial(_write, self._changes))
             self._changes.append((sql, (session, packet_id)))
         return self._future
 

@@ -74,8 +74,8 @@ async def _present_stored(path: Path, judge: Judge, clock: Clock) -> tuple[str, 
             raise SelfTestError(
                 f"the hub's database cannot be read any more: {path}: {store.damage.reason}"
             )
-        complaints = await store.read(_check)
-        for queue in store.queues():
+        complaints = await store.database.run(_check)
+        for queue in store.queues.all():
             await _present_waiting(queue, judge)
     finally:
         await store.close()

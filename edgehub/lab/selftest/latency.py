@@ -151,8 +151,8 @@ async def _measure_commits(store: Store, rows: int, count: int, clock: Clock) ->
         began_s = clock.monotonic()
         for token in range(rows):
             message = Message("probe", None, "/messages/", {}, {}, bytes(BODY_BYTES))
-            store.append(message, _RESULTS, _expect_stored, token)
-        await store.flush()
+            store.appender.append(message, _RESULTS, _expect_stored, token)
+        await store.writer.flush()
         times_s.append(clock.monotonic() - began_s)
     return Latency.of(times_s)
 

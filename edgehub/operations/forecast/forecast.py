@@ -89,7 +89,7 @@ class QueueForecast:
 
     async def refresh(self) -> None:
         """Look at the oldest rows of queues if one of them is another than at the last look."""
-        for queue in self._store.queues():
+        for queue in self._store.queues.all():
             head = self._watch.head(queue.id)
             oldest_ms = queue.statistics().oldest_enqueued_ms
             if oldest_ms is not None and (head is None or head.enqueued_ms != oldest_ms):
@@ -103,7 +103,7 @@ class QueueForecast:
         rates = self._inflows()
         expected: dict[QueueId, Drain] = {}
         documents: list[dict[str, Any]] = []
-        for queue in self._store.queues():
+        for queue in self._store.queues.all():
             if queue.id not in expected:
                 loads, link = self._loads(queue.endpoint_id, rates), self._link(queue.endpoint_id)
                 expected |= drains(loads, link)
@@ -139,7 +139,7 @@ class QueueForecast:
         near = set(self._watch.near())
         return [
             f"{queue.id}: its oldest message {self._near_text(queue)}"
-            for queue in self._store.queues()
+            for queue in self._store.queues.all()
             if queue.id in near or self._missed_window_s(queue) is not None
         ]
 
@@ -168,7 +168,7 @@ class QueueForecast:
         return f"{text}, the endpoint is not connected" if why == DrainState.OFFLINE else text
 
     def _totals(self) -> dict[QueueId, tuple[int, int]]:
-        figures = [queue.statistics() for queue in self._store.queues()]
+        figures = [queue.statistics() for queue in self._store.queues.all()]
         return {each.id: (each.enqueued_total, each.enqueued_bytes_total) for each in figures}
 
     async def _heads(self) -> dict[QueueId, OldestRow]:
@@ -179,7 +179,7 @@ class QueueForecast:
         }
 
     def _describe(self, queue_id: QueueId) -> dict[str, object]:
-        queue = next(queue for queue in self._store.queues() if queue.id == queue_id)
+        queue = next(queue for queue in self._store.queues.all() if queue.id == queue_id)
         unserved_s = self._unserved_s(self._pumped(queue))
         loads = self._loads(queue.endpoint_id, self._inflows())
         return {
@@ -211,7 +211,7 @@ class QueueForecast:
                 bytes=queue.zones.bytes,
                 inflow_bytes_s=inflows.get(queue.id),
             )
-            for queue in self._store.queues_of(endpoint_id)
+            for queue in self._store.queues.of(endpoint_id)
         ]
 
     def _link(self, endpoint_id: EndpointId) -> LinkRate:
@@ -231,7 +231,7 @@ class QueueForecast:
         return LinkRate(is_up=is_up, bytes_s=rate * stored / sent if stored else None)
 
     def _bytes_per_row(self, endpoint_id: EndpointId) -> float | None:
-        figures = [queue.statistics() for queue in self._store.queues_of(endpoint_id)]
+        figures = [queue.statistics() for queue in self._store.queues.of(endpoint_id)]
         rows = sum([each.enqueued_total for each in figures])
         size = sum([each.enqueued_bytes_total for each in figures])
         if not rows:

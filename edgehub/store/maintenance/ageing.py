@@ -1,10 +1,10 @@
-"""Watches the wall clock, and lets rows age by time that the machine was off, once it is known.
+"""Checks the wall clock, and ages rows by the time that the machine was off, once it is known.
 
 Hub time never jumps, because rows of this run would age with it; the past is moved back instead:
-boots, zones and rows from before get earlier times, one zone of offsets after another between
-groups. Owns the key `ageing` of table `meta`, which says how far it is, so that a crash neither
-loses nor doubles it. Invariant: a row ages once; a move to another queue keeps its offset, and with
-it its zone.
+older boots, zones and rows get earlier times, one zone of offsets after another between groups.
+Owns the key `ageing` of table `meta`, the progress of that, so that a crash neither loses nor
+doubles it. Invariant: a row ages once; a move to another queue keeps its offset, and with it its
+zone.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from edgehub.clock import Clock
     from edgehub.journal.row_events import Note
-    from edgehub.store.boots import Boot, PowerOff
+    from edgehub.store.boots import PowerOff
+    from edgehub.store.committer import Committer
     from edgehub.store.encoding import Params
     from edgehub.store.event_log import EventBatch
-    from edgehub.store.offsets import Offsets
     from edgehub.store.queue import Queue
-    from edgehub.store.registry import Registry
+    from edgehub.store.queues import Queues
+    from edgehub.store.shared_state import SharedState
     from edgehub.store.writer import Job, Writer
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 10.0
+CHECK_S: Final = 10.0
 HEARTBEAT_S: Final = 600.0
-"""An idle hub writes its hub time so often: what a power cut may take of it."""
+"""An idle hub writes its hub time so often: a power cut loses at most that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ageing:
-    """How far it is.
+    """Progress of the ageing.
 
     Attributes:
-        off_ms: By so much rows age.
-        end_zone: Rows from this zone on do not.
-        zone: Rows below this zone have.
+        off_ms: Milliseconds by which rows age.
+        end_zone: Rows from this zone on do not age.
+        zone: Rows below this zone have aged.
     """
 
     off_ms: int
@@ -57,7 +57,7 @@ class Ageing:
     zone: int
 
     def store(self, connection: sqlite3.Connection) -> None:
-        """Write it, or that it is done, in the running transaction."""
+        """Store it, or remove it once it is done, in the running transaction."""
         if self.zone >= self.end_zone:
             connection.execute("DELETE FROM meta WHERE key = 'ageing'")
             return
@@ -68,58 +68,56 @@ class Ageing:
 
 
 def stored_ageing(connection: sqlite3.Connection) -> Ageing | None:
-    """Read what a run before has left to be done."""
+    """Read the ageing that an earlier run has not finished, None = there is none."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'ageing'").fetchone()
     return None if row is None else Ageing(*orjson.loads(row[0]))
 
 
 class Timekeeper:
-    """The task."""
+    """The background task."""
 
-    __slots__ = ("_boot", "_clock", "_offsets", "_registry", "_writer", "pending")
+    __slots__ = ("_boot", "_clock", "_committer", "_offsets", "_queues", "_writer", "pending")
 
     def __init__(
         self,
-        boot: Boot,
-        registry: Registry,
+        shared: SharedState,
+        queues: Queues,
         writer: Writer,
-        offsets: Offsets,
-        *,
-        clock: Clock,
+        committer: Committer,
         pending: Ageing | None,
     ) -> None:
-        self._boot = boot
-        self._registry = registry
+        self._boot = shared.boot
+        self._queues = queues
         self._writer = writer
-        self._offsets = offsets
-        self._clock = clock
+        self._committer = committer
+        self._offsets = shared.offsets
+        self._clock = shared.clock
         self.pending = pending
         """Ageing that is not done, None = there is none."""
 
     async def run(self) -> None:
-        """Look at the clock again and again until cancelled."""
-        beat_s, commits = self._clock.monotonic(), self._writer.commits_total
+        """Check the clock periodically until cancelled."""
+        beat_s, commits = self._clock.monotonic(), self._committer.commits_total
         while True:
-            await self.look()
-            await self._clock.sleep(LOOK_S)
+            await self.check()
+            await self._clock.sleep(CHECK_S)
             if self._clock.monotonic() - beat_s < HEARTBEAT_S or self._writer.failure is not None:
                 continue
-            if commits == self._writer.commits_total:
+            if commits == self._committer.commits_total:
                 await self._writer.flush()
-            beat_s, commits = self._clock.monotonic(), self._writer.commits_total
+            beat_s, commits = self._clock.monotonic(), self._committer.commits_total
 
-    async def look(self) -> None:
-        """Look once: finish what is to be done, judge the clock, do what follows from it."""
+    async def check(self) -> None:
+        """Check once: finish a pending ageing, then judge the clock, and age rows."""
         try:
             await self._age()
             before = self._boot.trusted
-            power_off = self._boot.look()
+            power_off = self._boot.check_clock()
             if power_off is not None:
-                await self._begin(power_off)
+                await self._writer.between(partial(self._prepare_begin, power_off))
             elif self._boot.trusted and not before and self._writer.events is not None:
                 self._writer.events.note(["trusted", self._boot.relations()])
-                self._writer.events.urgent = True
-                self._writer.events_due()
+                self._writer.commit_events()
             if self._boot.trusted and not before:
                 figures = self._boot.statistics(ageing=self.pending is not None)
                 log.info(
@@ -135,59 +133,42 @@ class Timekeeper:
         while self.pending is not None:
             await self._writer.between(self._prepare_step)
 
-    async def _begin(self, power_off: PowerOff) -> None:
-        events = self._writer.events
-        batch: EventBatch | None = None
-
-        def prepare() -> Job:
-            nonlocal batch
-            if events is not None:
-                batch = events.begin()
-                notes: list[Note] = [
-                    ["aged", self._boot.first_hub_ms, power_off.off_ms],
-                    ["trusted", self._boot.relations(power_off)],
-                ]
-                batch.clock_trusted(power_off.ahead_ms, notes)
-            return self._prepare_begin(power_off, batch)
-
-        try:
-            await self._writer.between(prepare)
-        except StoreBusyError:
-            if events is not None and batch is not None:
-                events.failed(batch)
-            raise
-
     def _prepare_begin(self, power_off: PowerOff, batch: EventBatch | None) -> Job:
-        queues = self._registry.queues()
+        if batch is not None:
+            notes: list[Note] = [
+                ["aged", self._boot.first_hub_ms, power_off.off_ms],
+                ["trusted", self._boot.relations(power_off)],
+            ]
+            batch.clock_trusted(power_off.ahead_ms, notes)
+        queues = self._queues.all()
         first = min([queue.zones.span()[0] for queue in queues if len(queue.zones)], default=0)
         end = power_off.first_offset // ZONE_OFFSETS
         ageing = Ageing(power_off.off_ms, end, min(first, end))
         row = self._boot.record(self._offsets.high_water(), trusted_ahead_ms=power_off.ahead_ms)
 
-        def begun(_result: None) -> None:
+        def begun(_result: None) -> int:
             self._boot.counted(power_off)
-            if self._writer.events is not None and batch is not None:
-                self._writer.events.committed(batch)
-            self._left(ageing)
+            self._advanced(ageing)
+            return 0
 
-        return partial(_begin, power_off, ageing, row, batch), begun
+        return partial(_begin, power_off, ageing, row), begun
 
-    def _prepare_step(self) -> Job:
+    def _prepare_step(self, _batch: EventBatch | None) -> Job:
         ageing = self.pending
         assert ageing is not None
         # The lowest zone that has rows; those without cost nothing.
         zones = [
             values[0]
-            for queue in self._registry.queues()
+            for queue in self._queues.all()
             if (values := queue.zones.first_from(ageing.zone)) is not None
         ]
         zone = min([ageing.end_zone, *zones])
         queues: list[tuple[Queue, ZoneValues]] = []
         if zone < ageing.end_zone:
-            for queue in self._registry.queues():
+            for queue in self._queues.all():
                 values = queue.zones.get(zone)
                 if values is not None:
-                    queues.append((queue, _earlier(values, ageing.off_ms)))
+                    queues.append((queue, _age_zone(values, ageing.off_ms)))
         after = Ageing(ageing.off_ms, ageing.end_zone, min(zone + 1, ageing.end_zone))
         work = [(queue.number, values) for queue, values in queues]
         return partial(_step, after, work), partial(self._applied, after, queues)
@@ -197,33 +178,33 @@ class Timekeeper:
         after: Ageing,
         queues: Sequence[tuple[Queue, ZoneValues]],
         lowest: Sequence[tuple[int, int] | None],
-    ) -> None:
+    ) -> int:
         for (queue, values), row in zip(queues, lowest, strict=True):
             queue.zones.replace([values])
             queue.rows_aged(values[0], after.off_ms, row)
-            self._writer.wal.written(values[5])
-        self._left(after)
+        self._advanced(after)
+        return sum([values[5] for _, values in queues])
 
-    def _left(self, ageing: Ageing) -> None:
+    def _advanced(self, ageing: Ageing) -> None:
         self.pending = ageing if ageing.zone < ageing.end_zone else None
         if self.pending is None:
             log.info("store.rows_aged", off_s=ageing.off_ms / 1000)
 
 
-def _earlier(values: ZoneValues, off_ms: int) -> ZoneValues:
+def _age_zone(values: ZoneValues, off_ms: int) -> ZoneValues:
     zone, min_expires_ms, max_expires_ms, fresh_until_ms, rows, size, stale_from_ms = values
     return (
         zone,
-        _put_back(min_expires_ms, off_ms),
-        _put_back(max_expires_ms, off_ms),
-        _put_back(fresh_until_ms, off_ms),
+        _aged(min_expires_ms, off_ms),
+        _aged(max_expires_ms, off_ms),
+        _aged(fresh_until_ms, off_ms),
         rows,
         size,
-        _put_back(stale_from_ms, off_ms),
+        _aged(stale_from_ms, off_ms),
     )
 
 
-def _put_back(time_ms: int, off_ms: int) -> int:
+def _aged(time_ms: int, off_ms: int) -> int:
     return time_ms if time_ms >= NEVER_MS else time_ms - off_ms
 
 
@@ -231,7 +212,6 @@ def _begin(
     power_off: PowerOff,
     ageing: Ageing,
     boot_row: Params,
-    batch: EventBatch | None,
     connection: sqlite3.Connection,
 ) -> None:
     write_boot(connection, boot_row)
@@ -240,8 +220,6 @@ def _begin(
         (power_off.off_ms, power_off.last_seq),
     )
     ageing.store(connection)
-    if batch is not None:
-        batch.write(connection)
 
 
 def _step(

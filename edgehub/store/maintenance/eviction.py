@@ -1,9 +1,8 @@
-"""Makes room for a group that is about to be committed: which rows give way, oldest first.
+"""Evicts rows to make room for a group that is about to be committed, oldest first.
 
-Runs in the writer's turn, before the transaction that the deletions ride in. Rows are picked by
-offset from the heads of their queues, so nothing is scanned and no body is read. Invariants: a row
-in flight never gives way, nor does one that creates an entity; what was picked leaves as any other
-row that has its result.
+Runs before the transaction that deletes them. Rows are picked by offset from the heads of their
+queues, so nothing is scanned and no body is read. Invariants: a row in flight is never evicted, nor
+one that creates an entity; an evicted row leaves as any other row that has a result.
 """
 
 from __future__ import annotations
@@ -24,66 +23,59 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from edgehub.journal.row_events import Record
-    from edgehub.store.database import Database
     from edgehub.store.group import Group
     from edgehub.store.labels import Labels
     from edgehub.store.limits import Excess, Limits
     from edgehub.store.maintenance.retention import Retention, RunJob
     from edgehub.store.queue import Queue
-    from edgehub.store.registry import Registry
+    from edgehub.store.queues import Queues
+    from edgehub.store.shared_state import SharedState
 
 PICK_ROWS_MAX: Final = 4096
-"""Rows of one pick; then it is looked again how many are too many."""
+"""Rows of one pick; then the excess is computed again."""
 
 Source = tuple[int, int, str]
-"""Number of a queue, its rank (the lowest gives way first), offsets that stay, as JSON."""
+"""Number of a queue, its rank (the lowest is evicted first), offsets that stay, as JSON."""
 Picked = list[tuple[int, "Record"]]
 """Number of the queue, and the row; its routes are still a label."""
 
 
 class Evictor:
-    """See the module.
+    """Evicts rows.
 
     Args:
-        limits: Say what is too much.
-        registry: The queues.
-        retention: Clears away what has expired, which goes first.
-        database: Gives the rows.
-        labels: Names of routes.
+        shared: What the parts of the store share.
+        queues: Of the store.
+        limits: Compute what is too much.
+        retention: Deletes expired rows, which leave first.
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        registry: Registry,
-        retention: Retention,
-        *,
-        database: Database,
-        labels: Labels,
+        self, shared: SharedState, queues: Queues, limits: Limits, retention: Retention
     ) -> None:
+        self._queues = queues
         self._limits = limits
-        self._registry = registry
         self._retention = retention
-        self._database = database
-        self._labels = labels
+        self._database = shared.database
+        self._labels = shared.labels
 
     async def make_room(
         self, group: Group, run_job: RunJob, *, is_last: Callable[[], bool]
     ) -> None:
-        """Let rows leave with the next transaction, until `group` fits.
+        """Evict rows with the next transaction, until `group` fits.
 
         Args:
-            group: What that transaction writes.
+            group: Written by that transaction.
             run_job: Runs a transaction at once.
-            is_last: Tells whether no other rows wait behind it.
+            is_last: Returns whether no other rows wait behind it.
 
         Raises:
             StoreError: The rows cannot be read.
         """
         limits = self._limits
         if not self._fits(group):
-            await self._retention.make_way(run_job, lambda: self._fits(group))
-        for queue in [part.queue for part in group.parts]:
+            await self._retention.make_room(run_job, lambda: self._fits(group))
+        for queue in group.rows_of:
             while (excess := limits.queue_excess(queue, group)).is_any:
                 if not await self._evict([queue], excess, queue):
                     break
@@ -91,24 +83,24 @@ class Evictor:
             if not await self._evict(self._candidates(), excess, None):
                 break
         if is_last() and self._fits(group):
-            # Otherwise rows were taken for sending meanwhile; they may come back.
-            limits.settled()
+            # Otherwise rows were sent during the reads; they may be given back.
+            limits.room_made()
 
     def _fits(self, group: Group) -> bool:
         limits = self._limits
         if limits.hub_excess(group).is_any:
             return False
-        return not any(limits.queue_excess(part.queue, group).is_any for part in group.parts)
+        return not any(limits.queue_excess(queue, group).is_any for queue in group.rows_of)
 
     def _candidates(self) -> list[Queue]:
         limits = self._limits
-        queues = [queue for queue in self._registry.queues() if queue.zones.depth]
+        queues = [queue for queue in self._queues.all() if queue.zones.depth]
         if limits.caps.overflow is Overflow.DROP_OLDEST:
             return queues
         return [queue for queue in queues if queue.priority >= limits.best_newcomer]
 
     async def _evict(self, queues: Sequence[Queue], excess: Excess, full: Queue | None) -> int:
-        """Let rows leave; returns how many, 0 = none is left that may."""
+        """Evict rows; return how many, 0 = none is left that may be."""
         by_value = self._limits.caps.overflow is Overflow.BY_VALUE
         sources = [
             (
@@ -137,7 +129,7 @@ def _pick(
     labels: Labels,
     connection: sqlite3.Connection,
 ) -> Picked:
-    """Read as many of the rows that give way first as are too many, in rows and in bytes."""
+    """Read the rows to evict first, as many as are too many in rows or bytes."""
     rows_left, bytes_left = excess.rows, excess.bytes
     picked: Picked = []
     streams = [_oldest(connection, *source) for source in sources]

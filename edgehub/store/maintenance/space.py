@@ -1,7 +1,6 @@
-"""Watches the volume: how much of it rows may still take.
+"""Measures the free space of the volume for the limits.
 
-Looks on the connection's thread, because asking a file system may block. Owns the rhythm alone;
-what follows from it is up to the limits.
+Runs on the connection's thread, because a file system may block.
 """
 
 from __future__ import annotations
@@ -20,65 +19,66 @@ from edgehub.store.maintenance.vacuum import PAGES_KEPT
 if TYPE_CHECKING:
     import sqlite3
 
-    from edgehub.clock import Clock
     from edgehub.store.database import Database
-    from edgehub.store.dead_letters import DeadLetters
+    from edgehub.store.limits import Limits
+    from edgehub.store.shared_state import SharedState
+    from edgehub.store.wal import Wal
     from edgehub.store.writer import Writer
 
-LOOK_S: Final = 5.0
+PERIOD_S: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
 
-class SpaceWatch:
-    """The task."""
+class SpaceMonitor:
+    """The background task."""
 
-    __slots__ = ("_clock", "_database", "_dead_letters", "_limits", "_writer")
+    __slots__ = ("_clock", "_database", "_dead_letters", "_limits", "_wal", "_writer")
 
-    def __init__(
-        self, database: Database, writer: Writer, clock: Clock, dead_letters: DeadLetters
-    ) -> None:
-        self._database = database
-        self._dead_letters = dead_letters
+    def __init__(self, shared: SharedState, writer: Writer, limits: Limits, wal: Wal) -> None:
+        self._database = shared.database
+        self._dead_letters = shared.dead_letters
+        self._clock = shared.clock
         self._writer = writer
-        self._limits = writer.limits
-        self._clock = clock
+        self._limits = limits
+        self._wal = wal
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Measure periodically until cancelled."""
         while True:
-            await self._clock.sleep(LOOK_S)
-            await self.look()
-            self._limits.look()
-            self._writer.trim()
-            await self._writer.wal.retry()
+            await self._clock.sleep(PERIOD_S)
+            await self.measure()
+            self._limits.report()
+            if self._limits.makes_room and not self._writer.pending_rows:
+                # Rows that were in flight may have been given back, and can be evicted now.
+                self._writer.touch()
+            await self._wal.retry()
 
-    async def look(self) -> None:
-        """Look once.
+    async def measure(self) -> None:
+        """Measure once, and set the limits by it.
 
         Raises:
-            StoreGoneError: The file is not there any more.
+            StoreGoneError: The file does not exist any more.
         """
         if self._database.in_memory:
             return
         try:
-            job = partial(_look, self._database)
-            space = await self._database.run(job)
+            space = await self._database.run(partial(_measure, self._database))
         except StoreBusyError as exc:
-            # What was seen before still holds; commits fail by themselves where it does not.
+            # The last measurement stays; a full disk shows at the next commit.
             log.warning("store.read_failed", queue=None, error=str(exc))
         else:
             self._limits.set_space(space)
             self._dead_letters.bound(space.total)
 
 
-def _look(database: Database, connection: sqlite3.Connection) -> Space:
-    database.look_for_files()
+def _measure(database: Database, connection: sqlite3.Connection) -> Space:
+    database.check_files()
     path = database.path
     usage = disk_usage(path.parent)
     pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
     spare_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    # What the log holds will make the file grow, and takes that space only then.
+    # Pages in the log make the file grow at the next checkpoint.
     growth = max(0, pages * PAGE_BYTES - path.stat().st_size)
     spare = max(0, spare_pages - PAGES_KEPT) * PAGE_BYTES
     return Space(usage.total, max(0, usage.free - growth), spare)

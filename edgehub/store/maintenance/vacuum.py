@@ -1,6 +1,6 @@
-"""Gives free pages of the file back to the disk after a backlog has drained.
+"""Returns free pages of the file to the disk after a backlog has drained.
 
-Only pages that stayed free for half a minute go, so that a queue that breathes does not make the
+Only pages that stayed free for half a minute are returned, so that short backlogs do not make the
 file shrink and grow. Small steps between groups.
 """
 
@@ -16,8 +16,9 @@ from edgehub.store.database import StoreBusyError
 if TYPE_CHECKING:
     import sqlite3
 
-    from edgehub.clock import Clock
-    from edgehub.store.database import Database
+    from edgehub.store.event_log import EventBatch
+    from edgehub.store.shared_state import SharedState
+    from edgehub.store.wal import Wal
     from edgehub.store.writer import Job, Writer
 
 log = structlog.get_logger(__name__)
@@ -32,19 +33,20 @@ STEP_WAL_BYTES: Final = STEP_PAGES * 4096
 
 
 class Vacuum:
-    """The task."""
+    """The background task."""
 
-    __slots__ = ("_clock", "_database", "_freed", "_samples", "_writer")
+    __slots__ = ("_clock", "_database", "_freed", "_samples", "_wal", "_writer")
 
-    def __init__(self, database: Database, writer: Writer, clock: Clock) -> None:
-        self._database = database
+    def __init__(self, shared: SharedState, writer: Writer, wal: Wal) -> None:
+        self._database = shared.database
         self._writer = writer
-        self._clock = clock
+        self._wal = wal
+        self._clock = shared.clock
         self._samples: deque[int] = deque(maxlen=SAMPLES)
         self._freed = 0
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Take samples periodically until cancelled."""
         while True:
             await self._clock.sleep(SAMPLE_S)
             try:
@@ -53,7 +55,7 @@ class Vacuum:
                 log.warning("store.vacuum_failed", error=str(exc))
 
     async def step(self) -> None:
-        """Take a sample, and give back what has been free all the time."""
+        """Take a sample, and return the pages that were free in all samples."""
         self._samples.append(await self._database.run(_free_pages))
         if len(self._samples) < SAMPLES:
             return
@@ -66,17 +68,16 @@ class Vacuum:
             await self._writer.between(self._prepare)
         freed = self._freed - before
         self._samples = deque((pages - freed for pages in self._samples), maxlen=SAMPLES)
-        # The file is cut when the log is moved into it; and what has filled and emptied the file
-        # has made the log long.
-        await self._writer.wal.checkpoint(cut=True)
+        # The file is truncated by the checkpoint; and the backlog has made the log long.
+        await self._wal.checkpoint(cut=True)
         log.info("store.space_given_back", bytes=freed * 4096)
 
-    def _prepare(self) -> Job:
-        return _vacuum_step, self._applied
+    def _prepare(self, _batch: EventBatch | None) -> Job:
+        return _vacuum_step, self._apply
 
-    def _applied(self, pages: int) -> None:
+    def _apply(self, pages: int) -> int:
         self._freed += pages
-        self._writer.wal.written(STEP_WAL_BYTES)
+        return STEP_WAL_BYTES
 
 
 def _free_pages(connection: sqlite3.Connection) -> int:
@@ -85,7 +86,7 @@ def _free_pages(connection: sqlite3.Connection) -> int:
 
 
 def _vacuum_step(connection: sqlite3.Connection) -> int:
-    # Python takes a statement without columns one step far, and this pragma frees a page a step.
+    # sqlite3 runs a statement without columns for one step, and this pragma frees a page a step.
     before = _free_pages(connection)
     for _ in range(min(STEP_PAGES, before)):
         connection.execute("PRAGMA incremental_vacuum(1)")

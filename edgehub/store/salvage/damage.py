@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -59,6 +60,13 @@ class Damage:
     is_exact: bool
     tables: list[str]
     is_new: bool = False
+
+
+class Missing(StrEnum):
+    """What of the database was missing at the start, though a hub had left it."""
+
+    FILE = "file"  # all of it, or it was empty
+    LOG = "log"  # the last commits, after an end without a close
 
 
 def stored_damage(connection: sqlite3.Connection) -> Damage | None:

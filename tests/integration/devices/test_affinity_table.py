@@ -63,11 +63,11 @@ async def test_a_flag_joins_the_commit_of_its_message(tmp_path):
     """It costs none of its own."""
     async with running(tmp_path / "queue.db") as bench:
         table = AffinityTable(bench.store)
-        await bench.store.flush()
+        await bench.store.writer.flush()
         before = bench.store.statistics().commits_total
         table.save_flag("d", owned(1))
-        bench.store.append(a_message(), [a_result()], lambda _token, _refusal: None, 0)
-        await bench.store.flush()
+        bench.store.appender.append(a_message(), [a_result()], lambda _token, _refusal: None, 0)
+        await bench.store.writer.flush()
         assert bench.store.statistics().commits_total - before <= 2
         assert (await table.load()).flags == {"d": owned(1)}
 
@@ -80,7 +80,7 @@ async def test_what_changes_while_a_commit_runs_is_in_the_next(tmp_path):
         await asyncio.sleep(0)  # its commit begins
         table.save_flag("e", owned(1))
         for _ in range(2):
-            await bench.store.flush()
+            await bench.store.writer.flush()
         assert (await table.load()).flags.keys() == {"d", "e"}
 
 
@@ -90,7 +90,7 @@ async def test_the_ledger_is_bounded_and_read_by_device(tmp_path):
         table = AffinityTable(bench.store)
         for number in range(LEDGER_ROWS_MAX + 50):
             table.record(regained("d" if number % 1000 == 0 else "e", number))
-        await bench.store.flush()
+        await bench.store.writer.flush()
         rows = await table.ledger(None)
         assert len(rows) == LEDGER_ROWS_MAX
         assert rows[-1].epoch == LEDGER_ROWS_MAX + 49

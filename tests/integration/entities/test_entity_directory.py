@@ -251,7 +251,7 @@ async def test_a_full_store_lets_what_is_due_wait(tmp_path: Path) -> None:
         for n in range(1010):
             hub.send(f"te/{A}/twin/n", {"n": n})
         await hub.quiet()
-        assert not hub.store.has_room()
+        assert not hub.store.appender.has_room()
         await hub.clock.advance(90)
         assert directory_of(hub).pending()["expired_total"] == 0
         cloud.revive()

@@ -113,7 +113,9 @@ async def test_state_and_rows_are_of_one_commit(tmp_path: Path) -> None:
         async with gateway(file, cloud, telemetry_cache_size=5000) as hub:
             assert hub.mapping.directory is not None
             assert hub.mapping.directory.pending()["messages"] == held
-            sent = [queue.zones.depth for queue in hub.store.queues() if queue.priority in {1, 5}]
+            sent = [
+                queue.zones.depth for queue in hub.store.queues.all() if queue.priority in {1, 5}
+            ]
             assert sum(sent) == rows
 
 
@@ -167,8 +169,8 @@ async def test_a_purged_creation_parks_its_rows(tmp_path: Path) -> None:
         hub.measure(A, 1)
         await hub.quiet()
         store = hub.store
-        (queue,) = [queue for queue in store.queues_of("upstream") if queue.priority == 5]
-        await store.removals.take_out(queue, None, from_offset=0, through=1 << 40)
+        (queue,) = [queue for queue in store.queues.of("upstream") if queue.priority == 5]
+        await store.purger.take_out(queue, None, from_offset=0, through=1 << 40)
         hub.mapping.rows_changed(queue.endpoint_id, gone=True)
         cloud.revive()
         await hub.quiet()
@@ -197,8 +199,8 @@ async def test_a_requeued_creation_lets_its_rows_go(tmp_path: Path) -> None:
         hub.measure(A, 1)
         await hub.quiet()
         assert cloud.bodies("A") == []
-        (letter,) = await hub.store.dead_letters()
-        await hub.store.release.requeue([letter.id])
+        (letter,) = await hub.store.inspection.dead_letters()
+        await hub.store.requeuer.requeue([letter.id])
         hub.mapping.rows_changed(letter.endpoint_id, gone=False)
         await hub.drained()
         assert (cloud.bodies("A"), cloud.faults) == ([1], [])
@@ -215,9 +217,9 @@ async def test_a_moved_creation_is_not_waited_for(tmp_path: Path) -> None:
         hub.register(A, "A")
         hub.measure(A, 1)
         await hub.quiet()
-        (queue,) = [queue for queue in hub.store.queues_of(UPSTREAM) if queue.priority == 5]
-        target = hub.store.queue(EndpointId("lab"), Priority(5))
-        await hub.store.removals.take_out(queue, target, from_offset=0, through=1 << 40)
+        (queue,) = [queue for queue in hub.store.queues.of(UPSTREAM) if queue.priority == 5]
+        target = hub.store.queues.get(EndpointId("lab"), Priority(5))
+        await hub.store.purger.take_out(queue, target, from_offset=0, through=1 << 40)
         hub.mapping.rows_changed(UPSTREAM, gone=False)
         cloud.revive()
         await hub.quiet()
@@ -244,8 +246,8 @@ async def test_a_hub_without_mapper_still_keeps_the_order_of_what_it_has(tmp_pat
             [],
         )
         assert (cloud.bodies("B"), cloud.faults) == ([], [])
-        (letter,) = await hub.store.dead_letters()
-        await hub.store.release.requeue([letter.id])
+        (letter,) = await hub.store.inspection.dead_letters()
+        await hub.store.requeuer.requeue([letter.id])
         hub.mapping.rows_changed(UPSTREAM, gone=False)
         cloud.answer = lambda _row: None
         await hub.drained()
@@ -261,10 +263,10 @@ async def test_a_creation_refused_while_the_hub_dies_is_known_at_the_start(tmp_p
         hub.register(A, "A")
         hub.measure(A, 1)
         await hub.quiet()
-        (queue,) = [queue for queue in hub.store.queues_of(UPSTREAM) if queue.priority == 5]
+        (queue,) = [queue for queue in hub.store.queues.of(UPSTREAM) if queue.priority == 5]
         (row,) = await queue.read_batch(1, 1 << 20)
         queue.dead_letter(row, FailureKind.REJECTED, "no")  # nobody is told
-        await hub.store.flush()
+        await hub.store.writer.flush()
         copy = crash_copy(path, tmp_path / "crash")
     cloud = Cloud()
     async with gateway(copy, cloud) as hub:
@@ -305,7 +307,7 @@ async def test_a_busy_disk_makes_senders_wait(tmp_path: Path) -> None:
         while plan.is_armed:
             assert token not in hub.settled
             await hub.clock.advance(1)
-            await hub.store.read(lambda conn: conn.execute("SELECT 1").fetchone())
+            await hub.store.database.run(lambda conn: conn.execute("SELECT 1").fetchone())
         await hub.clock.advance(10)
         await hub.quiet()
         assert (hub.settled[token], plan.raised) == (None, 3)
@@ -412,7 +414,7 @@ async def test_what_says_nothing_new_is_acknowledged_with_what_it_repeats(tmp_pa
         while plan.is_armed:
             assert tokens.isdisjoint(hub.settled)
             await hub.clock.advance(1)
-            await hub.store.read(lambda conn: conn.execute("SELECT 1").fetchone())
+            await hub.store.database.run(lambda conn: conn.execute("SELECT 1").fetchone())
         await hub.clock.advance(10)
         await hub.quiet()
         assert {hub.settled[token] for token in tokens} == {None}

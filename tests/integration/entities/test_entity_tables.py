@@ -70,10 +70,10 @@ async def test_changes_and_rows_are_one_transaction(tmp_path: Path) -> None:
         writes.add(EntityTable.STATE, ("alarm/x",), (b"{}",))
         commits = hub.store.statistics().commits_total
         hub.send(a_message("d", b"row"), a_result())
-        await hub.store.transact(writes.apply)
+        await hub.store.writer.transact(writes.apply)
         assert hub.store.statistics().commits_total == commits + 1
     async with running(path) as hub:
-        contents = await hub.store.read(load_entities)
+        contents = await hub.store.database.run(load_entities)
         assert contents.state == (("alarm/x", b"{}"),)
         assert hub.queue().zones.depth == 1
 

@@ -132,7 +132,7 @@ async def play(
                 kind, argument = rest.pop(0)
                 if kind in {"restart", "crash"}:
                     # Who was not acknowledged sends again; here nobody is left in that case.
-                    await hub.store.flush()
+                    await hub.store.writer.flush()
                     ended = kind
                 else:
                     await step(hub, story, kind, argument)
@@ -145,7 +145,7 @@ async def play(
                     await step(hub, story, "register", topic_id)
                 await step(hub, story, "revive", None)
                 await hub.drained()
-                assert hub.store.statistics().rows == 0, hub.store.queues()
+                assert hub.store.statistics().rows == 0, hub.store.queues.all()
                 assert not len(hub.mapping.announcements)
                 assert all(refusal is None for refusal in hub.settled.values())
                 return story

@@ -97,7 +97,7 @@ async def test_rows_that_were_never_written_have_lines(tmp_path: Path) -> None:
         queue.give_back(rest, attempted=True, refusal="transient")
         queue.confirm(await queue.read_batch(9, 1 << 20))
         await it.hub.clock.advance(0.6)
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         assert it.hub.store.statistics().early_rows_total == 3
         await it.journal.write_out(close=True)
     told = check_copies(read_folder(it.folder))
@@ -146,9 +146,9 @@ async def test_a_crash_at_any_step_loses_and_doubles_no_line(tmp_path: Path) -> 
             await it.journal.write_out()
             rows = await it.hub.queue(P0).read_batch(7, 1 << 20)
             it.hub.queue(P0).confirm(rows)
-            await it.hub.store.flush()
+            await it.hub.store.writer.flush()
             await clock.advance(DAY_S / 3)
-            await it.hub.store.flush()
+            await it.hub.store.writer.flush()
             await it.journal.write_out()
         await it.journal.write_out(close=True)
         whole = read_folder(it.folder)
@@ -251,7 +251,7 @@ async def test_what_cannot_be_read_is_passed_by(tmp_path: Path) -> None:
             "UPDATE journal SET events = zeroblob(length(events))"
             " WHERE number = (SELECT min(number) FROM journal)"
         )
-        await it.hub.store.transact(lambda conn: conn.execute(sql).close())
+        await it.hub.store.writer.transact(lambda conn: conn.execute(sql).close())
         await it.journal.write_out(close=True)
         assert it.feed.bytes_waiting == 0
     assert len(check_copies(read_folder(it.folder))) == 2
@@ -300,7 +300,7 @@ async def test_clean_up_tells_each_row_that_it_removes(tmp_path: Path) -> None:
         )
         await it.hub.stored(1500, a_result(P0, ttl_s=20))
         await it.hub.until(lambda: it.hub.queue(P0).statistics().depth == 0, tick_s=5)
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         await it.journal.write_out(close=True)
     expired = [line for line in read_folder(it.folder) if line["event"] == "expired"]
     assert len(expired) == 1501
@@ -316,7 +316,7 @@ async def test_dead_letters_that_go_are_told(tmp_path: Path) -> None:
         await it.hub.stored(5)
         for row in await it.hub.queue().read_batch(9, 1 << 20):
             it.hub.queue().dead_letter(row, FailureKind.TOO_LARGE, "beyond 10 KB")
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         await it.journal.write_out(close=True)
     lines = read_folder(it.folder)
     purged = [line for line in lines if line["event"] == "dead_purged"]
@@ -334,7 +334,7 @@ async def test_messages_that_are_not_stored_are_told(tmp_path: Path) -> None:
     async with journaling(tmp_path / "queue.db", options=options) as it:
         it.hub.send_many(1)
         it.hub.send_many(2, device="late")
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         it.hub.send(a_message("bad", properties={"p": "\ud800"}))
         await it.hub.stored(1)
         await it.journal.write_out(close=True)
@@ -355,7 +355,7 @@ async def test_a_flood_of_refused_messages_takes_a_line_a_second(tmp_path: Path)
             for number in range(3000):
                 it.feed.refused(f"d{number % 300}", 10, "too_large")
             await it.hub.clock.advance(1.0)
-            await it.hub.store.read(lambda conn: conn.execute("SELECT 1").fetchone())
+            await it.hub.store.database.run(lambda conn: conn.execute("SELECT 1").fetchone())
         await it.hub.until(lambda: it.journal.statistics().growing is not None, tick_s=1)
         assert it.hub.store.statistics().commits_total <= before + 7
         await it.journal.write_out(close=True)

@@ -12,7 +12,7 @@ from edgehub.journal.journal import UNKNOWN_AFTER_MS
 from edgehub.journal.retention import Bounds
 from edgehub.journal.row_events import PUMP_IDLE
 from edgehub.journal.segments import Segments
-from edgehub.store.maintenance.ageing import LOOK_S
+from edgehub.store.maintenance.ageing import CHECK_S
 from tests.support.journal import JournalHarness, journaling, state_copy
 from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.stores import LAB, P0, P2, FaultPlan, a_result, faulty_database
@@ -42,16 +42,16 @@ async def is_set(it: JournalHarness, wall_ms: int) -> None:
     clock, store = it.hub.clock, it.hub.store
     clock.step_wall(wall_ms - clock.wall_ms())
     clock.is_synchronized = True
-    await clock.advance(LOOK_S)
+    await clock.advance(CHECK_S)
     await it.hub.until(lambda: store.statistics().clock.trusted)
     await it.hub.until(lambda: not store.statistics().clock.ageing)
-    await store.flush()
+    await store.writer.flush()
 
 
 async def sent(it: JournalHarness, count: int) -> None:
     """Let some rows leave."""
     it.hub.queue(P0).confirm(await it.hub.queue(P0).read_batch(count, 1 << 20))
-    await it.hub.store.flush()
+    await it.hub.store.writer.flush()
 
 
 def edges(lines: Sequence[dict[str, Any]]) -> list[tuple[str, str, int]]:
@@ -269,7 +269,7 @@ async def test_a_crash_while_times_are_unknown_loses_and_doubles_no_line(tmp_pat
     for copy in copies:
         async with journaling(copy, clock=clock) as again:
             await again.hub.until(
-                lambda again=again: again.hub.store.statistics().clock.trusted, tick_s=LOOK_S
+                lambda again=again: again.hub.store.statistics().clock.trusted, tick_s=CHECK_S
             )
             await again.journal.write_out(close=True)
             assert again.journal.statistics().held_segments == 0
@@ -309,9 +309,9 @@ async def test_a_crash_while_lines_are_given_up_doubles_none(tmp_path: Path) -> 
     for copy in copies:
         async with journaling(copy, clock=clock) as again:
             await again.hub.until(
-                lambda again=again: again.hub.store.statistics().clock.trusted, tick_s=LOOK_S
+                lambda again=again: again.hub.store.statistics().clock.trusted, tick_s=CHECK_S
             )
-            await again.hub.store.flush()
+            await again.hub.store.writer.flush()
             await again.journal.write_out(close=True)
             assert again.journal.statistics().held_segments == 0
         believed, lines = read_folder(again.folder, "unknown"), read_folder(again.folder)
@@ -336,11 +336,11 @@ async def test_a_commit_that_fails_leaves_lines_held(tmp_path: Path) -> None:
         clock.step_wall(EVENING_MS + HOUR_S * 1000 - clock.wall_ms())
         clock.is_synchronized = True
         plan.fail("UPDATE boot SET first_hub_ms")
-        await clock.advance(LOOK_S)
+        await clock.advance(CHECK_S)
         await it.hub.until(lambda: plan.raised > 0)
         await it.journal.write_out()
         assert it.journal.statistics().held_segments == 1
-        await clock.advance(LOOK_S)
+        await clock.advance(CHECK_S)
         await it.hub.until(lambda: it.hub.store.statistics().clock.trusted, tick_s=1)
         await it.end()
         await it.journal.write_out(close=True)
@@ -356,9 +356,9 @@ async def test_lines_are_given_up_where_the_word_of_the_clock_is_damaged(tmp_pat
         await it.hub.stored(2, a_result(P0))
         await it.journal.write_out()
         await is_set(it, EVENING_MS)
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         sql = "UPDATE journal SET events = zeroblob(length(events))"
-        await it.hub.store.transact(lambda conn: conn.execute(sql).close())
+        await it.hub.store.writer.transact(lambda conn: conn.execute(sql).close())
         await it.hub.stored(3, a_result(P0))
         await it.journal.write_out(close=True)
         assert it.journal.statistics().held_segments == 0

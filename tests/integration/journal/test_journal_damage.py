@@ -54,7 +54,7 @@ async def damaged(path: Path, clock: ManualClock) -> None:
 
 async def _read_everything(path: Path, clock: ManualClock) -> None:
     async with running(path, clock=clock, options=StoreOptions(journal=True)) as hub:
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             await read_all(queue)
 
 
@@ -130,12 +130,12 @@ async def test_losses_are_told_once_over_a_crash_of_that_start(tmp_path: Path) -
     before = state_copy(path, tmp_path / "before")
     await store.close()
     async with journaling(path, clock=clock) as it:
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         after = state_copy(path, tmp_path / "after")
     for copy in (before, after):
         for _ in range(2):
             async with journaling(copy, clock=clock) as it:
-                await it.hub.store.flush()
+                await it.hub.store.writer.flush()
                 await it.journal.write_out(close=True)
                 assert it.journal.statistics().corrections == 0
         lines = read_folder(it.folder)
@@ -153,10 +153,10 @@ async def test_losses_that_cannot_be_counted_are_what_is_missing(tmp_path: Path)
     copy = crash_copy(path, tmp_path / "b")
     (path.parent / "journal").rename(copy.parent / "journal")
     async with journaling(copy, clock=clock) as it:
-        await it.hub.store.transact(lambda conn: conn.execute("DELETE FROM zone").close())
+        await it.hub.store.writer.transact(lambda conn: conn.execute("DELETE FROM zone").close())
     async with journaling(copy, clock=clock) as it:
         assert it.hub.store.damage is not None
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         left = it.hub.queue(P2).statistics().depth
         assert 0 < left < 2000
         await it.journal.write_out(close=True)
@@ -172,9 +172,9 @@ async def test_losses_are_no_news_where_the_journal_was_off(tmp_path: Path) -> N
     await damaged(path, clock)
     async with running(path, clock=clock) as hub:
         rows, _ = cost(hub.store.damage)
-        await hub.store.flush()
+        await hub.store.writer.flush()
     async with journaling(path, clock=clock) as it:
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         await it.journal.write_out(close=True)
         assert it.journal.statistics().corrections == 1
         assert it.hub.queue(P2).statistics().depth == 2000 - rows

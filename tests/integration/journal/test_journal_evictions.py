@@ -70,7 +70,7 @@ async def test_moved_rows_have_lines(tmp_path: Path, bound: int) -> None:
             recency = Recency(seconds=10, fallback_priority=fallback)
             for _ in range(4):
                 it.hub.send(a_message("dev-1"), a_result(P2, recency=recency))
-        await it.hub.store.flush()
+        await it.hub.store.writer.flush()
         await it.hub.clock.advance(16)
         moved = it.hub.queue()
         await it.hub.until(lambda: moved.statistics().moved_total == 8)
@@ -99,12 +99,12 @@ async def test_events_that_nobody_writes_count_into_the_hub_s_bytes(
     cap = 100_000
     options = StoreOptions(journal=True, caps=Caps(bytes=cap, overflow=overflow))
     async with journaling(tmp_path / "q.db", options=options) as it:
-        queue = it.hub.store.queue(UPSTREAM, P2)
+        queue = it.hub.store.queues.get(UPSTREAM, P2)
         most = 0
         for _ in range(120):
             await it.hub.stored(30)
             queue.confirm(await queue.read_batch(10, 1 << 20))
-            await it.hub.store.flush()
+            await it.hub.store.writer.flush()
             assert queue.statistics().bytes + it.feed.bytes_waiting < cap + EVENTS_BYTES_MAX
             most = max(most, it.feed.bytes_waiting)
         assert queue.statistics().dropped_total > 1000
@@ -125,12 +125,12 @@ async def test_events_take_the_room_that_was_handed_out(tmp_path: Path) -> None:
     cap = 200_000
     options = StoreOptions(journal=True, caps=Caps(bytes=cap, overflow=Overflow.REJECT_NEW))
     async with journaling(tmp_path / "q.db", options=options) as it:
-        queue = it.hub.store.queue(UPSTREAM, P2)
+        queue = it.hub.store.queues.get(UPSTREAM, P2)
         await it.hub.stored(20)
         while it.feed.bytes_waiting < cap // 5:
             rows = await queue.read_batch(20, 1 << 20)
             queue.give_back(rows, attempted=True, refusal="later")
-            await it.hub.store.flush()
+            await it.hub.store.writer.flush()
         while it.hub.settled[-1][1] is None:
             await it.hub.stored(10)
         taken = queue.statistics().bytes + it.feed.bytes_waiting

@@ -213,7 +213,7 @@ async def test_that_something_was_sent_is_durable_a_moment_later(tmp_path: Path)
         await table.flush()
         table.mark_sent("a", message)
         await hub.clock.advance(1)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT sent FROM local_queue") == 1
 
 
@@ -227,9 +227,9 @@ async def test_what_leaves_while_a_commit_runs_is_gone_a_moment_later(tmp_path: 
         table.enqueue("a", second, Settled(), retain=False, sent=False)
         await asyncio.sleep(0)  # its commit begins
         table.dequeue("a", first)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await hub.clock.advance(1)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 1
 
 
@@ -257,11 +257,11 @@ async def test_what_is_hastened_does_not_wait_for_more(tmp_path: Path):
         table.enqueue("a", message, Settled(), retain=False, sent=False)
         await table.flush()
         table.dequeue("a", message)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 1
         table.flush_now()
         await asyncio.sleep(0)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 0
         commits = hub.store.statistics().commits_total
         table.flush_now()

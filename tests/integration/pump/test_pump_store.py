@@ -49,14 +49,14 @@ class Parts:
         self.bodies: dict[int, bytes] = {}
         self.pump = Pump(
             endpoint,
-            queues=partial(store.queues_of, UPSTREAM),
+            queues=partial(store.queues.of, UPSTREAM),
             rules=self._rules_of,
             clock=SystemClock(),
             now_ms=store.hub_time.now_ms,
             rng=random.Random(9),
             close_counts=MemoryCounts(),
         )
-        store.watch(UPSTREAM, self.pump.rows_ready)
+        store.queues.watch(UPSTREAM, self.pump.rows_ready)
 
     async def append(
         self, *names: str, priority: int = DEFAULT_PRIORITY, device: str = "d"
@@ -67,20 +67,20 @@ class Parts:
         )
         for name in names:
             message = Message(device, None, "/messages/", {}, {}, name.encode())
-            self.store.append(message, [route], lambda *_: None, 0)
-        await self.store.flush()
+            self.store.appender.append(message, [route], lambda *_: None, 0)
+        await self.store.writer.flush()
 
     async def until_delivered(self, count: int) -> None:
         """Wait until that many rows were delivered and have left the file."""
         async with asyncio.timeout(10):
             while self.pump.statistics().sent_total < count:  # noqa: ASYNC110 - statistics have no event
                 await asyncio.sleep(0.01)
-        await self.store.flush()
+        await self.store.writer.flush()
 
     @property
     def depth(self) -> int:
         """Return the rows in all queues."""
-        return sum(queue.statistics().depth for queue in self.store.queues())
+        return sum(queue.statistics().depth for queue in self.store.queues.all())
 
     def _rules_of(self, _row: Row) -> DeliveryRules:
         return self.rules
@@ -113,7 +113,7 @@ async def parts_on(
             yield parts
             await parts.pump.drain(SystemClock().monotonic())
             pumping.cancel()
-            await store.flush()
+            await store.writer.flush()
             storing.cancel()
     finally:
         await store.close()
@@ -168,7 +168,7 @@ async def test_a_refused_row_keeps_its_senders_order_on_disk(tmp_path: Path) -> 
     endpoint.up_at_start = False
     async with parts_on(tmp_path, endpoint) as parts:
         await parts.append("1", "2", "3")
-        queue = parts.store.queues_of(UPSTREAM)[0]
+        queue = parts.store.queues.of(UPSTREAM)[0]
         rows = await queue.read_batch(3, 1000)
         queue.give_back(rows, attempted=False)
         endpoint.script[rows[0].offset] = [LATER]
@@ -187,7 +187,7 @@ async def test_order_skip_holds_only_the_refused_row_on_disk(tmp_path: Path) -> 
     endpoint.up_at_start = False
     async with parts_on(tmp_path, endpoint, DeliveryRules(order=Order.SKIP)) as parts:
         await parts.append("1", "2", "3")
-        queue = parts.store.queues_of(UPSTREAM)[0]
+        queue = parts.store.queues.of(UPSTREAM)[0]
         rows = await queue.read_batch(3, 1000)
         queue.give_back(rows, attempted=False)
         endpoint.script[rows[0].offset] = [LATER]
@@ -213,7 +213,7 @@ async def test_rejected_rows_are_in_the_dead_letters(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             while parts.depth:  # noqa: ASYNC110 - statistics have no event
                 await asyncio.sleep(0.01)
-        (letter,) = await parts.store.dead_letters()
+        (letter,) = await parts.store.inspection.dead_letters()
         assert letter.reason == "no such topic"
 
 

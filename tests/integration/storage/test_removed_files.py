@@ -81,7 +81,7 @@ async def test_nothing_is_acknowledged_that_no_start_would_find(
     assert str(path) in told["error"]
     async with running(path) as hub:
         assert hub.store.statistics().missing is missing
-        rows = [row for queue in hub.store.queues() for row in await read_all(queue)]
+        rows = [row for queue in hub.store.queues.all() for row in await read_all(queue)]
         assert bodies(rows) == [b"body-%d" % number for number in range(kept)]
         await hub.stored(1)
     async with running(path) as hub:

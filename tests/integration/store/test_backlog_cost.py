@@ -67,10 +67,10 @@ async def one_round(hub: Harness, meter: Meter) -> None:
             rows += await queue.read_batch(PIECE_ROWS - len(rows), 1 << 20)
     with meter.measure("delete"):
         queue.confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
     for number in range(BRIEF_ROWS):
         hub.send(a_message(f"dev-{number}", b"brief"), BRIEF)
-    await hub.store.flush()
+    await hub.store.writer.flush()
     with meter.measure("expire", BRIEF_ROWS):
         await hub.clock.advance(11)  # a round of clean-up comes between 5 and 10
         await hub.until(lambda: queue.statistics().depth == depth)
@@ -91,7 +91,7 @@ async def test_costs_do_not_grow_with_the_backlog(tmp_path: Path) -> None:
         for _ in range(ROUNDS):
             await one_round(little, few)
             await one_round(much, many)
-        assert sum(queue.zones.depth for queue in much.store.queues()) == ROWS
+        assert sum(queue.zones.depth for queue in much.store.queues.all()) == ROWS
     ratios = {name: round(many.least[name] / few.least[name], 2) for name in OPERATIONS}
     print(ROWS, ratios, {name: round(many.least[name] * 1e6, 2) for name in OPERATIONS})
     lives = {

@@ -59,7 +59,7 @@ async def test_a_sweep_ends_in_time_and_holds_nobody_up(tmp_path: Path) -> None:
             waits.append(time.perf_counter() - handed_in)
         took_s = time.perf_counter() - began
         await hub.clock.advance(12)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert queue.statistics().expired_total == ROWS
         assert await hub.count(queue) == (0, 0)
         assert hub.store.statistics().expiry_lag_seconds == 0

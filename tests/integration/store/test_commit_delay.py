@@ -50,7 +50,7 @@ async def test_group_waits_for_the_linger(tmp_path: Path) -> None:
         for _ in range(9):
             hub.send()
             await hub.clock.advance(0.1)
-            await hub.store.read(lambda _conn: None)
+            await hub.store.database.run(lambda _conn: None)
         assert hub.settled == []
         await hub.clock.advance(0.2)
         await hub.until_settled(9)
@@ -63,11 +63,11 @@ async def test_full_group_does_not_wait(tmp_path: Path) -> None:
         await started(hub)
         hub.send_many(1023)
         for _ in range(20):
-            await hub.store.read(lambda _: None)
+            await hub.store.database.run(lambda _: None)
         assert hub.settled == []
         hub.send()
         for _ in range(20):
-            await hub.store.read(lambda _: None)
+            await hub.store.database.run(lambda _: None)
         assert hub.accepted == list(range(1024))
         assert hub.store.statistics().commits_total == 2
 
@@ -99,7 +99,7 @@ async def test_events_of_rows_that_were_never_written_share_a_commit(tmp_path: P
             rows = await read_all(hub.queue())
             for tenth in range(5):
                 await hub.clock.advance(0.1)
-                await hub.store.read(lambda _: None)
+                await hub.store.database.run(lambda _: None)
                 if tenth == 0:
                     hub.queue().confirm(rows)
             begun.append(len([sql for sql in plan.statements if sql.startswith("BEGIN")]))
@@ -116,7 +116,7 @@ async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written
     ) as hub:
         await started(hub)
         woken: list[str] = []
-        hub.store.watch(a_result().endpoint_id, lambda queue: woken.append(queue.id))
+        hub.store.queues.watch(a_result().endpoint_id, lambda queue: woken.append(queue.id))
         plan.statements.clear()
         sent_bytes = 0
         for number in range(50):
@@ -130,7 +130,7 @@ async def test_row_confirmed_before_its_commit_is_acknowledged_and_never_written
             queue.confirm(rows)
             assert hub.accepted == list(range(number + 1))
             await hub.clock.advance(0.3)
-        await hub.store.read(lambda _conn: None)
+        await hub.store.database.run(lambda _conn: None)
         assert not [sql for sql in plan.statements if sql.startswith(("INSERT", "BEGIN"))]
         figures = queue.statistics()
         assert (figures.depth, figures.enqueued_total, figures.sent_total) == (0, 50, 50)
@@ -165,7 +165,7 @@ async def test_a_message_costs_a_write_only_where_the_link_is_slow(
             now_s = hub.clock.monotonic()
             flying.append((now_s + round_trip_s, await read_all(hub.queue())))
             await hub.clock.advance(0.1)
-            await hub.store.read(lambda _: None)
+            await hub.store.database.run(lambda _: None)
             while flying and flying[0][0] <= hub.clock.monotonic():
                 hub.queue().confirm(flying.popleft()[1])
         begun = len([sql for sql in plan.statements if sql.startswith("BEGIN")])
@@ -205,7 +205,7 @@ async def test_rows_not_confirmed_in_time_are_committed(tmp_path: Path) -> None:
         assert bodies(again) == [f"body-{n}".encode() for n in (2, 6, 7, 8, 9)]
         queue.confirm(again)
         queue.confirm([rows[0], rows[3], rows[5]])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.count(queue) == (0, 0)
         assert queue.statistics().sent_total == 10
     async with running(copy) as hub:
@@ -233,7 +233,7 @@ async def test_results_during_the_commit_wait_for_the_next(tmp_path: Path) -> No
         queue.give_back(rows[4:], attempted=True)
         assert hub.settled == []
         await hub.until(lambda: len(hub.settled) == 6, tick_s=0.5)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert (await hub.count(queue))[0] == queue.statistics().depth == 2
         rows = await read_all(queue)
         assert [(row.message.body, row.attempts) for row in rows] == [
@@ -287,7 +287,7 @@ async def test_shared_message_waits_for_its_commit(tmp_path: Path) -> None:
         early = await read_all(queue)
         assert bodies(early) == [b"body-0"]
         assert not queue.has_ready()
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert bodies(await read_all(queue)) == [b"body-1", b"body-2"]
 
 
@@ -304,7 +304,7 @@ async def test_a_group_that_goes_on_keeps_its_order_and_its_barriers(tmp_path: P
         hub.send(None, a_result(P2), a_result(P0, endpoint_id=LAB))
         hub.send()
         await hub.clock.advance(0.51)
-        await hub.store.read(lambda _: None)
+        await hub.store.database.run(lambda _: None)
         assert hub.accepted == [0]
         assert await read_all(queue) == []
         hub.send()
@@ -330,7 +330,7 @@ async def test_a_queue_whose_rows_were_all_confirmed_goes_on(tmp_path: Path) -> 
         hub.send(None, a_result(P2))
         hub.queue(P0).confirm(await read_all(hub.queue(P0)))
         await hub.clock.advance(0.6)
-        await hub.store.read(lambda _: None)
+        await hub.store.database.run(lambda _: None)
         hub.send(None, a_result(P0))
         await hub.clock.advance(0.5)
         await hub.until_settled(4)
@@ -352,7 +352,7 @@ async def test_held_rows_that_are_not_stored_yet_come_later(tmp_path: Path) -> N
         queue.hold_row(first[1].offset)
         queue.give_back(first, attempted=False)
         assert bodies(await read_all(queue)) == [b"body-3"]
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await read_all(queue) == []
         queue.release_sender("a")
         queue.release_row(first[1].offset)
@@ -363,16 +363,18 @@ async def test_row_read_early_and_then_refused_leaves_no_trace(tmp_path: Path) -
     """A row that turns out not to be storable is refused, though it may have been delivered."""
     async with running(tmp_path / "q.db", options=LINGER) as hub:
         await started(hub)
-        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        await hub.store.database.run(
+            lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
+        )
         hub.send()
         hub.send(a_message(body=b"x" * 30_000))
         hub.send()
         queue = hub.queue()
         rows = await read_all(queue)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.settled == [(0, None), (1, Refusal.INVALID), (2, None)]
         queue.confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert queue.statistics().depth == 0
         assert await hub.count(queue) == (0, 0)
 
@@ -382,7 +384,9 @@ async def test_row_refused_to_its_sender_is_not_read_again(tmp_path: Path, place
     """Wherever it waits when the file turns out not to take it, it is forgotten."""
     async with running(tmp_path / "q.db", options=LINGER) as hub:
         await started(hub)
-        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        await hub.store.database.run(
+            lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
+        )
         hub.send(a_message(body=b"x" * 30_000))
         hub.send()
         queue = hub.queue()
@@ -394,12 +398,12 @@ async def test_row_refused_to_its_sender_is_not_read_again(tmp_path: Path, place
         if place == "held":
             queue.confirm(await read_all(queue))
             hub.send()
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert (0, Refusal.INVALID) in hub.settled
         if place == "in flight":
             queue.give_back([large], attempted=True)
         queue.release_row(large.offset)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert large.offset not in {row.offset for row in await read_all(queue)}
         assert not queue.checkpointer.refused
 
@@ -430,7 +434,7 @@ async def test_reservation_is_renewed_without_other_writes(tmp_path: Path) -> No
             rows = await queue.read_batch(500, 1 << 30)
             queue.confirm(rows)
             await hub.clock.advance(0.5)
-            await hub.store.read(lambda _conn: None)
+            await hub.store.database.run(lambda _conn: None)
         figures = hub.store.statistics()
         assert figures.early_rows_total == 70_000
         assert 2 <= figures.commits_total <= 6
@@ -445,7 +449,7 @@ async def test_checkpoint_stays_below_rows_to_come(tmp_path: Path) -> None:
         queue = hub.queue()
         queue.confirm(await read_all(queue))
         hub.send_many(2)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         copy = crash_copy(path, tmp_path / "crash")
     async with running(copy) as hub:
         assert hub.store.statistics().checkpoint_repaired_total == 0

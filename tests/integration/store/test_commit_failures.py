@@ -149,7 +149,7 @@ async def test_real_full_disk_takes_deletes_first_and_recovers(tmp_path: Path) -
     async with running(tmp_path / "q.db", options=StoreOptions(cache_bytes_max=1)) as hub:
         for number in range(400):
             hub.send(a_message(body=bytes([number % 256]) * 4000))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         pages = await hub.scalar("PRAGMA page_count")
         await hub.scalar(f"PRAGMA max_page_count = {pages + 2}")
@@ -215,7 +215,9 @@ async def test_only_the_row_that_cannot_be_stored_is_refused(tmp_path: Path, bad
         await hub.stored(5)
         done = hub.queue()
         done.confirm(await read_all(done))
-        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        await hub.store.database.run(
+            lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
+        )
         for number in range(1024):
             body = b"x" * (30_000 if number in bad else 10)
             results = (a_result(P2),)
@@ -226,8 +228,8 @@ async def test_only_the_row_that_cannot_be_stored_is_refused(tmp_path: Path, bad
         assert [token for token, _ in hub.settled] == list(range(1029))
         refused = {token - 5 for token, refusal in hub.settled if refusal is Refusal.INVALID}
         assert refused == bad
-        await hub.store.flush()
-        for queue in hub.store.queues():
+        await hub.store.writer.flush()
+        for queue in hub.store.queues.all():
             figures = queue.statistics()
             assert (figures.depth, figures.bytes) == await hub.count(queue)
         assert hub.queue().statistics().sent_total == 5
@@ -250,7 +252,9 @@ async def test_text_body_is_refused_by_the_table(tmp_path: Path) -> None:
 async def test_bad_first_row_of_a_queue_leaves_the_queue_usable(tmp_path: Path) -> None:
     """A queue whose first row was refused is made with its next row."""
     async with running(tmp_path / "q.db") as hub:
-        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        await hub.store.database.run(
+            lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
+        )
         hub.send(a_message(body=b"x" * 30_000))
         await hub.until_settled(1)
         assert hub.queue().statistics().depth == 0
@@ -261,9 +265,13 @@ async def test_bad_first_row_of_a_queue_leaves_the_queue_usable(tmp_path: Path) 
 async def test_operation_survives_the_refusal_of_its_group(tmp_path: Path) -> None:
     """What joined the transaction of a refused message is stored all the same."""
     async with running(tmp_path / "q.db") as hub:
-        await hub.store.read(lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000))
+        await hub.store.database.run(
+            lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
+        )
         hub.send(a_message(body=b"x" * 30_000))
-        await hub.store.transact(lambda conn: conn.execute("INSERT INTO meta VALUES ('a', 1)"))
+        await hub.store.writer.transact(
+            lambda conn: conn.execute("INSERT INTO meta VALUES ('a', 1)")
+        )
         assert hub.settled == [(0, Refusal.INVALID)]
         assert await hub.scalar("SELECT value FROM meta WHERE key = 'a'") == 1
 
@@ -275,7 +283,7 @@ async def test_operation_is_repeated_with_its_transaction(tmp_path: Path) -> Non
         hub.send()
         plan.fail("INSERT INTO meta VALUES ('a'", "SQLITE_IOERR")
         task = asyncio.ensure_future(
-            hub.store.transact(lambda conn: conn.execute("INSERT INTO meta VALUES ('a', 1)"))
+            hub.store.writer.transact(lambda conn: conn.execute("INSERT INTO meta VALUES ('a', 1)"))
         )
         await hub.until(lambda: hub.store.statistics().commit_failures_total == 1)
         assert hub.settled == []
@@ -296,7 +304,9 @@ async def test_damage_ends_the_store_and_acknowledges_nothing(tmp_path: Path, co
     )
     done: list[Refusal | None] = []
     plan.fail("COMMIT", code, times=10)
-    store.append(a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0)
+    store.appender.append(
+        a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0
+    )
     with pytest.raises(ExceptionGroup) as caught:
         await store.run()
     assert caught.group_contains(StoreCorruptError)
@@ -314,13 +324,13 @@ async def test_close_gives_up_on_a_disk_that_stays_full(tmp_path: Path) -> None:
         plan.fail("BEGIN", times=10**6)
         hub.send()
         await hub.until(lambda: hub.store.statistics().commit_failures_total == 1)
-        waiting = asyncio.ensure_future(hub.store.transact(lambda _conn: None))
+        waiting = asyncio.ensure_future(hub.store.writer.transact(lambda _conn: None))
         await hub.store.close()
         assert hub.settled[-1] == (2, Refusal.CLOSED)
         with pytest.raises(StoreError):
             await waiting
         with pytest.raises(StoreError):
-            await hub.store.transact(lambda _conn: None)
+            await hub.store.writer.transact(lambda _conn: None)
     async with running(path) as hub:
         assert hub.queue().statistics().depth == 2
 
@@ -330,7 +340,9 @@ async def test_cancelled_writer_finishes_its_commit(tmp_path: Path) -> None:
     store = await Store.open(tmp_path / "q.db", clock=ManualClock(), options=StoreOptions())
     done: list[Refusal | None] = []
     for _ in range(3000):
-        store.append(a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0)
+        store.appender.append(
+            a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0
+        )
     task = asyncio.ensure_future(store.run())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -353,10 +365,12 @@ async def test_cancelled_back_off_keeps_the_group(tmp_path: Path) -> None:
     )
     done: list[Refusal | None] = []
     plan.fail("BEGIN")
-    store.append(a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0)
+    store.appender.append(
+        a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0
+    )
     task = asyncio.ensure_future(store.run())
     while not plan.raised:
-        await store.read(lambda _conn: None)
+        await store.database.run(lambda _conn: None)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -375,7 +389,7 @@ async def test_read_error_pauses_the_queue_and_passes(tmp_path: Path) -> None:
         await hub.stored(40)
         queue = hub.queue()
         woken: list[QueueState] = []
-        hub.store.watch(queue.endpoint_id, lambda queue: woken.append(queue.state))
+        hub.store.queues.watch(queue.endpoint_id, lambda queue: woken.append(queue.state))
         plan.fail("SELECT q.offset", "SQLITE_IOERR")
         rows = await queue.read_batch(80, 1 << 20)
         assert not queue.has_ready()
@@ -415,7 +429,7 @@ async def test_lock_of_another_program_is_waited_for(tmp_path: Path) -> None:
         hub.send_many(10)
         for _ in range(20):
             await hub.clock.advance(1)
-            await hub.store.read(lambda _conn: None)
+            await hub.store.database.run(lambda _conn: None)
         assert len(hub.settled) == 1
         assert "SQLITE_BUSY" in str(hub.store.statistics().failing)
         await asyncio.to_thread(other.execute, "ROLLBACK")

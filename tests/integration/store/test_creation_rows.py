@@ -39,7 +39,7 @@ def limited(overflow: Overflow, **caps: int) -> StoreOptions:
 
 async def waiting(hub: Harness, priority: Priority = P2) -> list[bytes]:
     """Read all that a queue holds and give it back."""
-    await hub.store.flush()
+    await hub.store.writer.flush()
     queue = hub.queue(priority)
     rows = await read_all(queue)
     queue.give_back(rows, attempted=False)
@@ -51,7 +51,7 @@ async def create(hub: Harness, count: int, priority: Priority = P2) -> list[byte
     names = [b"create-%d" % number for number in range(count)]
     for name in names:
         hub.send(a_message(body=name), a_result(priority, creation=True))
-    await hub.store.flush()
+    await hub.store.writer.flush()
     return names
 
 
@@ -80,7 +80,7 @@ async def test_nothing_joins_where_only_creation_rows_could_leave(
     async with running(tmp_path / "q.db", options=limited(overflow, rows=5)) as hub:
         created = await create(hub, 5)
         hub.send(a_message(body=b"late"), a_result(P0))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         refused = None if overflow is Overflow.DROP_NEWEST else Refusal.LIMIT
         assert hub.settled[-1] == (5, refused)
         assert await waiting(hub) == created
@@ -94,7 +94,7 @@ async def test_one_that_finds_no_room_is_refused_to_its_sender(
     async with running(tmp_path / "q.db", options=limited(overflow, rows=2)) as hub:
         await hub.stored(2)
         hub.send(a_message(body=b"create"), a_result(P2, creation=True))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.settled[-1] == (2, Refusal.LIMIT)
         assert await waiting(hub) == [b"body-0", b"body-1"]
 
@@ -106,9 +106,9 @@ async def test_it_knows_neither_time_to_live_nor_recency(tmp_path: Path) -> None
             a_message(body=b"create", expiry_ms=1000),
             a_result(P2, ttl_s=5, recency=Recency(seconds=1, fallback_priority=P7), creation=True),
         )
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await hub.clock.advance(3600)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         (row,) = await read_all(hub.queue())
         assert (row.expires_ms, row.fresh_until_ms, row.creation) == (NEVER_MS, NEVER_MS, True)
 
@@ -116,7 +116,7 @@ async def test_it_knows_neither_time_to_live_nor_recency(tmp_path: Path) -> None
 async def test_flag_and_predecessor_survive(tmp_path: Path) -> None:
     """After a crash they are known of rows alone and of shared ones, and still stay."""
     async with running(tmp_path / "q.db") as hub:
-        append = hub.store.append
+        append = hub.store.appender.append
         first = append(a_message(body=b"one"), [a_result(creation=True)], lambda *_: None, 0)
         shared = append(
             a_message(body=b"two"),
@@ -125,7 +125,7 @@ async def test_flag_and_predecessor_survive(tmp_path: Path) -> None:
             0,
         )
         assert (first, shared) == (1, 2)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         path = crash_copy(tmp_path / "q.db", tmp_path / "crash")
     options = limited(Overflow.DROP_OLDEST, rows=3)
     async with running(path, options=options) as hub:
@@ -159,12 +159,12 @@ async def test_their_room_is_free_again_once_they_have_left(tmp_path: Path) -> N
         await hub.stored(2)
         await hub.stored(3)
         assert await waiting(hub) == [b"create-2", b"create-3", b"body-7", b"body-8"]
-        target = hub.store.queue(LAB, P7)
-        await hub.store.removals.take_out(queue, target, from_offset=0, through=3)
+        target = hub.store.queues.get(LAB, P7)
+        await hub.store.purger.take_out(queue, target, from_offset=0, through=3)
         await hub.stored(4)
         assert await waiting(hub) == [b"create-3", b"body-11", b"body-12"]
         assert (len(queue.creations), len(target.creations)) == (1, 1)
-        await hub.store.removals.take_out(queue, None, from_offset=0, through=1 << 40)
+        await hub.store.purger.take_out(queue, None, from_offset=0, through=1 << 40)
         await hub.stored(4)
         assert await waiting(hub) == [b"body-14", b"body-15", b"body-16"]
         assert (len(queue.creations), queue.creations.bytes) == (0, 0)
@@ -176,9 +176,9 @@ async def test_a_requeued_one_is_one_again(tmp_path: Path) -> None:
         await create(hub, 1)
         (row,) = await read_all(hub.queue())
         hub.queue().dead_letter(row, FailureKind.REJECTED, "no")
-        await hub.store.flush()
-        (letter,) = await hub.store.dead_letters()
-        await hub.store.release.requeue([letter.id])
+        await hub.store.writer.flush()
+        (letter,) = await hub.store.inspection.dead_letters()
+        await hub.store.requeuer.requeue([letter.id])
         await hub.stored(6)
         assert (await waiting(hub))[0] == b"create-0"
 
@@ -193,7 +193,7 @@ async def test_a_refused_one_is_forgotten(tmp_path: Path) -> None:
         await hub.stored(1)
         plan.fail("INSERT INTO q_", "SQLITE_TOOBIG", times=3)
         hub.send(a_message(body=b"create"), a_result(creation=True))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.settled[-1] == (1, Refusal.INVALID)
         await hub.stored(5)
         assert await waiting(hub) == [b"body-5", b"body-6"]

@@ -27,6 +27,7 @@ from tests.support.stores import (
     a_result,
     bodies,
     crash_copy,
+    dead_letters_of,
     faulty_database,
     read_all,
     running,
@@ -89,7 +90,7 @@ async def filled(path: Path) -> None:
         queue = hub.queue(P0)
         (row,) = await queue.read_batch(1, 1 << 20)
         queue.dead_letter(row, FailureKind.REJECTED, "no")
-        await hub.store.flush()
+        await hub.store.writer.flush()
 
 
 async def meets_damage(path: Path) -> None:
@@ -97,7 +98,7 @@ async def meets_damage(path: Path) -> None:
 
     async def read_everything() -> None:
         async with running(path) as hub:
-            for queue in hub.store.queues():
+            for queue in hub.store.queues.all():
                 await read_all(queue)
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -138,7 +139,7 @@ async def test_a_bad_page_costs_the_rows_on_it(tmp_path: Path) -> None:
         assert all(row.message.message_id == ids[row.offset] for row in rows)
         assert len(await read_all(hub.queue(P0))) == 299
         assert len(await read_all(hub.queue(P7, LAB))) == 50
-        assert [letter.message.body for letter in await hub.store.dead_letters()] == [b"body-0"]
+        assert [letter.message.body for letter in await dead_letters_of(hub.store)] == [b"body-0"]
         assert (await SessionTable(hub.store).load()).keys() == {"client"}
         assert hub.store.statistics().next_offset >= before.next_offset + OFFSETS_SKIPPED
         assert hub.queue().statistics().checkpoint == rows[0].offset - 1
@@ -177,7 +178,7 @@ async def test_a_truncated_file_keeps_what_is_before_the_cut(tmp_path: Path, sha
         damage = hub.store.damage
         assert damage is not None
         assert damage.is_exact
-        rows = [row for queue in hub.store.queues() for row in await read_all(queue)]
+        rows = [row for queue in hub.store.queues.all() for row in await read_all(queue)]
         assert len(rows) == damage.salvaged_rows
         assert len(rows) + sum(entry[2] for entry in damage.lost) == ALL_ROWS
         await hub.stored(3)
@@ -213,7 +214,7 @@ async def test_a_lost_table_costs_no_more_than_it_held(tmp_path: Path, table: st
     async with running(path) as hub:
         assert hub.store.damage is not None
         shared = 0 if table == "body" else 100
-        queues = hub.store.queues()
+        queues = hub.store.queues.all()
         rows = {queue.id: await read_all(queue) for queue in queues}
         assert sum(map(len, rows.values())) == WITHOUT_SHARED + shared
         offsets = {row.offset for each in rows.values() for row in each}
@@ -244,12 +245,12 @@ async def test_any_page_may_be_spoilt(tmp_path: Path, seed: int) -> None:
 async def _life(path: Path) -> tuple[int, Damage | None]:
     async with running(path) as hub:
         found = 0
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             rows = await read_all(queue)
             found += len(rows)
             queue.confirm(rows)
         await hub.stored(3)
-        await hub.store.dead_letters()
+        await dead_letters_of(hub.store)
         await SessionTable(hub.store).load()
         return found, hub.store.damage
 
@@ -262,7 +263,7 @@ async def test_rows_of_a_queue_without_a_name_are_parked(tmp_path: Path) -> None
     spoil(path, root_page(path, "sqlite_autoindex_queue_1"))
     path.with_name("q.db.tables").unlink()
     async with running(path) as hub:
-        names = {queue.id: queue.statistics().depth for queue in hub.store.queues()}
+        names = {queue.id: queue.statistics().depth for queue in hub.store.queues.all()}
         assert names == {"salvaged-1": 299, "salvaged-2": 50, "salvaged-3": 50, "salvaged-4": ROWS}
 
 
@@ -273,7 +274,7 @@ async def test_a_row_whose_header_is_damaged_goes_alone(tmp_path: Path) -> None:
     async with running(path) as hub:
         for number in range(100):
             hub.send(a_message(f"device-{number}", b"body-%d" % number))
-        await hub.store.flush()
+        await hub.store.writer.flush()
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"device-41"', b'"device-41\x01'))
     await meets_damage(path)
@@ -296,7 +297,7 @@ async def test_a_file_that_turns_out_whole_stays(tmp_path: Path) -> None:
     )
     plan.fail("SELECT q.offset", "SQLITE_CORRUPT")
     with pytest.raises(StoreCorruptError):
-        await read_all(store.queues()[0])
+        await read_all(store.queues.all()[0])
     await store.close()
     for _ in range(2):
         async with running(path) as hub:
@@ -328,7 +329,7 @@ async def test_a_lost_log_is_reported_and_uses_no_offset_again(
     path = tmp_path / "q.db"
     async with running(path) as hub:
         await hub.stored(20)
-        await hub.store._writer.wal.checkpoint()  # noqa: SLF001 - a moment that tests cannot wait for
+        await hub.store._wal.checkpoint()  # noqa: SLF001 - a moment that tests cannot wait for
         await hub.stored(20)
         copy = crash_copy(path, tmp_path / "crash")
         next_offset = hub.store.statistics().next_offset
@@ -461,7 +462,7 @@ async def test_memory_only_must_be_asked_for_and_shows(tmp_path: Path) -> None:
         rows = await read_all(hub.queue())
         assert len(rows) == 5
         hub.queue().confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.store.statistics().rows == 0
     async with running(path) as hub:
         assert bodies(await read_all(hub.queue())) == [b"body-%d" % number for number in range(12)]

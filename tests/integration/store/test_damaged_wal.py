@@ -84,7 +84,7 @@ async def three(tmp_path: Path) -> Log:
     async with running(tmp_path / "q.db") as hub:
         await hub.stored(40, a_result(P2))
         await hub.stored(60, a_result(P0))
-        await hub.store._writer.wal.checkpoint()  # noqa: SLF001 - a moment that tests cannot wait for
+        await hub.store._wal.checkpoint()  # noqa: SLF001 - a moment that tests cannot wait for
         for count in (25, 30, 20):
             await hub.stored(count, a_result(P2), a_result(P0))
         copy = crash_copy(hub.path, tmp_path / "crash")

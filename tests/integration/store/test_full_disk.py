@@ -56,14 +56,14 @@ def occupy(disk: Path, *, free: int) -> None:
 async def looked(hub: Harness) -> None:
     """Wait until the volume has been looked at again."""
     await hub.clock.advance(5)
-    await hub.store.read(lambda _: None)
+    await hub.store.database.run(lambda _: None)
 
 
 async def stored_large(hub: Harness, count: int) -> None:
     """Hand in messages that have a page each, and wait until all have their answer."""
     for _ in range(count):
         hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
-    await hub.store.flush()
+    await hub.store.writer.flush()
 
 
 async def test_the_log_alone_never_fills_a_small_disk(disk: Path) -> None:
@@ -72,11 +72,11 @@ async def test_the_log_alone_never_fills_a_small_disk(disk: Path) -> None:
         for number in range(120):
             for _ in range(100):
                 hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
-            await hub.store.flush()
+            await hub.store.writer.flush()
             queue = hub.queue()
             while rows := await queue.read_batch(100, 1 << 20):
                 queue.confirm(rows)
-            await hub.store.flush()
+            await hub.store.writer.flush()
             statistics = hub.store.statistics()
             assert statistics.commit_failures_total == 0, number
         assert len(hub.accepted) == 12_000
@@ -138,7 +138,7 @@ async def test_a_damaged_file_waits_for_room_to_be_saved(disk: Path) -> None:
     async with running(path) as hub:
         for number in range(1500):
             hub.send(a_message(body=b"%d" % number + bytes(BODY_BYTES)), a_result(P2))
-        await hub.store.flush()
+        await hub.store.writer.flush()
     os.truncate(path, path.stat().st_size * 3 // 4)
     foreign = disk / "foreign"
     foreign.write_bytes(bytes(disk_usage(disk).free - 2**20))
@@ -176,7 +176,7 @@ async def test_a_share_of_the_volume_counts_what_is_stored(disk: Path, percent: 
     cap = disk_usage(disk).total * percent // 100
     stored_bytes = min(cap * 9 // 10, DISK_BYTES // 3)
     async with running(disk / "q.db", options=options) as hub:
-        await hub.store.flush()
+        await hub.store.writer.flush()
         while hub.store.statistics().bytes < stored_bytes:
             await stored_large(hub, 50)
         stored = hub.queue().statistics().depth
@@ -184,7 +184,7 @@ async def test_a_share_of_the_volume_counts_what_is_stored(disk: Path, percent: 
     occupy(disk, free=2 * 2**20)
     async with running(disk / "q.db", options=options) as hub:
         # Until the volume has been looked at once, nothing is known of it.
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.queue().statistics().depth == stored
         await hub.stored(20, a_result(P2))
         assert len(hub.accepted) == 20
@@ -212,7 +212,7 @@ async def test_rows_leave_so_much_of_the_disk_free(disk: Path, caps: Caps, floor
     """In bytes, as a share, or the higher of both: rows take what is above it, and no more."""
     options = StoreOptions(caps=replace(caps, overflow=Overflow.REJECT_NEW))
     async with running(disk / "q.db", options=options) as hub:
-        await hub.store.flush()
+        await hub.store.writer.flush()
         for _ in range(40):
             refused = len(hub.settled) - len(hub.accepted)
             while len(hub.settled) - len(hub.accepted) == refused:
@@ -249,7 +249,7 @@ async def test_space_inside_the_file_is_used_first(disk: Path) -> None:
     async with running(disk / "q.db", options=StoreOptions(caps=caps)) as hub:
         await stored_large(hub, 1500)
         hub.queue().confirm(await read_all(hub.queue()))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         pages = await hub.scalar("PRAGMA page_count")
         occupy(disk, free=2**20)
         await looked(hub)
@@ -282,7 +282,7 @@ async def test_a_floor_of_free_space_keeps_commits_from_failing(disk: Path) -> N
         for _ in range(180):
             for _ in range(100):
                 hub.send(a_message(body=bytes(BODY_BYTES)), a_result(P2))
-            await hub.store.flush()
+            await hub.store.writer.flush()
         statistics = hub.store.statistics()
         assert statistics.commit_failures_total == 0
         assert len(hub.accepted) == 18_000
@@ -297,12 +297,12 @@ async def test_a_journal_that_finds_no_space_loses_no_event(disk: Path) -> None:
     """On a full disk events wait in the file, in its bounds; with space all of it has its lines."""
     options = StoreOptions(journal=True, caps=Caps(bytes=2**20))
     async with journaling(disk / "q.db", options=options) as it:
-        hub, queue = it.hub, it.hub.store.queue(UPSTREAM, P2)
+        hub, queue = it.hub, it.hub.store.queues.get(UPSTREAM, P2)
         foreign = disk / "foreign"
         for _ in range(40):
             await hub.stored(50, a_result(P2))
             queue.confirm(await queue.read_batch(40, 1 << 20))
-            await hub.store.flush()
+            await hub.store.writer.flush()
         foreign.write_bytes(bytes(disk_usage(disk).free // 4096 * 4096))
         waiting = it.feed.bytes_waiting
         with pytest.raises((OSError, StoreError)):
@@ -398,15 +398,15 @@ async def test_the_floor_holds_whatever_rows_become(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-11: rows that stay as dead letters give back no room, so the store never fills the disk."""
-    monkeypatch.setattr("edgehub.store.dead_letters.VOLUME_SHARE", 1)
+    monkeypatch.setattr("edgehub.store.inspection.dead_letters.VOLUME_SHARE", 1)
     options = StoreOptions(caps=Caps(free_bytes_min=DISK_BYTES // 10))
     async with running(disk / "q.db", options=options) as hub:
         await give_up(hub, 6000)
         assert hub.store.statistics().commit_failures_total == 0
         assert disk_usage(disk).free > DISK_BYTES // 10 - SLACK_BYTES
         assert {refusal for _, refusal in hub.settled} == {None, Refusal.LIMIT}
-        letters = await hub.store.dead_letters(limit=10_000)
-        await hub.store.release.purge([letter.id for letter in letters])
+        letters = await hub.store.inspection.dead_letters(limit=10_000)
+        await hub.store.requeuer.purge([letter.id for letter in letters])
         await looked(hub)
         await stored_large(hub, 10)
         assert [refusal for _, refusal in hub.settled[-10:]] == [None] * 10

@@ -9,7 +9,7 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.store import Store, StoreOptions
 from edgehub.store.boots import WALL_CEILING_MS
-from edgehub.store.maintenance.ageing import LOOK_S
+from edgehub.store.maintenance.ageing import CHECK_S
 from edgehub.store.options import ClockTrust, TtlWhileOff
 from tests.support.stores import (
     LAB,
@@ -54,7 +54,7 @@ async def is_set(hub: Harness, wall_ms: int) -> None:
     """Let NTP set the clock, and the hub notice."""
     hub.clock.step_wall(wall_ms - hub.clock.wall_ms())
     hub.clock.is_synchronized = True
-    await hub.clock.advance(LOOK_S)
+    await hub.clock.advance(CHECK_S)
     await hub.until(lambda: _is_settled(hub.store))
 
 
@@ -68,7 +68,7 @@ async def passing(hub: Harness, seconds: int) -> None:
     for _ in range(0, seconds, 9):
         await hub.clock.advance(9)
         for _ in range(3):
-            await hub.store.flush()
+            await hub.store.writer.flush()
 
 
 def utc_of(hub: Harness, enqueued_ms: int) -> int:
@@ -223,7 +223,7 @@ async def test_ageing_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         hub.clock.step_wall(MAY_2026_MS + HOUR_MS - hub.clock.wall_ms())
         hub.clock.is_synchronized = True
         plan.fail("UPDATE q_2 SET enqueued_ms", times=10**6)
-        await hub.clock.advance(LOOK_S)
+        await hub.clock.advance(CHECK_S)
         await hub.until(lambda: plan.raised > 0)
         plan.heal()
         copy = crash_copy(path, tmp_path / "crash")
@@ -332,7 +332,7 @@ async def test_a_clock_behind_the_last_known_time_is_not_always_trusted(tmp_path
     async with running(path, clock=clock, options=options) as hub:
         assert "behind the last time" in hub.store.statistics().clock.reason
         clock.step_wall(HOUR_MS + 900_000)
-        await clock.advance(LOOK_S)
+        await clock.advance(CHECK_S)
         await hub.until(lambda: hub.queue().statistics().depth == 0, tick_s=1)
 
 
@@ -355,7 +355,7 @@ async def test_messages_with_a_wish_for_expiry_age_too(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     async with running(path, clock=booted("a", MAY_2026_MS)) as hub:
         hub.send(a_message(expiry_ms=HOUR_MS), a_result(P2))
-        await hub.store.flush()
+        await hub.store.writer.flush()
     async with running(path, clock=unset("b")) as hub:
         await is_set(hub, MAY_2026_MS + 2 * HOUR_MS)
         await hub.until(lambda: hub.queue().statistics().expired_total == 1, tick_s=1)

@@ -53,7 +53,7 @@ async def test_a_file_of_an_older_hub_is_taken_over(tmp_path: Path, version: int
             assert shared.message.message_id == rows[2].message.message_id
             prefix = rows[0].message.message_id.rpartition("-")[0]
             assert prefix == await hub.scalar("SELECT value FROM meta WHERE key = 'store_id'")
-            assert [letter.reason for letter in await hub.store.dead_letters()] == ["no"]
+            assert [letter.reason for letter in await hub.store.inspection.dead_letters()] == ["no"]
             sessions = await SessionTable(hub.store).load()
             assert sessions["client"].subscriptions == {"a/#": 1}
             assert sessions["client"].number == (1 if version < QOS_2 else 3)
@@ -64,7 +64,7 @@ async def test_a_file_of_an_older_hub_is_taken_over(tmp_path: Path, version: int
                 for each in local.queued.get("client", [])
             ]
             assert waiting == ([] if version < QOS_2 else [(b"waits", 2, 9, False, b"")])
-            for queue in hub.store.queues():
+            for queue in hub.store.queues.all():
                 assert (queue.statistics().depth, queue.statistics().bytes) == await hub.count(
                     queue
                 )

@@ -71,7 +71,7 @@ async def fill(path: Path) -> None:
         await hub.stored(4000, a_result(P2))
         rows = await read_all(hub.queue())
         hub.queue().confirm(rows[:3500])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         for number in range(1500):
             body = b"body-%d|" % number + bytes(number % 256 for _ in range(900))
             hub.send(a_message(body=body), a_result(P2))
@@ -89,18 +89,18 @@ async def fill(path: Path) -> None:
         await hub.stored(2000, a_result(P2, endpoint_id=LAB))
         rows = await read_all(hub.queue(P2, LAB))
         hub.queue(P2, LAB).confirm(rows[400:])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         # Rows that were moved are, once more, where they were.
         for _ in range(300):
             hub.send(a_message(body=bytes(900)), a_result(P0, endpoint_id=LAB))
-        await hub.store.flush()
-        await hub.store.removals.take_out(
+        await hub.store.writer.flush()
+        await hub.store.purger.take_out(
             hub.queue(P0, LAB), hub.queue(P7, LAB), from_offset=0, through=1 << 40
         )
         # Half of them are delivered, and still stand there.
         rows = await read_all(hub.queue(P7, LAB))
         hub.queue(P7, LAB).confirm(rows[-300::2])
-        await hub.store.flush()
+        await hub.store.writer.flush()
 
 
 Copy = tuple["Path", Whole]
@@ -168,7 +168,7 @@ async def contents(store: Store) -> dict[int, tuple[object, ...]]:
     """Read all queues: queue, id, sender, source and body by offset."""
     return {
         row.offset: (queue.id, sent.message_id, sent.device_id, sent.source, sent.body)
-        for queue in store.queues()
+        for queue in store.queues.all()
         for row in await read_all(queue)
         for sent in [row.message]
     }
@@ -194,7 +194,7 @@ async def test_the_first_page_may_go(copy: Copy, what: str) -> None:
             assert (path.parent / f"{damage.file}.tables").exists()
             assert hub.store.statistics().next_offset >= next_offset + OFFSETS_SKIPPED
         assert await contents(hub.store) == before
-        assert len(await hub.store.dead_letters()) == 1
+        assert len(await hub.store.inspection.dead_letters()) == 1
         assert (await SessionTable(hub.store).load()).keys() == {"client"}
         await hub.stored(3)
 
@@ -387,7 +387,7 @@ async def test_a_file_may_be_cut(copy: Copy, size: float) -> None:
         salvaged(path, whole, set(range(cut // PAGE_BYTES + 1, whole.count + 1)))
     async with running(path) as hub:
         assert (hub.store.damage is None) is (cut == 0)
-        names = {queue.id for queue in hub.store.queues()}
+        names = {queue.id for queue in hub.store.queues.all()}
         assert not cut or names >= {"upstream_Pri0", "upstream_Pri2", "upstream_Pri7", "lab_Pri7"}
         await hub.stored(3)
         assert len(await read_all(hub.queue())) >= 3
@@ -430,7 +430,7 @@ async def test_the_copy_is_never_older_than_the_file(copy: Copy) -> None:
         assert before is not None
         await hub.stored(1, a_result(endpoint_id=EndpointId("new")))
         assert read_table_list(path) == before
-        await hub.store._writer.wal.checkpoint()  # noqa: SLF001 - a moment that tests cannot wait for
+        await hub.store._wal.checkpoint()  # noqa: SLF001 - a moment that tests cannot wait for
         assert read_table_list(path).roots == roots_of(path)
         await hub.stored(1, a_result(endpoint_id=EndpointId("newer")))
     listed = read_table_list(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from edgehub.message import Priority, Row
     from edgehub.store import Queue
+    from edgehub.store.queues import Queues
     from tests.support.stores import Harness
 
 pytestmark = pytest.mark.integration
@@ -61,7 +62,7 @@ def limited(
 
 async def waiting(hub: Harness, priority: Priority = P2) -> list[bytes]:
     """Read all that a queue holds and give it back."""
-    await hub.store.flush()
+    await hub.store.writer.flush()
     queue = hub.queue(priority)
     rows = await read_all(queue)
     queue.give_back(rows, attempted=False)
@@ -70,8 +71,8 @@ async def waiting(hub: Harness, priority: Priority = P2) -> list[bytes]:
 
 async def exact(hub: Harness) -> None:
     """Check that figures, zones and rows agree, and that every copy is accounted for."""
-    await hub.store.flush()
-    for queue in hub.store.queues():
+    await hub.store.writer.flush()
+    for queue in hub.store.queues.all():
         figures = queue.statistics()
         left = figures.sent_total + figures.expired_total + figures.dropped_total
         assert figures.enqueued_total - left == figures.depth
@@ -118,7 +119,7 @@ async def test_the_cap_counts_rows_in_flight(tmp_path: Path) -> None:
         assert hub.settled[-1] == (21, Refusal.LIMIT)
         queue.confirm(rows)
         hub.send()
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.settled[-1] == (22, None)
         assert queue.statistics().sent_total == 1
         await exact(hub)
@@ -130,7 +131,7 @@ async def test_reject_new_says_so(tmp_path: Path) -> None:
     async with running(tmp_path / "q.db", options=options) as hub:
         hub.send_many(1001, a_result(P7))
         await hub.until_settled(1001)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert (1000, Refusal.LIMIT) in hub.settled
         assert len(hub.accepted) == 1000
         await hub.clock.advance(3.0)
@@ -153,7 +154,7 @@ async def test_what_has_expired_makes_room_within_a_second(tmp_path: Path) -> No
         await hub.until(lambda: hub.queue(endpoint_id=LAB).statistics().depth == 0)
         await hub.clock.advance(5_000)
         for _ in range(10):
-            await hub.store.flush()
+            await hub.store.writer.flush()
         assert hub.queue().statistics().depth == 10
         hub.send()
         await hub.until_settled(12)
@@ -165,19 +166,26 @@ async def test_what_has_expired_makes_room_within_a_second(tmp_path: Path) -> No
         await hub.stored(1, a_result(P7, ttl_s=1))
         await hub.clock.advance(2.5)
         for _ in range(10):
-            await hub.store.flush()
+            await hub.store.writer.flush()
         assert hub.queue(P7).statistics().depth == 1
 
 
 async def test_a_cap_that_stays_reached_is_reported_every_five_minutes() -> None:
     """One line when it is reached, then one in each period, however many rows give way."""
     clock = ManualClock()
-    limits = Limits(Caps(), clock=clock, events=None, seal=lambda: None)
+    limits = Limits(
+        Caps(),
+        cast("Queues", ()),  # none is counted here
+        clock=clock,
+        events=None,
+        seal=lambda: None,
+        clean_up_soon=lambda: None,
+    )
     with capture_logs() as logs:
         for _ in range(130):
             limits.evicted(Cap.HUB_ROWS, None, 10)
             await clock.advance(5)
-            limits.look()
+            limits.report()
     assert [(line["event"], line["dropped"]) for line in logs] == [
         ("store.limit_reached", dropped) for dropped in (0, 600, 1200)
     ]
@@ -190,7 +198,7 @@ async def test_the_cap_that_is_hit_first_is_named(tmp_path: Path) -> None:
         for _ in range(2000):
             hub.send(a_message(body=bytes(700)))
         await hub.until_settled(2000)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         (reached,) = hub.store.statistics().limits
         assert reached.cap == "queue bytes"
         figures = hub.queue().statistics()
@@ -215,7 +223,7 @@ async def test_the_worst_priority_gives_way_first(tmp_path: Path) -> None:
         assert hub.settled[before:] == [(before, Refusal.LIMIT)]
         await hub.stored(3, a_result(P2))
         assert len(await waiting(hub)) == 8
-        assert sum(queue.statistics().depth for queue in hub.store.queues()) == 30
+        assert sum(queue.statistics().depth for queue in hub.store.queues.all()) == 30
         await exact(hub)
 
 
@@ -227,7 +235,7 @@ async def test_a_better_row_stays_though_the_worse_ones_are_being_sent(tmp_path:
         hub.send(None, a_result(P7))
         rows = await hub.queue(P7).read_batch(2, 1 << 20)
         assert bodies(rows) == [b"body-1", b"body-2"]
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await waiting(hub, P0) == [b"body-3"]
         assert hub.queue(P0).statistics().dropped_total == 0
         hub.queue(P7).confirm(rows)
@@ -270,10 +278,10 @@ async def test_what_has_expired_goes_first(tmp_path: Path) -> None:
         await hub.stored(10, a_result(P7))
         for seconds in (5, 5, 5, 5, 0.8):
             await hub.clock.advance(seconds)
-            await hub.store.read(lambda _: None)
+            await hub.store.database.run(lambda _: None)
         assert hub.queue(P0).statistics().depth == 10
         hub.send_many(10, a_result(P2))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.queue(P7).statistics().dropped_total == 0
         assert len(await waiting(hub, P7)) == 10
         assert hub.queue(P0).statistics().expired_total == 10
@@ -287,7 +295,7 @@ async def test_what_has_expired_goes_from_the_worst_priority_on(tmp_path: Path) 
         await hub.stored(10, a_result(P7, ttl_s=20.5))
         for seconds in (5, 5, 5, 5, 0.8):
             await hub.clock.advance(seconds)
-            await hub.store.read(lambda _: None)
+            await hub.store.database.run(lambda _: None)
         await hub.stored(1)
         assert hub.queue(P7).statistics().expired_total == 10
         assert hub.queue(P0).statistics().expired_total == 0
@@ -311,13 +319,13 @@ async def test_usage_is_known_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path / "q.db", options=options) as hub:
         for _ in range(98):
             hub.send(a_message(body=body))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         size = hub.queue().statistics().bytes
         assert size <= cap
     async with running(tmp_path / "q.db", options=options) as hub:
         for _ in range(20):
             hub.send(a_message(body=body))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         figures = hub.queue().statistics()
         assert len(hub.accepted) == 20
         assert figures.bytes <= cap
@@ -364,20 +372,20 @@ async def test_shared_messages_join_whole_or_lose_single_copies(tmp_path: Path) 
         await hub.stored(3, a_result(P2))
         hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
         await hub.until_settled(4)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.settled[-1] == (3, Refusal.LIMIT)
-        assert sum(queue.statistics().depth for queue in hub.store.queues()) == 3
+        assert sum(queue.statistics().depth for queue in hub.store.queues.all()) == 3
     async with running(tmp_path / "b.db", options=limited(Overflow.DROP_NEWEST, **caps)) as hub:
         await hub.stored(3, a_result(P2))
         hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.settled[-1] == (3, None)
         assert hub.queue().statistics().dropped_total == 1
         assert bodies(await read_all(hub.queue(P2, LAB))) == [b"body-3"]
     async with running(tmp_path / "c.db", options=limited(Overflow.DROP_OLDEST, **caps)) as hub:
         for _ in range(5):
             hub.send(None, a_result(P2), a_result(P2, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM body") == 3
         await exact(hub)
 
@@ -450,19 +458,19 @@ async def test_rows_are_delivered_or_dropped_whatever_happens(
         for _ in range(200):
             await rng.choice(life.acts)()
         life.let_go()
-        await hub.store.flush()
+        await hub.store.writer.flush()
         # Rows that were to give way and were taken for sending instead may be over for a moment.
         limit = caps.get("rows", 10_000)
         await hub.until(lambda: hub.store.statistics().rows <= limit, tick_s=5.0)
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             rows = await read_all(queue)
             life.delivered += bodies(rows)
             queue.confirm(rows)
         await exact(hub)
-        dropped = sum(queue.statistics().dropped_total for queue in hub.store.queues())
+        dropped = sum(queue.statistics().dropped_total for queue in hub.store.queues.all())
         assert len(life.delivered) == len(set(life.delivered))
         assert len(life.delivered) + dropped == len(hub.accepted)
-        assert all(queue.statistics().depth == 0 for queue in hub.store.queues())
+        assert all(queue.statistics().depth == 0 for queue in hub.store.queues.all())
         assert hub.store.statistics().cache_bytes == 0
         assert dropped > 0
 
@@ -483,7 +491,7 @@ class Life:
             self.read,
             self.settle,
             self.hold,
-            self.hub.store.flush,
+            self.hub.store.writer.flush,
             self.tick,
         ]
 
@@ -495,7 +503,7 @@ class Life:
 
     async def read(self) -> None:
         """Take a batch."""
-        queues = [queue for queue in self.hub.store.queues() if queue.has_ready()]
+        queues = [queue for queue in self.hub.store.queues.all() if queue.has_ready()]
         if queues:
             queue = self.rng.choice(queues)
             rows = await queue.read_batch(self.rng.choice([1, 5, 20]), 1 << 20)
@@ -512,7 +520,7 @@ class Life:
 
     async def hold(self) -> None:
         """Hold a sender back, or let it go."""
-        queues = self.hub.store.queues()
+        queues = self.hub.store.queues.all()
         if queues:
             queue = self.rng.choice(queues)
             if queue in self.held:

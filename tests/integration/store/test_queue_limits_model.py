@@ -215,8 +215,8 @@ class Run:
     async def contents(self) -> Contents:
         """Look into the file; every row must be where it may be, and counted."""
         await self.rest()
-        queues = [queue for queue in self.hub.store.queues() if queue.registered]
-        stored = await self.hub.store.read(
+        queues = [queue for queue in self.hub.store.queues.all() if queue.registered]
+        stored = await self.hub.store.database.run(
             lambda conn: [conn.execute(_ROWS.format(queue.number)).fetchall() for queue in queues]
         )
         rows: list[Found] = []
@@ -239,10 +239,10 @@ class Run:
         """Let what the clock has woken come to its end."""
         quiet = 0
         while quiet < 3:
-            before = [queue.statistics() for queue in self.hub.store.queues()]
-            await self.hub.store.flush()
-            await self.hub.store.read(lambda _: None)
-            after = [queue.statistics() for queue in self.hub.store.queues()]
+            before = [queue.statistics() for queue in self.hub.store.queues.all()]
+            await self.hub.store.writer.flush()
+            await self.hub.store.database.run(lambda _: None)
+            after = [queue.statistics() for queue in self.hub.store.queues.all()]
             quiet = quiet + 1 if before == after else 0
 
     async def append(self) -> None:
@@ -272,7 +272,7 @@ class Run:
             for key in keys:
                 self.copies[key[0], name] = self._copy(name, key, ttl_s, seconds, creation)
             self.hub.send(message, *results)
-            await self.hub.store.flush()
+            await self.hub.store.writer.flush()
             size = len(body) + 64 + len(b'["dev-1",null,1]')
             joining = before.admit(keys, size, creation=creation)
             _, refusal = self.hub.settled[-1]
@@ -308,7 +308,7 @@ class Run:
 
     async def read(self) -> None:
         """Read a batch: the first rows that have expired neither nor become stale, in order."""
-        queues = [queue for queue in self.hub.store.queues() if queue.registered]
+        queues = [queue for queue in self.hub.store.queues.all() if queue.registered]
         if not queues:
             return
         queue = self.random.choice(queues)
@@ -344,7 +344,7 @@ class Run:
                     queue.give_back([row], attempted=what == "tried")
                     found.copy.attempts += what == "tried"
                     found.copy.row = None
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
 
     async def wait(self) -> None:
         """Let time pass; after two rounds nothing expired or stale stays where it was."""
@@ -359,7 +359,7 @@ class Run:
 
     async def crash(self) -> None:
         """Go on with a copy of the files, taken without closing."""
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
         self.generation += 1
         copy = crash_copy(self.path, self.directory / str(self.generation))
         await self.stack.aclose()

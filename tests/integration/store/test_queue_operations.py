@@ -23,6 +23,7 @@ from tests.support.stores import (
     a_message,
     a_result,
     bodies,
+    dead_letters_of,
     faulty_database,
     read_all,
     running,
@@ -46,7 +47,7 @@ async def take_out(hub: Harness, queue: Queue, target: Queue | None = None) -> l
     through = hub.store.last_offset
     at: int | None = 0
     while at is not None:
-        done = await hub.store.removals.take_out(queue, target, from_offset=at, through=through)
+        done = await hub.store.purger.take_out(queue, target, from_offset=at, through=through)
         calls.append(done)
         at = done.next_offset
     return calls
@@ -54,7 +55,7 @@ async def take_out(hub: Harness, queue: Queue, target: Queue | None = None) -> l
 
 async def consistent(hub: Harness) -> None:
     """O-01: gauges are those of the rows, and zones and checkpoints fit them."""
-    for queue in hub.store.queues():
+    for queue in hub.store.queues.all():
         if not queue.registered:
             continue
         figures = queue.statistics()
@@ -73,7 +74,7 @@ async def test_a_purge_takes_what_waits_and_nothing_that_comes_later(tmp_path: P
         through = hub.store.last_offset
         await hub.stored(10)
         queue = hub.queue()
-        done = await hub.store.removals.take_out(queue, None, from_offset=0, through=through)
+        done = await hub.store.purger.take_out(queue, None, from_offset=0, through=through)
         assert (done.rows, done.in_flight, done.next_offset) == (2500, 0, None)
         figures = queue.statistics()
         assert (figures.depth, figures.purged_total) == (10, 2500)
@@ -90,12 +91,12 @@ async def test_rows_in_flight_are_neither_purged_nor_moved(tmp_path: Path) -> No
         taken = await queue.read_batch(5, 1 << 20)
         (done,) = await take_out(hub, queue)
         assert (done.rows, done.in_flight) == (15, 5)
-        (done,) = await take_out(hub, queue, hub.store.queue(LAB, P7))
+        (done,) = await take_out(hub, queue, hub.store.queues.get(LAB, P7))
         assert (done.rows, done.in_flight) == (0, 5)
         queue.confirm(taken[:2])
         queue.give_back(taken[2:], attempted=False)
         assert bodies(await read_all(queue)) == [b"body-2", b"body-3", b"body-4"]
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await consistent(hub)
 
 
@@ -124,7 +125,7 @@ async def test_rows_may_move_to_a_queue_that_was_never_there(tmp_path: Path) -> 
     path = tmp_path / "queue.db"
     async with running(path) as hub:
         await hub.stored(3, TO_LAB)
-        await take_out(hub, hub.queue(P7, LAB), hub.store.queue(UPSTREAM, DEFAULT_PRIORITY))
+        await take_out(hub, hub.queue(P7, LAB), hub.store.queues.get(UPSTREAM, DEFAULT_PRIORITY))
         await consistent(hub)
     async with running(path) as hub:
         assert bodies(await read_all(hub.queue(DEFAULT_PRIORITY))) == [
@@ -141,7 +142,7 @@ async def test_bodies_that_queues_share_survive_a_move_and_go_with_their_last_ro
     async with running(tmp_path / "queue.db") as hub:
         for _ in range(5):
             hub.send(None, a_result(P2), TO_LAB)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         upstream, lab = hub.queue(P2), hub.queue(P7, LAB)
         await take_out(hub, lab, upstream)
         assert await hub.scalar("SELECT sum(refs) FROM body") == 10
@@ -150,7 +151,7 @@ async def test_bodies_that_queues_share_survive_a_move_and_go_with_their_last_ro
         rows = await read_all(lab)
         assert len(rows) == 10
         lab.confirm(rows[:9])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM body") == 1
         lab.give_back(rows[9:], attempted=False)
         await take_out(hub, lab)
@@ -182,11 +183,11 @@ async def test_a_dead_letter_goes_back_to_its_place(tmp_path: Path) -> None:
         await hub.clock.advance(30)
         queue.dead_letter(rows[2], FailureKind.REJECTED, "no")
         queue.give_back([rows[0], rows[1], rows[3], rows[4]], attempted=True)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await hub.clock.advance(40)
         (letter,) = await hub.store.inspection.dead_letters()
         assert (letter.message.body, letter.body_bytes) == (b"", 6)
-        released = await hub.store.release.requeue([letter.id, 77])
+        released = await hub.store.requeuer.requeue([letter.id, 77])
         assert released.rows == 1
         again = await read_all(queue)
         assert [row.offset for row in again] == [row.offset for row in rows]
@@ -208,19 +209,19 @@ async def test_dead_letters_of_other_queues_are_left_alone(tmp_path: Path) -> No
     async with running(tmp_path / "queue.db") as hub:
         for _ in range(3):
             hub.send(None, a_result(P2), TO_LAB)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         for queue in (hub.queue(P2), hub.queue(P7, LAB)):
             for row in await read_all(queue):
                 queue.dead_letter(row, FailureKind.TOO_LARGE, "over")
-        await hub.store.flush()
+        await hub.store.writer.flush()
         look = hub.store.inspection
         letters = await look.dead_letters(queue=(LAB, P7))
         assert [letter.endpoint_id for letter in letters] == [LAB] * 3
         assert len(await look.dead_letters(after=letters[0].id, limit=2)) == 2
         both = await look.dead_letters_of(letters[1].message.message_id)
         assert sorted(letter.endpoint_id for letter in both) == [LAB, UPSTREAM]
-        assert (await hub.store.release.purge([letters[0].id])).rows == 1
-        assert (await hub.store.release.requeue([letters[1].id])).rows == 1
+        assert (await hub.store.requeuer.purge([letters[0].id])).rows == 1
+        assert (await hub.store.requeuer.requeue([letters[1].id])).rows == 1
         (row,) = await read_all(hub.queue(P7, LAB))
         assert row.message.message_id == letters[1].message.message_id
         assert hub.store.statistics().dead_letters == {"lab_Pri7": 1, "upstream_Pri2": 3}
@@ -237,7 +238,7 @@ async def test_dead_letters_of_one_commit_stand_in_the_order_of_their_ends(tmp_p
             queue = hub.queue(priority)
             queue.dead_letter(rows[queue].pop(0), FailureKind.REJECTED, "no")
             await hub.clock.advance(0.01)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         letters = await hub.store.inspection.dead_letters()
         assert [letter.offset for letter in letters] == [1, 2, 3]
 
@@ -247,7 +248,7 @@ async def test_rows_are_found_by_message_and_by_the_senders_id(tmp_path: Path) -
     async with running(tmp_path / "queue.db") as hub:
         await hub.stored(1500)
         message = hub.send(a_message(system={"messageId": 'ä"7'}), a_result(P2), TO_LAB)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         look = hub.store.inspection
         offset = look.offset_of(message.message_id)
         assert offset is not None
@@ -276,9 +277,9 @@ async def test_large_messages_are_taken_a_few_at_a_time(tmp_path: Path) -> None:
     async with running(tmp_path / "queue.db", database_type=faulty_database(plan)) as hub:
         for _ in range(100):
             hub.send(a_message(body=b"x" * 200_000), TO_LAB)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         plan.statements.clear()
-        source, target = hub.queue(P7, LAB), hub.store.queue(UPSTREAM, P0)
+        source, target = hub.queue(P7, LAB), hub.store.queues.get(UPSTREAM, P0)
         assert sum(done.rows for done in await take_out(hub, source, target)) == 100
         copies = [
             sql for sql in plan.statements if sql.startswith(f"INSERT INTO q_{target.number}")
@@ -323,7 +324,7 @@ async def test_every_row_is_accounted_for_whatever_is_done(tmp_path: Path, seed:
             assert await world.left(hub) == world.expected()
     async with running(path) as hub:
         delivered: list[bytes] = []
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             rows = await read_all(queue)
             assert [row.offset for row in rows] == sorted(row.offset for row in rows)
             delivered += bodies(rows)
@@ -348,12 +349,12 @@ class _World:
     async def left(self, hub: Harness) -> tuple[set[bytes], set[bytes]]:
         """Read what the file has of both."""
         rows: list[bytes] = []
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             if queue.registered:
                 found = await hub.store.inspection.peek(queue, after=0, rows_max=100_000)
                 rows += bodies(found)
         assert len(rows) == len(set(rows))
-        letters = await hub.store.dead_letters(limit=100_000)
+        letters = await dead_letters_of(hub.store)
         return set(rows), {letter.message.body for letter in letters}
 
     async def act(self, hub: Harness) -> None:
@@ -370,7 +371,7 @@ class _World:
         for queue, sender in self._held:
             queue.release_sender(sender)
         self._held.clear()
-        await hub.store.flush()
+        await hub.store.writer.flush()
 
     async def _send(self, hub: Harness) -> None:
         for _ in range(self.rng.choice([1, 30, 700])):
@@ -381,10 +382,10 @@ class _World:
             self.sent += 1
             self.waiting.add(body)
         if self.rng.random() < 0.7:
-            await hub.store.flush()
+            await hub.store.writer.flush()
 
     async def _read(self, hub: Harness) -> None:
-        queues = hub.store.queues()
+        queues = hub.store.queues.all()
         if queues:
             queue = self.rng.choice(queues)
             rows = await queue.read_batch(self.rng.choice([1, 50, 400]), 1 << 20)
@@ -407,7 +408,7 @@ class _World:
         queue.give_back(back, attempted=self.rng.random() < 0.5, refusal="later")
 
     async def _hold(self, hub: Harness) -> None:
-        queues = hub.store.queues()
+        queues = hub.store.queues.all()
         held = (self.rng.choice(queues), f"d{self.rng.randrange(3)}") if queues else None
         if held in self._held:
             self._held.remove(held)
@@ -417,21 +418,21 @@ class _World:
             self._held.append(held)
 
     async def _move(self, hub: Harness) -> None:
-        queues = hub.store.queues()
+        queues = hub.store.queues.all()
         if queues:
             source = self.rng.choice(queues)
             targets = [(P0, UPSTREAM), (P2, UPSTREAM), (P7, LAB), (Priority(9), LAB)]
             priority, endpoint = self.rng.choice(targets)
-            target = hub.store.queue(endpoint, priority)
+            target = hub.store.queues.get(endpoint, priority)
             if target is not source:
                 await take_out(hub, source, target)
 
     async def _purge(self, hub: Harness) -> None:
-        queues = hub.store.queues()
+        queues = hub.store.queues.all()
         if not queues or self.rng.random() < 0.7:
             return
         queue = self.rng.choice(queues)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         before = await self._of(hub, queue)
         await take_out(hub, queue)
         self.waiting -= before - await self._of(hub, queue)
@@ -439,10 +440,10 @@ class _World:
         assert await self._of(hub, queue) == flying
 
     async def _requeue(self, hub: Harness) -> None:
-        await hub.store.flush()
-        letters = await hub.store.dead_letters(limit=50)
+        await hub.store.writer.flush()
+        letters = (await dead_letters_of(hub.store))[:50]
         chosen = [letter for letter in letters if self.rng.random() < 0.5]
-        await hub.store.release.requeue([letter.id for letter in chosen])
+        await hub.store.requeuer.requeue([letter.id for letter in chosen])
         back = {letter.message.body for letter in chosen}
         self.dead -= back
         self.waiting |= back

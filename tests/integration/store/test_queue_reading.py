@@ -36,7 +36,7 @@ async def test_rows_come_in_order_and_leave_when_confirmed(tmp_path: Path) -> No
         assert queue.state is QueueState.SENDING
         queue.confirm(rows)
         assert queue.state is QueueState.CHECKPOINTING
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.count(queue) == (0, 0)
         figures = queue.statistics()
         assert (figures.depth, figures.bytes, figures.sent_total) == (0, 0, 250)
@@ -98,10 +98,10 @@ async def test_rows_confirmed_while_others_are_read_come_once(
             if not rows or rng.random() < 0.1:
                 # Up to 30 ms, so that some confirmations are stored meanwhile and most are not.
                 await hub.clock.advance(rng.choice([0.0, 0.01, 0.03]))
-                await hub.store.read(lambda _: None)
+                await hub.store.database.run(lambda _: None)
         for rows in flying:
             queue.confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await read_all(queue) == []
         assert queue.statistics().depth == 0
         assert queue.statistics().sent_total == 10_000
@@ -114,7 +114,7 @@ async def test_identical_payloads_are_different_rows(tmp_path: Path) -> None:
     async with running(path) as hub:
         for _ in range(4):
             hub.send(a_message(body=b"\x00"))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         rows = await read_all(hub.queue())
         ids = [row.message.message_id for row in rows]
         assert len(ids) == len(set(ids)) == 4
@@ -141,7 +141,7 @@ async def test_backlog_beyond_the_cache_comes_from_the_file(tmp_path: Path) -> N
                 ),
                 a_result(P2, ttl_s=60 if number % 2 else None, routes=("a", "b")),
             )
-        await hub.store.flush()
+        await hub.store.writer.flush()
         rows = await read_all(hub.queue())
         assert len(rows) == 3000
         for row, message in zip(rows, hub.sent, strict=True):
@@ -194,7 +194,7 @@ async def test_attempts_are_known_before_their_commit(tmp_path: Path) -> None:
         again = await queue.read_batch(2, 1 << 20)
         assert [row.attempts for row in again] == [1, 0]
         queue.give_back(again[:1], attempted=True)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar(f"SELECT max(attempts) FROM q_{queue.number}") == 2
 
 
@@ -203,7 +203,7 @@ async def test_held_sender_is_passed_and_resumes_in_order(tmp_path: Path) -> Non
     async with running(tmp_path / "queue.db") as hub:
         for number in range(60):
             hub.send(a_message(f"dev-{number % 3}", f"body-{number}".encode()))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         first = await queue.read_batch(1, 1 << 20)
         queue.hold_sender("dev-0")
@@ -213,7 +213,7 @@ async def test_held_sender_is_passed_and_resumes_in_order(tmp_path: Path) -> Non
         assert not queue.has_ready()
         queue.confirm(others)
         assert queue.state in (QueueState.CHECKPOINTING, QueueState.DELAYED)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert queue.state is QueueState.DELAYED
         queue.release_sender("dev-0")
         assert queue.has_ready()
@@ -226,7 +226,7 @@ async def test_sender_of_a_module_is_its_own_unit(tmp_path: Path) -> None:
     async with running(tmp_path / "queue.db") as hub:
         for module in (None, "cam", "gps"):
             hub.send(a_message("dev-1", module=module))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         queue.hold_sender("dev-1/cam")
         rows = await read_all(queue)
@@ -266,7 +266,7 @@ async def test_hold_works_on_rows_that_only_the_file_has(tmp_path: Path) -> None
     async with running(tmp_path / "queue.db", options=options) as hub:
         for number in range(1500):
             hub.send(a_message("slow" if number % 2 else "fast", f"body-{number}".encode()))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         queue.hold_sender("slow")
         fast = await read_all(queue)

@@ -24,11 +24,11 @@ async def mixed(hub: Harness, count: int = 6) -> list[int]:
     for number in range(count):
         creates = number % 2 == 1
         result = a_result(creation=creates)
-        offset = hub.store.append(
+        offset = hub.store.appender.append(
             a_message(f"dev-{number}", b"row-%d" % number), [result], lambda *_: None, 0
         )
         offsets += [offset] * creates
-    await hub.store.flush()
+    await hub.store.writer.flush()
     return offsets
 
 
@@ -55,7 +55,7 @@ async def test_a_taken_row_is_passed_by_until_it_is_left(tmp_path: Path, cache_b
         turn.leave(second)
         turn.leave(third)
         assert bodies(await read_all(queue)) == [b"row-5"]
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await read_all(queue) == []
         assert queue.zones.depth == 5
 
@@ -78,29 +78,29 @@ async def test_what_has_left_or_is_not_stored_yet_is_not_taken(tmp_path: Path) -
         (row,) = await turn.take([first], 1 << 20)
         queue.dead_letter(row, FailureKind.REJECTED, "no")
         assert await turn.take([first], 1 << 20) == []
-        target = hub.store.queue(LAB, P7)
-        await hub.store.removals.take_out(queue, target, from_offset=0, through=second)
+        target = hub.store.queues.get(LAB, P7)
+        await hub.store.purger.take_out(queue, target, from_offset=0, through=second)
         assert bodies(await target.out_of_turn.take([second], 1 << 20)) == [b"row-3"]
-        await hub.store.removals.take_out(queue, None, from_offset=0, through=third)
+        await hub.store.purger.take_out(queue, None, from_offset=0, through=third)
         assert await turn.take([second, third], 1 << 20) == []
-        assert await hub.store.dead_among({first, second}) == {first}
-        assert await hub.store.dead_among(()) == set()
+        assert await hub.store.inspection.dead_among({first, second}) == {first}
+        assert await hub.store.inspection.dead_among(()) == set()
 
 
 async def test_a_taken_row_survives_displacement_and_a_move_back(tmp_path: Path) -> None:
     """It is never displaced, and one that was moved away and back can be read again."""
     options = StoreOptions(caps=Caps(overflow=Overflow.DROP_OLDEST, rows=4))
     async with running(tmp_path / "q.db", options=options) as hub:
-        offset = hub.store.append(
+        offset = hub.store.appender.append(
             a_message(body=b"create"), [a_result(creation=True)], lambda *_: None, 0
         )
-        await hub.store.flush()
-        queue, target = hub.queue(P2), hub.store.queue(LAB, P7)
+        await hub.store.writer.flush()
+        queue, target = hub.queue(P2), hub.store.queues.get(LAB, P7)
         rows = await queue.out_of_turn.take([offset], 1 << 20)
         queue.give_back(rows, attempted=False)
         await hub.stored(10)
-        await hub.store.removals.take_out(queue, target, from_offset=0, through=offset)
-        await hub.store.removals.take_out(target, queue, from_offset=0, through=offset)
+        await hub.store.purger.take_out(queue, target, from_offset=0, through=offset)
+        await hub.store.purger.take_out(target, queue, from_offset=0, through=offset)
         queue.out_of_turn.leave(offset)
         assert (await read_all(queue))[0].offset == offset
 
@@ -129,22 +129,24 @@ async def test_rows_that_cannot_be_refused_join_beyond_a_limit(
     async with running(tmp_path / "q.db", options=options) as hub:
         for number in range(3):
             hub.send(a_message(body=b"%d" % number), a_result(creation=True))
-        await hub.store.flush()
+        await hub.store.writer.flush()
 
         def overdraw() -> int:
             count = 0
-            while hub.store.has_room():
+            while hub.store.appender.has_room():
                 message = a_message(body=b"state")
-                assert hub.store.append(message, [a_result()], _no_refusal, 0, overdraw=True)
+                assert hub.store.appender.append(
+                    message, [a_result()], _no_refusal, 0, overdraw=True
+                )
                 count += 1
             return count
 
         gives_way = overflow in {Overflow.BY_VALUE, Overflow.DROP_OLDEST}
         assert overdraw() == (4001 if gives_way else 1001)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         if gives_way:
-            hub.store.append(a_message(), [a_result()], _no_refusal, 0, overdraw=True)
-            await hub.store.flush()
+            hub.store.appender.append(a_message(), [a_result()], _no_refusal, 0, overdraw=True)
+            await hub.store.writer.flush()
             assert hub.queue().zones.depth <= 1004
         else:
             assert hub.queue().zones.depth == 1004
@@ -158,15 +160,15 @@ async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
     """However many rows, with the operation that joins them, and lingering like any other."""
     async with running(tmp_path / "q.db") as hub:
         before = hub.store.statistics().commits_total
-        with hub.store.together() as transaction:
+        with hub.store.writer.together() as transaction:
             hub.send_many(3000)
-            done = hub.store.transact(
+            done = hub.store.writer.transact(
                 lambda conn: conn.execute("SELECT 7").fetchone(), commit_now=False
             )
-            with hub.store.together() as same:
+            with hub.store.writer.together() as same:
                 assert same is transaction
         await hub.until_settled(3000)
         assert await done == (7,)
         assert hub.store.statistics().commits_total - before == 1
-        with hub.store.together() as later:
+        with hub.store.writer.together() as later:
             assert later is not transaction

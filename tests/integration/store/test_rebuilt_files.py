@@ -73,9 +73,9 @@ async def fill(path: Path) -> list[list[bytes]]:
         for number in range(20):
             body = b"shared-%d|" % number + bytes(9000)
             hub.send(a_message(body=body), a_result(P2), a_result(P2, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         hub.queue().confirm((await read_all(hub.queue()))[:400])
-        await hub.store.flush()
+        await hub.store.writer.flush()
     async with running(path) as hub:
         return await contents(hub)
 

@@ -55,18 +55,18 @@ async def demoted(hub: Harness, seconds: float = 6.1) -> None:
     """Let a round pass, and its transactions."""
     await hub.clock.advance(seconds)
     for _ in range(6):
-        await hub.store.flush()
+        await hub.store.writer.flush()
 
 
 def depths(hub: Harness) -> dict[int, int]:
     """Return depth by priority, of queues with rows."""
-    found = {int(queue.priority): queue.statistics().depth for queue in hub.store.queues()}
+    found = {int(queue.priority): queue.statistics().depth for queue in hub.store.queues.all()}
     return {priority: depth for priority, depth in found.items() if depth}
 
 
 async def agree(hub: Harness) -> None:
     """Check that what memory says of each queue is what the file holds."""
-    for queue in hub.store.queues():
+    for queue in hub.store.queues.all():
         figures = queue.statistics()
         if not queue.registered:
             assert not figures.depth
@@ -117,7 +117,7 @@ async def test_a_stale_row_is_never_sent_from_its_own_priority(tmp_path: Path) -
         assert depths(hub) == {2: 1, 7: 3}
         assert bodies(await read_all(hub.queue(P7))) == [b"body-1", b"body-2", b"body-3"]
         hub.queue().confirm([first])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await agree(hub)
 
 
@@ -188,14 +188,14 @@ async def test_rows_in_flight_stay_and_move_once_they_came_back(tmp_path: Path) 
         assert bodies(ahead) == [b"body-2", b"body-3"]
         hub.queue().give_back(flying, attempted=True)
         assert await read_all(hub.queue()) == []
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await demoted(hub)
         assert depths(hub) == {7: 6}
         late = await read_all(hub.queue(P7))
         assert bodies(late) == [b"body-0", b"body-1", b"body-4", b"body-5"]
         assert [row.attempts for row in late] == [1, 1, 0, 0]
         hub.queue(P7).confirm([*ahead, *late])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await agree(hub)
 
 
@@ -257,7 +257,7 @@ async def test_no_fallback_priority_means_the_default_one(tmp_path: Path) -> Non
         await demoted(hub, 16)
         await demoted(hub)
         assert depths(hub) == {DEFAULT_PRIORITY: 3, 7: 2}
-        assert {queue.id for queue in hub.store.queues_of(hub.queue().endpoint_id)} == {
+        assert {queue.id for queue in hub.store.queues.of(hub.queue().endpoint_id)} == {
             "upstream",
             "upstream_Pri2",
             "upstream_Pri7",
@@ -271,7 +271,7 @@ async def test_shared_bodies_stay_whole(tmp_path: Path) -> None:
         for number in range(3):
             message = a_message(body=b"shared-%d" % number)
             hub.send(message, recent(10), a_result(P0, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await demoted(hub, 16)
         await demoted(hub)
         assert await hub.scalar("SELECT sum(refs) FROM body") == 6
@@ -281,7 +281,7 @@ async def test_shared_bodies_stay_whole(tmp_path: Path) -> None:
         others = await read_all(hub.queue(P0, LAB))
         assert bodies(others) == bodies(moved)
         hub.queue(P0, LAB).confirm(others)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM body") == 0
 
 
@@ -344,7 +344,7 @@ async def test_fresh_rows_flow_first_after_an_outage(tmp_path: Path) -> None:
             sent += 1000
         await hub.clock.advance(61)
         hub.send_many(5, recent(60))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         began = time.perf_counter()
         fresh = await hub.queue().read_batch(100, 1 << 20)
         assert time.perf_counter() - began < 3
@@ -394,7 +394,7 @@ class Life:
             self.settle,
             self.hold,
             self.tick,
-            self.hub.store.flush,
+            self.hub.store.writer.flush,
         ]
 
     def expected(self) -> list[int]:
@@ -408,7 +408,7 @@ class Life:
 
     async def read(self) -> None:
         """Take a batch."""
-        queue = self.rng.choice(self.hub.store.queues() or [None])
+        queue = self.rng.choice(self.hub.store.queues.all() or [None])
         if queue is not None and queue.has_ready():
             rows = await queue.read_batch(self.rng.choice([1, 5, 60]), 1 << 20)
             now_ms = self.hub.store.hub_time.now_ms()
@@ -433,7 +433,7 @@ class Life:
             queue, sender = self.held.pop()
             queue.release_sender(sender)
             return
-        queues = self.hub.store.queues()
+        queues = self.hub.store.queues.all()
         if queues:
             entry = (self.rng.choice(queues), self.rng.choice(["a", "b"]))
             if entry not in self.held:
@@ -452,11 +452,11 @@ class Life:
         while self.flying:
             await self.settle()
         for _ in range(400):
-            await self.hub.store.flush()
+            await self.hub.store.writer.flush()
             if not depths(self.hub):
                 return
             await self.hub.clock.advance(1.0)
-            for queue in self.hub.store.queues():
+            for queue in self.hub.store.queues.all():
                 rows = await read_all(queue)
                 self.delivered.extend(bodies(rows))
                 queue.confirm(rows)

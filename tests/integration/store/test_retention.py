@@ -35,7 +35,7 @@ async def cleaned(hub: Harness, seconds: float = 6.0) -> None:
     """Let one clean-up round pass, and its transactions."""
     await hub.clock.advance(seconds)
     for _ in range(5):
-        await hub.store.flush()
+        await hub.store.writer.flush()
 
 
 async def test_expiry_is_by_deadline_not_by_position(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_head_only_cleanup_passes_rows_in_flight(tmp_path: Path) -> None:
         await cleaned(hub)
         assert (await hub.count(queue))[0] == 2
         queue.confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         figures = queue.statistics()
         assert (figures.sent_total, figures.expired_total, figures.depth) == (2, 4, 0)
 
@@ -96,15 +96,15 @@ async def test_expired_rows_are_never_sent_and_leave_the_disk_soon(
         await hub.stored(1000, a_result(ttl_s=10))
         await hub.stored(1000, a_result(ttl_s=10), a_result(ttl_s=10, endpoint_id=LAB))
         await hub.clock.advance(10.0)
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             assert await read_all(queue) == []
         await cleaned(hub)
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             assert await hub.count(queue) == (0, 0)
             assert queue.statistics().depth == 0
         assert await hub.scalar("SELECT count(*) FROM body") == 0
         assert await hub.scalar("SELECT count(*) FROM zone") == 0
-        assert [q.statistics().expired_total for q in hub.store.queues()] == [1000, 2000]
+        assert [q.statistics().expired_total for q in hub.store.queues.all()] == [1000, 2000]
 
 
 async def test_in_flight_rows_do_not_expire_until_their_send_fails(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_shorter_wish_of_the_sender_counts_a_longer_one_does_not(tmp_path:
         hub.send(a_message(body=b"short", expiry_ms=5000), a_result(ttl_s=60))
         hub.send(a_message(body=b"long", expiry_ms=90_000), a_result(ttl_s=60))
         hub.send(a_message(body=b"alone", expiry_ms=5000), a_result())
-        await hub.store.flush()
+        await hub.store.writer.flush()
         now = hub.store.hub_time.now_ms()
         rows = await read_all(hub.queue())
         assert [row.expires_ms - now for row in rows] == [5000, 60_000, 5000]
@@ -237,7 +237,7 @@ async def test_clean_up_that_lags_behind_says_by_how_much(tmp_path: Path) -> Non
         # A row in flight does not expire, and nothing waits because of it.
         assert lag_s() <= 5.5
         hub.queue().confirm(flying)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await cleaned(hub, 11)
         assert lag_s() == 0
 
@@ -248,7 +248,7 @@ async def test_partly_expired_zones_are_not_read_again_and_again(tmp_path: Path)
     async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
         for _ in range(3000):
             hub.send(None, a_result(ttl_s=5 if len(hub.sent) % 2 else 86_400))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await cleaned(hub, 5.1)
         await cleaned(hub)
         assert hub.queue().statistics().depth == 1500
@@ -325,7 +325,7 @@ async def test_hub_time_goes_on_over_restarts(tmp_path: Path) -> None:
     async with running(path, clock=forth) as hub:
         assert hub.store.hub_time.now_ms() == stored + 8000
         await hub.stored(1)
-        boots = await hub.store.read(
+        boots = await hub.store.database.run(
             lambda conn: conn.execute("SELECT boot_id, first_hub_ms FROM boot").fetchall()
         )
         assert boots == [("a", FIRST_HUB_MS), ("d", stored + 8000)]

@@ -35,7 +35,7 @@ async def drained(hub: Harness) -> None:
     queue = hub.queue()
     while rows := await queue.read_batch(1000, 1 << 30):
         queue.confirm(rows)
-    await hub.store.flush()
+    await hub.store.writer.flush()
 
 
 async def expired(hub: Harness) -> None:
@@ -48,7 +48,7 @@ async def purged(hub: Harness) -> None:
     """Have a person remove all."""
     at: int | None = 0
     while at is not None:
-        done = await hub.store.removals.take_out(
+        done = await hub.store.purger.take_out(
             hub.queue(), None, from_offset=at, through=hub.store.last_offset
         )
         at = done.next_offset
@@ -73,8 +73,8 @@ async def test_free_pages_go_back_to_the_disk(
         for number in range(ROWS):
             hub.send(a_message(body=bytes(2000)), a_result(P2, ttl_s=TTL_S))
             if number % 1000 == 0:
-                await hub.store.flush()
-        await hub.store.flush()
+                await hub.store.writer.flush()
+        await hub.store.writer.flush()
         peak = await hub.scalar("PRAGMA page_count") * 4096
         assert peak > ROWS * 2000
         assert log.stat().st_size > 2**20
@@ -99,7 +99,7 @@ async def test_pages_that_were_free_for_a_moment_alone_stay_in_the_file(tmp_path
 
         async def breathe() -> int:
             hub.send(a_message(body=bytes(4_000_000)))
-            await hub.store.flush()
+            await hub.store.writer.flush()
             size = path.stat().st_size + (tmp_path / "q.db-wal").stat().st_size
             await drained(hub)
             return size
@@ -113,7 +113,7 @@ async def test_pages_that_were_free_for_a_moment_alone_stay_in_the_file(tmp_path
             pages = await hub.scalar("PRAGMA page_count")
             for _ in range(4):
                 await hub.clock.advance(5)
-                await hub.store.flush()
+                await hub.store.writer.flush()
             assert await hub.scalar("PRAGMA page_count") == pages
         assert pages * 4096 < full
 
@@ -146,7 +146,7 @@ async def test_a_log_that_another_process_keeps_long_is_reported_and_emptied(
         with capture_logs() as logs:
             for _ in range(40):
                 hub.send(a_message(body=bytes(100_000)))
-                await hub.store.flush()
+                await hub.store.writer.flush()
             assert log.stat().st_size > 3_000_000
             (warning,) = store_warnings(hub.store.statistics())
             assert "another process reads queue.db" in warning
@@ -154,7 +154,7 @@ async def test_a_log_that_another_process_keeps_long_is_reported_and_emptied(
             assert written < log.stat().st_size * 1.1
             for _ in range(20):
                 await hub.clock.advance(5)
-                await hub.store.flush()
+                await hub.store.writer.flush()
             assert [line["event"] for line in logs if "log" in line["event"]] == ["store.log_held"]
             assert hub.store.statistics().wal_held_for_s is not None
             process.stdin.close()

@@ -61,7 +61,7 @@ async def test_checkpoint_of_an_emptied_queue_is_repaired(tmp_path: Path) -> Non
             rows = await read_all(hub.queue())
             assert len(rows) == 3
             hub.queue().confirm(rows)
-            await hub.store.flush()
+            await hub.store.writer.flush()
             assert hub.queue().statistics().depth == 0
     (told,) = [line for line in logs if line["event"] == "store.checkpoint_repaired"]
     assert told["checkpoint_before"] == 995
@@ -110,7 +110,7 @@ async def test_zones_that_contradict_the_rows_are_rebuilt(tmp_path: Path, statem
         rows = await read_all(queue)
         assert len(rows) == figures.depth
         queue.confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.count(queue) == (0, 0)
 
 
@@ -136,7 +136,7 @@ async def test_figures_are_the_same_after_a_restart(tmp_path: Path) -> None:
         await hub.stored(1500)
         queue = hub.queue()
         queue.confirm(await queue.read_batch(1700, 1 << 30))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         before = queue.statistics()
         assert before.oldest_enqueued_ms == hub.store.hub_time.now_ms()
     async with running(path) as hub:

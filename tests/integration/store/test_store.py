@@ -50,7 +50,9 @@ async def test_message_without_results_is_settled_at_once(tmp_path: Path) -> Non
     """What matches no route has nothing to wait for."""
     async with running(tmp_path / "queue.db") as hub:
         done: list[tuple[int, Refusal | None]] = []
-        hub.store.append(a_message(), (), lambda token, refusal: done.append((token, refusal)), 7)
+        hub.store.appender.append(
+            a_message(), (), lambda token, refusal: done.append((token, refusal)), 7
+        )
         assert done == [(7, None)]
 
 
@@ -85,7 +87,7 @@ async def test_at_most_the_unstored_confirmations_come_again_after_a_crash(tmp_p
         await hub.stored(300)
         queue = hub.queue()
         queue.confirm(await queue.read_batch(100, 1 << 20))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue.confirm(await queue.read_batch(100, 1 << 20))
         copy = crash_copy(path, tmp_path / "crash")
     async with running(copy) as hub:
@@ -104,7 +106,7 @@ async def test_acknowledged_messages_survive_a_crash_at_any_commit(tmp_path: Pat
             crashes.append((crash_copy(path, tmp_path / f"crash-{number}"), len(hub.accepted)))
     for copy, accepted in crashes:
         async with running(copy) as hub:
-            for queue in hub.store.queues():
+            for queue in hub.store.queues.all():
                 rows = await read_all(queue)
                 assert bodies(rows) == [f"body-{n}".encode() for n in range(accepted)]
 
@@ -113,14 +115,14 @@ async def test_shared_body_is_stored_once_and_leaves_with_its_last_row(tmp_path:
     """Fan-out: one body, one row per queue, references in the same transaction."""
     async with running(tmp_path / "queue.db") as hub:
         hub.send(None, a_result(P0), a_result(P2, endpoint_id=LAB), a_result(P7, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT refs FROM body") == 3
-        for left, queue in zip((2, 1, None), hub.store.queues(), strict=True):
+        for left, queue in zip((2, 1, None), hub.store.queues.all(), strict=True):
             rows = await read_all(queue)
             assert bodies(rows) == [b"body-0"]
             assert rows[0].message.message_id == hub.sent[0].message_id
             queue.confirm(rows)
-            await hub.store.flush()
+            await hub.store.writer.flush()
             if left is None:
                 assert await hub.scalar("SELECT count(*) FROM body") == 0
             else:
@@ -132,9 +134,9 @@ async def test_message_is_equal_in_all_queues_after_restart(tmp_path: Path) -> N
     path = tmp_path / "queue.db"
     async with running(path) as hub:
         message = hub.send(None, a_result(P0), a_result(P2, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
     async with running(path) as hub:
-        for queue in hub.store.queues():
+        for queue in hub.store.queues.all():
             (row,) = await read_all(queue)
             assert row.message.message_id == message.message_id
             assert row.message.body == message.body
@@ -148,14 +150,14 @@ async def test_all_stored_queues_are_adopted(tmp_path: Path) -> None:
             await hub.stored(2, a_result(priority))
         await hub.stored(1, a_result(P2, endpoint_id=LAB))
     async with running(path) as hub:
-        assert [q.id for q in hub.store.queues()] == [
+        assert [q.id for q in hub.store.queues.all()] == [
             "lab_Pri2",
             "upstream_Pri0",
             "upstream_Pri7",
             "upstream",
         ]
-        assert [q.priority for q in hub.store.queues_of(UPSTREAM)] == [P0, P7, DEFAULT_PRIORITY]
-        assert [q.statistics().depth for q in hub.store.queues()] == [1, 2, 2, 2]
+        assert [q.priority for q in hub.store.queues.of(UPSTREAM)] == [P0, P7, DEFAULT_PRIORITY]
+        assert [q.statistics().depth for q in hub.store.queues.all()] == [1, 2, 2, 2]
         assert len(await read_all(hub.queue(P7))) == 2
 
 
@@ -163,12 +165,12 @@ async def test_watchers_are_woken_once_per_queue_and_group(tmp_path: Path) -> No
     """A commit tells who watches the endpoint, and nobody else."""
     async with running(tmp_path / "queue.db") as hub:
         woken: list[str] = []
-        hub.store.watch(UPSTREAM, lambda queue: woken.append(queue.id))
+        hub.store.queues.watch(UPSTREAM, lambda queue: woken.append(queue.id))
         hub.send_many(5, a_result(P0), a_result(P2, endpoint_id=LAB))
         hub.send_many(5, a_result(P7))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert sorted(woken) == ["upstream_Pri0", "upstream_Pri7"]
-        assert all(queue.has_ready() for queue in hub.store.queues())
+        assert all(queue.has_ready() for queue in hub.store.queues.all())
 
 
 async def test_second_process_is_told_that_the_file_is_in_use(tmp_path: Path) -> None:
@@ -200,7 +202,9 @@ async def test_close_commits_what_was_handed_in(tmp_path: Path) -> None:
     store = await Store.open(path, clock=clock, options=StoreOptions())
     done: list[Refusal | None] = []
     for _ in range(2500):
-        store.append(a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0)
+        store.appender.append(
+            a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0
+        )
     await store.close()
     assert done == [None] * 2500
     assert not path.with_name("queue.db-wal").exists()
@@ -225,7 +229,7 @@ async def test_offsets_are_not_used_twice_after_a_crash(tmp_path: Path) -> None:
         await hub.stored(10)
         rows = await read_all(hub.queue())
         hub.queue().confirm(rows)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         copy = crash_copy(path, tmp_path / "crash")
     async with running(copy) as hub:
         await hub.stored(1)
@@ -257,10 +261,10 @@ async def test_recency_fields_are_stored(tmp_path: Path) -> None:
         recency = Recency(seconds=30, fallback_priority=P7)
         hub.send(None, a_result(P2, recency=recency))
         hub.send(None, a_result(P2, recency=recency), a_result(P0, endpoint_id=LAB))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         now = hub.store.hub_time.now_ms()
         sql = f"SELECT fresh_until_ms, fallback FROM q_{hub.queue().number}"
-        rows = await hub.store.read(lambda conn: conn.execute(sql).fetchall())
+        rows = await hub.store.database.run(lambda conn: conn.execute(sql).fetchall())
         assert rows == [(now + 30_000, 7)] * 2
         ends = await hub.scalar(
             f"SELECT max(stale_from_ms) FROM zone WHERE queue = {hub.queue().number}"
@@ -321,7 +325,7 @@ async def test_log_is_moved_into_the_file_in_time(tmp_path: Path) -> None:
         assert hub.store.statistics().wal_bytes_total > 400_000
         for _ in range(200):
             hub.send(a_message(body=bytes(20_000)))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await hub.until(lambda: log_file.stat().st_size < 600_000)
         assert hub.queue().statistics().depth == 3200
 
@@ -342,7 +346,7 @@ async def test_input_named_like_a_priority_is_a_queue_of_its_own(tmp_path: Path)
         await hub.stored(1, a_result(Priority(3), endpoint_id=module_input("m", "x")))
         await hub.stored(1, a_result(DEFAULT_PRIORITY, endpoint_id=module_input("m", "x_Pri3")))
     async with running(path) as hub:
-        assert [queue.statistics().depth for queue in hub.store.queues()] == [1, 1]
+        assert [queue.statistics().depth for queue in hub.store.queues.all()] == [1, 1]
 
 
 async def test_messages_of_many_sources_and_routes_come_back(tmp_path: Path) -> None:
@@ -353,7 +357,7 @@ async def test_messages_of_many_sources_and_routes_come_back(tmp_path: Path) -> 
             message = a_message()
             message.source = f"/mqtt/topic/{number}"
             hub.send(message, a_result(routes=(f"route-{number}",)))
-        await hub.store.flush()
+        await hub.store.writer.flush()
     async with running(path) as hub:
         rows = await read_all(hub.queue())
         assert [row.message.source for row in rows] == [f"/mqtt/topic/{n}" for n in range(6000)]

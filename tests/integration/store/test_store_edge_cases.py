@@ -36,11 +36,11 @@ async def test_cancelled_waiter_of_an_operation_harms_nobody(tmp_path: Path) -> 
     async with running(tmp_path / "q.db") as hub:
         hub.send()
         task = asyncio.ensure_future(
-            hub.store.transact(lambda conn: conn.execute("INSERT INTO meta VALUES ('a', 1)"))
+            hub.store.writer.transact(lambda conn: conn.execute("INSERT INTO meta VALUES ('a', 1)"))
         )
         await asyncio.sleep(0)
         task.cancel()
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert hub.accepted == [0]
         assert await hub.scalar("SELECT count(*) FROM meta WHERE key = 'a'") == 1
 
@@ -78,7 +78,7 @@ async def test_unstored_results_are_bounded(
         assert delivered == 20
         assert not queue.has_ready()
         plan.heal()
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert len(await read_all(queue)) == 30
 
 
@@ -134,13 +134,13 @@ async def test_failed_look_at_free_space_is_tried_again(tmp_path: Path) -> None:
     async with running(path, database_type=faulty_database(plan)) as hub:
         for _ in range(40):
             hub.send(a_message(body=bytes(100_000)))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         # By the watch of the volume, and by what gives pages back.
         plan.fail("PRAGMA freelist_count", "SQLITE_IOERR", times=4)
         await hub.until(lambda: not plan.is_armed, tick_s=1, within_s=30)
         plan.statements.clear()
         hub.queue().confirm(await read_all(hub.queue()))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         with capture_logs() as logs:
             await hub.until(
                 lambda: "store.space_given_back" in [line["event"] for line in logs],
@@ -157,7 +157,9 @@ async def test_close_waits_for_its_commit_and_is_cancelled_after(tmp_path: Path)
     store = await Store.open(path, clock=ManualClock(), options=StoreOptions())
     done: list[Refusal | None] = []
     for _ in range(500):
-        store.append(a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0)
+        store.appender.append(
+            a_message(), (a_result(),), lambda _token, refusal: done.append(refusal), 0
+        )
     task = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
     task.cancel()
@@ -175,7 +177,9 @@ async def test_close_refuses_all_that_waits(tmp_path: Path) -> None:
         await hub.stored(1, a_result(ttl_s=5))
         plan.fail("BEGIN", "SQLITE_READONLY", times=10**6)
         hub.send_many(2500)
-        tasks = [asyncio.ensure_future(hub.store.transact(lambda _conn: None)) for _ in range(2)]
+        tasks = [
+            asyncio.ensure_future(hub.store.writer.transact(lambda _conn: None)) for _ in range(2)
+        ]
         await hub.until(lambda: hub.store.statistics().failing is not None)
         tasks[0].cancel()
         await hub.clock.advance(6)
@@ -224,7 +228,7 @@ async def test_early_row_can_expire_before_its_commit(tmp_path: Path) -> None:
         queue.give_back(rows[1:], attempted=False)
         await hub.clock.advance(0.6)
         assert await read_all(queue) == []
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert bodies(await read_all(queue)) == []
 
 
@@ -239,6 +243,6 @@ async def test_flush_waits_for_results_that_had_to_wait(tmp_path: Path) -> None:
         rows = await queue.read_batch(2000, 1 << 30)
         queue.give_back(rows[-1:], attempted=True)
         queue.confirm(rows[:-1])
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.count(queue) == (1, rows[-1].size)
         assert await hub.scalar("SELECT attempts FROM q_1") == 1

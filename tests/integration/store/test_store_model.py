@@ -121,7 +121,7 @@ class Run:
             for key, ttl in zip(targets, ttls, strict=True):
                 expires = NEVER_MS if ttl is None else now + ttl * 1000
                 self.model.queues[key].append(Copy(body, device, expires))
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
 
     async def read(self) -> None:
         """Read a batch: it must be the first ready rows, in order."""
@@ -184,15 +184,15 @@ class Run:
     async def wait(self) -> None:
         """Let time pass, clean-up included."""
         await self.clock.advance(self.random.choice([0.02, 1, 6, 40]))
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
 
     async def rest(self) -> None:
         """Let everything be stored."""
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
 
     async def crash(self) -> None:
         """Go on with a copy of the files, taken without closing."""
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
         self.generation += 1
         copy = crash_copy(self.path, self.directory / str(self.generation))
         await self.stack.aclose()
@@ -208,11 +208,11 @@ class Run:
 
     async def compare(self) -> None:
         """Depth and bytes equal the rows in the file; the file holds what the model holds."""
-        for queue in self.hub.store.queues():
+        for queue in self.hub.store.queues.all():
             counted = await self.hub.count(queue)
             figures = queue.statistics()
             assert (figures.depth, figures.bytes) == counted
-        await self.hub.store.flush()
+        await self.hub.store.writer.flush()
         now = self.hub.store.hub_time.now_ms()
         shared = 0
         for key in QUEUES:
@@ -227,7 +227,9 @@ class Run:
                 "SELECT coalesce(q.body, b.body), q.expires_ms, q.offset, q.body_id IS NOT NULL"
                 f" FROM q_{queue.number} q LEFT JOIN body b ON b.id = q.body_id ORDER BY q.offset"
             )
-            rows = await self.hub.store.read(lambda conn, sql=sql: conn.execute(sql).fetchall())
+            rows = await self.hub.store.database.run(
+                lambda conn, sql=sql: conn.execute(sql).fetchall()
+            )
             assert {body for body, expires, *_ in rows if (expires or NEVER_MS) > now} == live
             shared += sum(row[3] for row in rows)
             assert figures.in_flight == sum(c.row is not None for c in self.model.queues[key])
@@ -237,7 +239,7 @@ class Run:
 
     def find(self, key: Key):
         """Find a queue; None = nothing was ever stored in it."""
-        queues = [q for q in self.hub.store.queues_of(key[0]) if q.priority == key[1]]
+        queues = [q for q in self.hub.store.queues.of(key[0]) if q.priority == key[1]]
         return queues[0] if queues else None
 
 
@@ -282,7 +284,7 @@ async def _at_least_once(directory: Path, dice: random.Random, linger: int) -> N
                     number += 1
                 if dice.random() < 0.5:
                     await clock.advance(dice.choice([0.003, 0.3, 1.5]))
-                await hub.store.read(lambda _conn: None)
+                await hub.store.database.run(lambda _conn: None)
                 rows = await hub.queue().read_batch(dice.choice([1, 9, 400]), 1 << 30)
                 order.extend(row.offset for row in rows)
                 keep = dice.random() < 0.2

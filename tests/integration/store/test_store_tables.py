@@ -19,6 +19,7 @@ from tests.support.stores import (
     FaultPlan,
     a_message,
     a_result,
+    dead_letters_of,
     faulty_database,
     read_all,
     running,
@@ -37,15 +38,15 @@ async def test_dead_letter_leaves_the_queue_with_its_reason(tmp_path: Path) -> N
         hub.send(
             a_message("dev-9", b"bad", properties={"k": "v"}), a_result(P2, routes=("r1", "r2"))
         )
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         (row,) = await read_all(queue)
         queue.dead_letter(row, FailureKind.REJECTED, "400 \ud800 " + "x" * 5000)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert queue.statistics().dead_lettered_total == 1
         assert await hub.count(queue) == (0, 0)
     async with running(path) as hub:
-        (letter,) = await hub.store.dead_letters()
+        (letter,) = await dead_letters_of(hub.store)
         assert (letter.kind, letter.endpoint_id, letter.priority) == ("rejected", UPSTREAM, P2)
         assert letter.reason.startswith("400 ? xxx")
         assert len(letter.reason) == 1000
@@ -55,8 +56,8 @@ async def test_dead_letter_leaves_the_queue_with_its_reason(tmp_path: Path) -> N
             b"bad",
         )
         assert letter.message.message_id == row.message.message_id
-        assert (await hub.store.dead_letter(letter.id)) is not None
-        assert (await hub.store.dead_letter(letter.id + 1)) is None
+        assert (await hub.store.inspection.dead_letter(letter.id)) is not None
+        assert (await hub.store.inspection.dead_letter(letter.id + 1)) is None
         assert hub.store.statistics().dead_letter_rows == 1
         assert hub.store.statistics().dead_letters == {"upstream_Pri2": 1}
 
@@ -67,27 +68,27 @@ async def test_dead_letters_are_bounded_by_rows_bytes_and_age(tmp_path: Path) ->
     async with running(tmp_path / "queue.db", options=options) as hub:
         await hub.stored(8)
         hub.send(a_message(body=b"x" * 2500))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         for row in await queue.read_batch(8, 1 << 20):
             queue.dead_letter(row, FailureKind.REJECTED, "no")
-        await hub.store.flush()
-        assert [d.message.body for d in await hub.store.dead_letters()] == [
+        await hub.store.writer.flush()
+        assert [d.message.body for d in await dead_letters_of(hub.store)] == [
             f"body-{n}".encode() for n in range(3, 8)
         ]
         (large,) = await read_all(queue)
         queue.dead_letter(large, FailureKind.TOO_LARGE, "too large")
-        await hub.store.flush()
+        await hub.store.writer.flush()
         figures = hub.store.statistics()
         assert figures.dead_letter_bytes <= 3000
         assert figures.dead_letter_bytes == await hub.scalar("SELECT sum(size) FROM dead_letter")
         await hub.clock.advance(31 * 86_400)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         await hub.clock.advance(3601)
         assert sum(figures.dead_letters.values()) == figures.dead_letter_rows
         await hub.until(lambda: hub.store.statistics().dead_letter_rows == 0)
         assert hub.store.statistics().dead_letters == {}
-        assert await hub.store.dead_letters() == []
+        assert await dead_letters_of(hub.store) == []
 
 
 async def test_dead_letters_of_one_commit_stand_in_order_of_time(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ async def test_dead_letters_of_one_commit_stand_in_order_of_time(tmp_path: Path)
             await hub.clock.advance(60)
         plan.heal()
         await hub.until(lambda: hub.store.statistics().dead_letter_rows == 3, tick_s=1)
-        letters = await hub.store.dead_letters()
+        letters = await dead_letters_of(hub.store)
         assert [(d.priority, d.message.body) for d in letters] == [
             (P2, b"body-1"),
             (P7, b"body-4"),
@@ -153,10 +154,10 @@ async def test_operation_joins_the_transaction_of_what_was_appended(tmp_path: Pa
     """`transact` sees the rows appended before, returns a value, and fails alone."""
     async with running(tmp_path / "queue.db") as hub:
         hub.send_many(3)
-        seen = hub.store.transact(
+        seen = hub.store.writer.transact(
             lambda conn: conn.execute("SELECT count(*) FROM q_1").fetchone()[0]
         )
-        broken = hub.store.transact(
+        broken = hub.store.writer.transact(
             lambda conn: conn.execute("INSERT INTO meta VALUES ('a', NULL)")
         )
         results = await asyncio.gather(seen, broken, return_exceptions=True)
@@ -210,5 +211,5 @@ async def test_packet_ids_end_with_their_session(tmp_path: Path) -> None:
             "kept": (7,),
             "begun anew": (9,),
         }
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM received") == 2

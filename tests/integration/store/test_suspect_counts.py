@@ -26,7 +26,7 @@ async def test_counts_survive_a_crash(tmp_path: Path) -> None:
         suspects.note(2, (3, 2, True))
         suspects.note(3, (1, 1, False))
         suspects.forget(1)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         copy = crash_copy(hub.path, tmp_path / "crashed")
     async with running(copy) as hub:
         suspects = hub.store.suspects
@@ -42,6 +42,6 @@ async def test_the_oldest_are_forgotten_first(tmp_path: Path) -> None:
     async with running(tmp_path / "q.db") as hub:
         for offset in range(1, SUSPECTS_MAX + 51):
             hub.store.suspects.note(offset, (1, 1, False))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM suspect") == SUSPECTS_MAX
         assert await hub.scalar("SELECT min(offset) FROM suspect") == 51

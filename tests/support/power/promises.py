@@ -115,7 +115,7 @@ class Promises:
     async def _check_rows(self, store: Store) -> list[str]:
         faults: list[str] = []
         found: set[Copy] = set()
-        for queue in store.queues():
+        for queue in store.queues.all():
             name = f"{queue.endpoint_id}/{queue.priority}"
             tokens: list[int] = []
             while rows := await queue.read_batch(1000, 1 << 30):
@@ -124,7 +124,7 @@ class Promises:
                 faults.append(f"{name} is out of order")
             found.update((token, name) for token in tokens)
             sql = f"SELECT count(*), coalesce(sum(size), 0) FROM q_{queue.number}"
-            counted = await store.read(lambda conn, sql=sql: conn.execute(sql).fetchone())
+            counted = await store.database.run(lambda conn, sql=sql: conn.execute(sql).fetchone())
             figures = queue.statistics()
             if counted != (figures.depth, figures.bytes):
                 faults.append(f"{name} holds {counted}, says {figures.depth}, {figures.bytes}")
@@ -142,7 +142,7 @@ class Promises:
         One commit may write the dead letters of several queues, in any order where they were given
         up in the same millisecond. Only a flush between two of them decides which is older.
         """
-        letters = await store.dead_letters(limit=1000)
+        letters = await store.inspection.dead_letters(limit=1000)
         dead = {
             (token_of(letter.message), f"{letter.endpoint_id}/{letter.priority}")
             for letter in letters
@@ -173,7 +173,7 @@ class Promises:
         journal = make_journal(store, path, clock)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(store.run())
-            await store.flush()
+            await store.writer.flush()
             await journal.write_out(close=True)
             running.cancel()
         faults: list[str] = []
@@ -199,7 +199,9 @@ class Promises:
 
     async def _check_file(self, store: Store) -> list[str]:
         faults: list[str] = []
-        report = await store.read(lambda conn: conn.execute("PRAGMA integrity_check").fetchall())
+        report = await store.database.run(
+            lambda conn: conn.execute("PRAGMA integrity_check").fetchall()
+        )
         if report != [("ok",)]:
             faults.append(f"integrity_check: {report[:3]}")
         figures = store.statistics()
@@ -207,7 +209,9 @@ class Promises:
             faults.append("the file disagreed with itself")
         if figures.next_offset <= self._highest_offset:
             faults.append(f"offset {figures.next_offset} comes a second time")
-        stored = dict(await store.read(lambda c: c.execute("SELECT * FROM meta").fetchall()))
+        stored = dict(
+            await store.database.run(lambda c: c.execute("SELECT * FROM meta").fetchall())
+        )
         for key, value in self._notes.items():
             if key not in self._unsure and stored.get(key) != value:
                 faults.append(f"note of {key} is {stored.get(key)}, not {value}")

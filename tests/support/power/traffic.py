@@ -204,7 +204,7 @@ def _read_lines(path: Path) -> tuple[dict[Copy, None], list[str]]:
 
 async def _read_rows(store: Store) -> dict[tuple[EndpointId, Priority], dict[Copy, None]]:
     rows: dict[tuple[EndpointId, Priority], dict[Copy, None]] = defaultdict(dict)
-    for queue in store.queues():
+    for queue in store.queues.all():
         found = rows[queue.endpoint_id, queue.priority]
         while batch := await queue.read_batch(4096, 1 << 30):
             for row in batch:

@@ -94,11 +94,11 @@ class Workload:
             body = f"{token}|".ljust(self._rng.choice([10, 200, 3000]), "x").encode()
             message = a_message(self._rng.choice(DEVICES), body)
             self._messages.append(message)
-            self._store.append(message, results, self._settle, token)
+            self._store.appender.append(message, results, self._settle, token)
         if self._rng.random() < 0.7:
             while self._settled < len(self._messages):
                 await self._advance(STEP_S)
-                await self._store.read(_nothing)
+                await self._store.database.run(_nothing)
 
     def _result(self, endpoint: EndpointId, priority: Priority) -> RouteResult:
         return a_result(priority, endpoint_id=endpoint, ttl_s=self._rng.choice(TTLS_S))
@@ -112,7 +112,7 @@ class Workload:
             self._marks.add("refused", token)
 
     async def _send(self) -> None:
-        queues = self._store.queues()
+        queues = self._store.queues.all()
         if not queues:
             return
         queue = self._rng.choice(queues)
@@ -134,10 +134,10 @@ class Workload:
 
     async def _wait(self) -> None:
         await self._advance(self._rng.choice([STEP_S, 6.0, 30.0]))
-        await self._store.read(_nothing)
+        await self._store.database.run(_nothing)
 
     async def _flush(self) -> None:
-        await self._store.flush()
+        await self._store.writer.flush()
         self._marks.add("flushed")
 
     async def _tell(self) -> None:
@@ -149,7 +149,7 @@ class Workload:
         key, value = self._rng.choice(DEVICES), str(len(self._messages))
         self._marks.add("begins", key)
         sql = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
-        await self._store.transact(lambda conn: conn.execute(sql, (key, value)).close())
+        await self._store.writer.transact(lambda conn: conn.execute(sql, (key, value)).close())
         self._marks.add("noted", key, value)
 
     async def _breathe(self) -> None:
@@ -157,14 +157,14 @@ class Workload:
         for _ in range(20):
             await self._append()
         await self._flush()
-        for queue in self._store.queues():
+        for queue in self._store.queues.all():
             while rows := await queue.read_batch(1000, 1 << 30):
                 self._mark_leaving(queue, rows, "sent")
                 queue.confirm(rows)
         await self._flush()
         for _ in range(10):
             await self._advance(5.0)
-            await self._store.read(_nothing)
+            await self._store.database.run(_nothing)
         await self._flush()
 
     async def _advance(self, seconds: float) -> None:

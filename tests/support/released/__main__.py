@@ -26,7 +26,7 @@ async def fill(path: Path) -> None:
         hub.send(a_message(body=b"body-4"), a_result(P2), a_result(P7, endpoint_id=LAB))
         hub.send(a_message(body=b"body-5"), a_result(P2, creation=True))
         hub.send(a_message(body=b"body-6"), a_result(P2, predecessor=7))
-        await hub.store.flush()
+        await hub.store.writer.flush()
         queue = hub.queue()
         (row,) = await queue.read_batch(1, 1 << 20)
         queue.dead_letter(row, FailureKind.REJECTED, "no")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgehub.store.commit_delay import LINGER_S, CommitDelay
+from edgehub.store.commit_delay import DELAY_S, CommitDelay
 from edgehub.store.group import Group
 
 
@@ -28,7 +28,7 @@ def test_lone_message_does_not_wait() -> None:
 def test_steady_traffic_waits_a_little() -> None:
     """From a thousand rows per second on, a group lingers."""
     linger, now = steady(3000)
-    assert linger.delay_s(1, now) == LINGER_S
+    assert linger.delay_s(1, now) == DELAY_S
     assert linger.delay_s(64, now) == 0
 
 
@@ -52,7 +52,7 @@ def test_linger_that_brings_nothing_stops_for_a_while() -> None:
     while not linger.delay_s(1, now):
         pass
     linger.waited(3, 9)
-    assert linger.delay_s(1, now) == LINGER_S
+    assert linger.delay_s(1, now) == DELAY_S
 
 
 def test_a_fixed_linger_is_that_of_the_oldest_row() -> None:

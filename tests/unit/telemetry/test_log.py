@@ -6,7 +6,7 @@ import json
 
 import structlog
 
-from edgehub.store.writer import log as store_log
+from edgehub.store.committer import log as store_log
 from edgehub.telemetry.log import configure, set_level
 
 

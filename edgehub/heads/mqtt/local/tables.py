@@ -176,7 +176,7 @@ class LocalTable:
 
     async def load(self) -> LocalContents:
         """Read everything at the start, also what has expired by now."""
-        retained, messages, rows = await self._store.read(_read)
+        retained, messages, rows = await self._store.database.run(_read)
         contents = LocalContents(retained=[_message(record) for record in retained])
         by_id: dict[int, LocalMessage] = {}
         for message_id, *record in messages:
@@ -349,7 +349,7 @@ class LocalTable:
         self._idle.clear()
         # On a full disk what leaves must not wait for room for what comes.
         written = [
-            self._store.transact(partial(_write, statements), frees=frees)
+            self._store.writer.transact(partial(_write, statements), frees=frees)
             for statements, frees in ((changes.deletions(), True), (changes.additions(), False))
             if statements
         ]

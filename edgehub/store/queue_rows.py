@@ -1,0 +1,91 @@
+"""The rows of one group that go to one queue.
+
+Owns them from their append until the commit has ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from edgehub.message import Row
+    from edgehub.store.encoding import Params
+
+NO_BARRIER: Final = 2**31
+
+
+class QueueRows:
+    """Rows in order of their offsets.
+
+    Attributes:
+        plain: Columns of the usual rows; `full` those of rows with recency or a shared body.
+        recency: Some of the rows have it.
+        bytes: Sum of the sizes of the rows.
+        handed_out: So many of the first rows were read by the pump before the commit.
+        early_max: Rows from this one on wait for their commit; a shared message is only read
+            once all of its rows are stored.
+        senders: Those of the plain rows, for the journal; none once rows were withdrawn.
+        withdrawn: Offsets of rows that were confirmed before the commit.
+    """
+
+    __slots__ = (
+        "bytes",
+        "early_max",
+        "full",
+        "handed_out",
+        "plain",
+        "recency",
+        "rows",
+        "senders",
+        "withdrawn",
+    )
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.plain: list[Params] = []
+        self.full: list[Params] = []
+        self.senders: list[str] = []
+        self.recency = False
+        self.bytes = 0
+        self.handed_out = 0
+        self.early_max = NO_BARRIER
+        self.withdrawn: set[int] = set()
+
+    def prune(self) -> None:
+        """Remove the rows that were withdrawn."""
+        withdrawn = self.withdrawn
+        self.rows = [row for row in self.rows if row.offset not in withdrawn]
+        self.plain = [columns for columns in self.plain if columns[0] not in withdrawn]
+        self.full = [columns for columns in self.full if columns[0] not in withdrawn]
+        self.senders = []
+        self.handed_out -= len(withdrawn)
+        if self.early_max != NO_BARRIER:
+            self.early_max -= len(withdrawn)
+        self.withdrawn = set()
+
+    def split(self, offset: int) -> tuple[QueueRows, QueueRows]:
+        """Split into the rows below `offset` and the others."""
+        low, high = QueueRows(), QueueRows()
+        cut = bisect_left(self.rows, offset, key=lambda row: row.offset)
+        low.rows, high.rows = self.rows[:cut], self.rows[cut:]
+        low.plain, high.plain = split_columns(self.plain, offset)
+        low.full, high.full = split_columns(self.full, offset)
+        low.handed_out = min(self.handed_out, cut)
+        high.handed_out = self.handed_out - low.handed_out
+        low.recency = high.recency = self.recency
+        low.bytes = sum([row.size for row in low.rows])
+        high.bytes = self.bytes - low.bytes
+        return low, high
+
+
+def split_columns(rows: list[Params], offset: int) -> tuple[list[Params], list[Params]]:
+    """Split rows whose first column is an offset into those below `offset` and the others."""
+    cut = bisect_left(rows, offset, key=_first_column)
+    return rows[:cut], rows[cut:]
+
+
+def _first_column(columns: Params) -> int:
+    offset = columns[0]
+    assert isinstance(offset, int)
+    return offset
