@@ -7,7 +7,7 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from edgehub.clock import SystemClock
+from edgehub.clock import Clock, SystemClock
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
@@ -34,10 +34,12 @@ CLIENT_ID = "hub-1"
 
 
 class Uplink:
-    """The parts of one uplink on real time."""
+    """The parts of one uplink."""
 
-    def __init__(self, endpoint: Endpoint, options: PumpOptions | None = None) -> None:
-        self.clock = SystemClock()
+    def __init__(
+        self, endpoint: Endpoint, clock: Clock, options: PumpOptions | None = None
+    ) -> None:
+        self.clock = clock
         self.endpoint = endpoint
         self.queues: dict[int, MemoryQueue] = {}
         self.pump = Pump(
@@ -97,6 +99,7 @@ async def uplink(
     **options: Any,
 ) -> AsyncIterator[Uplink]:
     """Run a pump and an MQTT endpoint towards a port for the length of the block."""
+    clock: Clock = options.pop("clock", None) or SystemClock()
     link = LinkOptions(
         host=host,
         port=port,
@@ -113,31 +116,34 @@ async def uplink(
     endpoint = MqttEndpoint(
         UPSTREAM,
         MqttOptions(link=link, **options),
-        clock=SystemClock(),
+        clock=clock,
         rng=random.Random(3),
         device_bound=device_bound,
     )
-    async with _running(endpoint, pump_options) as parts:
+    async with _running(endpoint, clock, pump_options) as parts:
         yield parts
 
 
 @contextlib.asynccontextmanager
 async def http_uplink(url: str, **options: Any) -> AsyncIterator[Uplink]:
     """Run a pump and an HTTP endpoint towards a URL for the length of the block."""
+    clock = SystemClock()
     endpoint = HttpEndpoint(
         UPSTREAM,
         HttpEndpointOptions(link=HttpLinkOptions(url=url), **options),
-        clock=SystemClock(),
+        clock=clock,
         rng=random.Random(3),
         utc_ms=lambda hub_ms: hub_ms,
     )
-    async with _running(endpoint) as parts:
+    async with _running(endpoint, clock) as parts:
         yield parts
 
 
 @contextlib.asynccontextmanager
-async def _running(endpoint: Endpoint, options: PumpOptions | None = None) -> AsyncIterator[Uplink]:
-    parts = Uplink(endpoint, options)
+async def _running(
+    endpoint: Endpoint, clock: Clock, options: PumpOptions | None = None
+) -> AsyncIterator[Uplink]:
+    parts = Uplink(endpoint, clock, options)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(parts.pump.run())
         yield parts

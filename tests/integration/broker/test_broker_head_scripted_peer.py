@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.broker_hub import BrokerHub, broker_hub
 from tests.support.mqtt_peer import MqttPeer, mqtt_peer
+from tests.support.quick_clock import QuickClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,9 @@ async def test_a_silent_peer_is_given_up(tmp_path: Path) -> None:
     """No answer to a subscription ends the connection; the hub tries again."""
     async with mqtt_peer() as peer:
         peer.connack = None
-        async with broker_hub(tmp_path / "hub", peer.port, broker=VERSION) as hub:
+        async with broker_hub(
+            tmp_path / "hub", peer.port, broker=VERSION, clock=QuickClock()
+        ) as hub:
             await peer.until(lambda: peer.connects == 1)
             peer.cut()
             peer.connack = 0
@@ -104,7 +107,9 @@ async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out(tmp_p
     routes = {"one": "FROM /mqtt/a/# INTO $upstream", "two": "FROM /mqtt/b/# INTO $upstream"}
     async with mqtt_peer() as peer:
         peer.forbidden.add("a/#")
-        async with broker_hub(tmp_path / "hub", peer.port, broker=VERSION, routes=routes) as hub:
+        async with broker_hub(
+            tmp_path / "hub", peer.port, broker=VERSION, routes=routes, clock=QuickClock()
+        ) as hub:
             await hub.until(lambda: hub.broker["left_out_subscriptions"] == ("a/#",))
             await peer.until(lambda: peer.granted == {"b/#"})
             assert peer.connects == 4

@@ -15,9 +15,12 @@ from edgehub.settings import Settings
 from edgehub.settings.origin import LoadedSettings
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_peer import mqtt_peer
+from tests.support.quick_clock import QuickClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from edgehub.clock import Clock
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +33,9 @@ def broker(tmp_path_factory):
 
 
 @asynccontextmanager
-async def running(tmp_path, port: int, **upstream) -> AsyncIterator[Hub]:
+async def running(
+    tmp_path, port: int, *, clock: Clock | None = None, **upstream
+) -> AsyncIterator[Hub]:
     """Run a hub whose devices have their own sessions upstream."""
     hub = Hub(
         Settings(
@@ -45,7 +50,8 @@ async def running(tmp_path, port: int, **upstream) -> AsyncIterator[Hub]:
                 "identity": "device",
                 **upstream,
             },
-        )
+        ),
+        clock=clock,
     )
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(hub.run())
@@ -244,7 +250,7 @@ async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out(tmp_p
     async with mqtt_peer() as peer:
         peer.forbidden.add(topic_filter)
         async with (
-            running(tmp_path, peer.port, device_mqtt="3.1.1") as hub,
+            running(tmp_path, peer.port, clock=QuickClock(), device_mqtt="3.1.1") as hub,
             aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="t9-a") as device,
         ):
             await device.subscribe(topic_filter, qos=1)

@@ -12,6 +12,7 @@ from edgehub.mqtt.packets import publish
 from tests.support.memory_queue import a_row
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.ports import free_port
+from tests.support.quick_clock import QuickClock
 from tests.support.uplink import uplink
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ async def test_the_peers_receive_maximum_is_never_exceeded() -> None:
 
 async def test_a_silent_peer_is_given_up_and_asked_again() -> None:
     """No PUBACK in time: a time-out for the oldest row, a new connection, all delivered."""
-    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=0.4) as up:
+    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=4, clock=QuickClock()) as up:
         peer.acknowledge = False
         queue = up.queue()
         queue.put(a_row(1), a_row(2))
@@ -52,7 +53,7 @@ async def test_a_silent_peer_is_given_up_and_asked_again() -> None:
 
 async def test_a_row_whose_confirmation_is_lost_comes_again() -> None:
     """Younger rows confirmed all the time do not keep the oldest one in flight for ever."""
-    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=0.4) as up:
+    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=4, clock=QuickClock()) as up:
         peer.acknowledge = False
         queue = up.queue()
         queue.put(a_row(1))
@@ -74,7 +75,7 @@ async def test_a_row_whose_confirmation_is_lost_comes_again() -> None:
 
 async def test_confirmations_of_unknown_rows_are_no_sign_of_life() -> None:
     """A peer that confirms only what was never sent is given up like a silent one."""
-    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=0.4) as up:
+    async with mqtt_peer() as peer, uplink(peer.port, ack_timeout_s=4, clock=QuickClock()) as up:
         peer.acknowledge = False
         up.queue().put(a_row(1))
         await peer.until(lambda: len(peer.unconfirmed) == 1)
@@ -88,7 +89,7 @@ async def test_devices_are_subscribed_to_at_each_connection() -> None:
     """A peer that has forgotten the session gets the subscriptions of all devices again."""
     async with (
         mqtt_peer() as peer,
-        uplink(peer.port, device_bound=lambda *_: None) as up,
+        uplink(peer.port, clock=QuickClock(), device_bound=lambda *_: None) as up,
     ):
         up.endpoint.subscribe_device("d1")
         await peer.until(lambda: peer.subscribes == 1)
@@ -104,7 +105,7 @@ async def _confirm_nothing(peer: MqttPeer) -> None:
 
 async def test_confirmations_of_an_old_connection_count_for_nothing() -> None:
     """After a cut every unconfirmed row is sent again, and settled once."""
-    async with mqtt_peer() as peer, uplink(peer.port) as up:
+    async with mqtt_peer() as peer, uplink(peer.port, clock=QuickClock()) as up:
         peer.acknowledge = False
         queue = up.queue()
         queue.put(a_row(1), a_row(2), a_row(3))
@@ -152,7 +153,7 @@ async def test_an_end_right_behind_connack_is_noticed() -> None:
     """Junk in one piece with CONNACK ends the connection before anybody waits for its end."""
     async with mqtt_peer() as peer:
         peer.after_connack = b"\xff" * 8
-        async with uplink(peer.port) as up:
+        async with uplink(peer.port, clock=QuickClock()) as up:
             up.queue().put(a_row(1))
             await peer.until(lambda: peer.connects == 1)
             peer.after_connack = b""
@@ -239,7 +240,7 @@ async def test_stopping_while_connecting_leaves_nothing_open() -> None:
 
 async def test_junk_from_the_peer_ends_the_connection_only() -> None:
     """A packet that is none makes the hub connect again; rows come through."""
-    async with mqtt_peer() as peer, uplink(peer.port) as up:
+    async with mqtt_peer() as peer, uplink(peer.port, clock=QuickClock()) as up:
         await up.until(lambda: up.endpoint.state == "up")
         peer.send(b"\xf7\xff\xff\xff\xff\xff\xff")
         await peer.until(lambda: peer.connects == 2)
@@ -271,12 +272,12 @@ async def test_device_bound_messages_are_acknowledged_after_the_device() -> None
 
 async def test_keep_alive_survives_a_busy_link_of_confirmations_only() -> None:
     """PUBACKs bypass the client that counts silence; its pings keep the link alive."""
-    async with mqtt_peer() as peer, uplink(peer.port, keep_alive_s=1) as up:
+    async with mqtt_peer() as peer, uplink(peer.port, keep_alive_s=2, clock=QuickClock()) as up:
         queue = up.queue()
         for number in range(35):
             queue.put(a_row(number))
             await up.until(lambda count=number + 1: len(queue.confirmed) == count)
-            await asyncio.sleep(0.1)
+            await up.clock.sleep(0.2)
         assert peer.connects == 1
 
 
@@ -316,7 +317,7 @@ async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out() -> 
     granted = "devices/good/messages/devicebound/#"
     async with (
         mqtt_peer() as peer,
-        uplink(peer.port, device_bound=lambda *_: None) as up,
+        uplink(peer.port, clock=QuickClock(), device_bound=lambda *_: None) as up,
     ):
         peer.forbidden.add(forbidden)
         await up.until(lambda: up.endpoint.state == "up")

@@ -12,6 +12,7 @@ from edgehub.message import UPSTREAM, FailureKind
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt5_peer import mqtt5_peer
+from tests.support.quick_clock import QuickClock
 from tests.support.subscriber import subscriber
 from tests.support.uplink import batched_rows, uplink
 
@@ -155,7 +156,7 @@ async def test_a_refusal_for_good_is_a_dead_letter_with_its_reason(
 @pytest.mark.parametrize("code", [0x80, 0x97])
 async def test_a_refusal_for_now_is_tried_again(code: int) -> None:
     """The others go on meanwhile."""
-    async with mqtt5_peer() as peer, uplink(peer.port, level=5) as up:
+    async with mqtt5_peer() as peer, uplink(peer.port, clock=QuickClock(), level=5) as up:
         queue = up.queue()
         queue.put(a_row(1, device="a"), a_row(2, device="b"))
         await peer.until(lambda: len(peer.unanswered) == 2)
@@ -261,7 +262,7 @@ async def test_a_peer_that_closes_over_mqtt_5_gets_3_1_1_until_a_reload() -> Non
     """At once, and at later connects; a reload asks again."""
     async with (
         mqtt5_peer(speaks_5=False) as peer,
-        uplink(peer.port, level=5, falls_back=True) as up,
+        uplink(peer.port, clock=QuickClock(), level=5, falls_back=True) as up,
     ):
         await up.until(lambda: up.endpoint.state == "up")
         assert peer.levels == [5, 4]
@@ -279,7 +280,7 @@ async def test_a_peer_that_takes_no_version_is_asked_for_5_first_each_time() -> 
     """Nothing is remembered of a peer that is not there as a server at all."""
     async with (
         mqtt5_peer(speaks_5=False) as peer,
-        uplink(peer.port, level=5, falls_back=False) as up,
+        uplink(peer.port, clock=QuickClock(), level=5, falls_back=False) as up,
     ):
         await peer.until(lambda: len(peer.levels) == 2, timeout_s=15)
         assert peer.levels == [5, 5]
