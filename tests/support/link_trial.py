@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 DEVICES = 20
 ALARMING_DEVICES = 5
 ALARM = b"alarm "
-BULK_WAITING = 400
+BULK_WAITING = {"mqtt": 160, "http": 160, "batches": 400}
+"""Rows: seconds of a thin link; a batch takes up to 256 at once."""
 ALARM_BYTES = 250
 ALARM_SHARE = 0.05
 BARE_ALARMS = 3
@@ -105,10 +106,18 @@ class Trial:
         path: The link between it and the peer.
         arrivals: The peer's notes.
         bit_s: Rate of the link upward; to be kept true by who changes it.
+        bulk_waiting: Bulk rows that wait whenever the link is saturated.
     """
 
     def __init__(
-        self, parts: Uplink, path: ThinPath, arrivals: Arrivals, *, bit_s: float, seed: int = 5
+        self,
+        parts: Uplink,
+        path: ThinPath,
+        arrivals: Arrivals,
+        *,
+        bit_s: float,
+        bulk_waiting: int,
+        seed: int = 5,
     ) -> None:
         self.path = path
         self.bit_s = bit_s
@@ -118,6 +127,7 @@ class Trial:
         self._clock = SystemClock()
         self._bulk: MemoryQueue = parts.queue()
         self._alarms: MemoryQueue = parts.queue(0)
+        self._bulk_waiting = bulk_waiting
         self._offset = 0
         self._put_at: dict[bytes, float] = {}
         self._bare_s = 0.0
@@ -137,12 +147,12 @@ class Trial:
         """Let bulk flow, without measuring."""
         end = self._clock.monotonic() + seconds
         while self._clock.monotonic() < end:
-            self._top_up(BULK_WAITING)
+            self._top_up(self._bulk_waiting)
             await asyncio.sleep(STEP_S)
 
     async def measure(self, seconds: float) -> Outcome:
         """Saturate the link, with alarms of their own priority among the bulk."""
-        return await self._measure(seconds, self._alarms, BULK_WAITING)
+        return await self._measure(seconds, self._alarms, self._bulk_waiting)
 
     async def measure_fifo(self, seconds: float, *, backlog_s: float) -> Outcome:
         """Do the same with alarms that stand in one queue with the bulk.
@@ -250,7 +260,7 @@ async def trial(
         else:
             running = http_uplink(f"http://{host}:{port}/in")
         async with running as parts:
-            measured = Trial(parts, path, arrivals, bit_s=bit_s)
+            measured = Trial(parts, path, arrivals, bit_s=bit_s, bulk_waiting=BULK_WAITING[kind])
             await measured.measure_bare()
             yield measured
 

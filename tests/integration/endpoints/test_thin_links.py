@@ -40,10 +40,11 @@ async def test_alarms_pass_a_saturated_link_and_a_fifo_lets_them_wait(tmp_path: 
     with thin_path(LinkShape(up_bit_s=64 * KBIT)) as path:
         async with trial("mqtt", path, tmp_path, bit_s=64 * KBIT) as measured:
             await measured.saturate(2)
-            ours = await measured.measure(8)
+            ours = await measured.measure(5)
             fifo = await measured.measure_fifo(4, backlog_s=4)
     print(f"\npriorities: {ours}\none queue:  {fifo}")
     assert ours.used > USED_MIN
+    assert ours.wait_s(0.5) < 0.8
     assert ours.wait_s(0.99) < FLOOR_S
     assert fifo.wait_s(0.5) > 4 * ours.wait_s(0.5)
 
@@ -51,11 +52,11 @@ async def test_alarms_pass_a_saturated_link_and_a_fifo_lets_them_wait(tmp_path: 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["mqtt", "http"])
 async def test_a_long_round_trip_does_not_empty_the_link(kind: str, tmp_path: Path) -> None:
-    """64 kbit/s and 600 ms, towards a broker that holds confirmations back, or a web server."""
-    with thin_path(LinkShape(up_bit_s=64 * KBIT, rtt_s=0.6)) as path:
-        async with trial(kind, path, tmp_path, bit_s=64 * KBIT) as measured:
-            await measured.saturate(12)
-            outcome = await measured.measure(8)
+    """128 kbit/s and 300 ms, towards a broker that holds confirmations back, or a web server."""
+    with thin_path(LinkShape(up_bit_s=128 * KBIT, rtt_s=0.3)) as path:
+        async with trial(kind, path, tmp_path, bit_s=128 * KBIT) as measured:
+            await measured.saturate(6)
+            outcome = await measured.measure(5)
     print(f"\n{kind}: {outcome}")
     # Without the search it was an eighth; a busy machine sends late.
     assert outcome.used > 0.6
@@ -90,8 +91,8 @@ async def test_batches_on_thin_links(
     for kind in ("mqtt", "batches"):
         with thin_path(LinkShape(up_bit_s=bit_s, rtt_s=rtt_s)) as path:
             async with trial(kind, path, tmp_path, bit_s=bit_s, holds=holds) as measured:
-                await measured.saturate(15)
-                outcomes[kind] = await measured.measure(30)
+                await measured.saturate(12)
+                outcomes[kind] = await measured.measure(20)
         print(f"\n{kind} {kbit_s} kbit/s {rtt_s} s, holds {holds}: {outcomes[kind]}")
     batches = outcomes["batches"]
     used_min = BATCHES_LONG_USED_MIN if rtt_s else USED_MIN
@@ -111,9 +112,9 @@ async def test_the_matrix(kind: str, kbit_s: int, rtt_s: float, tmp_path: Path) 
     bit_s = kbit_s * KBIT
     with thin_path(LinkShape(up_bit_s=bit_s, rtt_s=rtt_s)) as path:
         async with trial(kind, path, tmp_path, bit_s=bit_s) as measured:
-            await measured.saturate(15)
-            outcome = await measured.measure(40)
-            fifo = await measured.measure_fifo(20, backlog_s=FIFO_BACKLOG_S)
+            await measured.saturate(12)
+            outcome = await measured.measure(25)
+            fifo = await measured.measure_fifo(10, backlog_s=FIFO_BACKLOG_S)
     print(f"\n{kind} {kbit_s} kbit/s {rtt_s} s: {outcome}\none queue: {fifo}")
     assert outcome.used > USED_MIN
     assert outcome.wait_s(0.99) < FLOOR_S
@@ -185,13 +186,13 @@ async def test_a_link_that_loses_packets(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-async def test_a_quarter_of_an_hour_of_saturation_changes_nothing(tmp_path: Path) -> None:
-    """The alarms of the sixteenth minute wait as long as those of the first."""
+async def test_minutes_of_saturation_change_nothing(tmp_path: Path) -> None:
+    """The alarms of the sixth minute wait as long as those of the first."""
     with thin_path(LinkShape(up_bit_s=64 * KBIT, rtt_s=0.2)) as path:
         async with trial("mqtt", path, tmp_path, bit_s=64 * KBIT) as measured:
             await measured.saturate(10)
             first = await measured.measure(60)
-            await measured.saturate(14 * 60)
+            await measured.saturate(4 * 60)
             last = await measured.measure(60)
     print(f"\nfirst: {first}\nlast:  {last}")
     assert last.used > USED_MIN
