@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgehub.clock import SystemClock
-from edgehub.endpoints.device_session import DeviceSession, SessionError, SessionOptions
-from edgehub.endpoints.http_link import HttpLinkError, HttpLinkOptions, open_link
-from edgehub.endpoints.mqtt_link import LinkOptions, connect
+from edgehub.endpoints.device_session import SessionError
+from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.tcp import connect_tcp
 from edgehub.redis_link.faults import RedisAwayError
-from edgehub.redis_link.link import RedisLink
-from edgehub.redis_link.options import RedisOptions
 from edgehub.storage.credentials import TlsOptions
 from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole, link_local_addresses
 from tests.support.certificates import Authority
+from tests.support.connections import device, http, mqtt, redis
 from tests.support.http_peer import http_peer
 from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
@@ -36,10 +33,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", LOOPS)]
 
 
-def ignore(_what: object) -> None:
-    """Take nothing: the connection alone matters."""
-
-
 def run(loop: Loop, work: Awaitable[Any]) -> None:
     """Run to the end; a connection that is tried at the dead address alone takes longer."""
 
@@ -49,52 +42,6 @@ def run(loop: Loop, work: Awaitable[Any]) -> None:
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(bounded())
-
-
-async def mqtt(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
-    """Sign in and out."""
-    options = LinkOptions(
-        host=host, port=port, client_id="hub-1", tls=tls, connect_timeout_s=timeout_s
-    )
-    async with connect(options, clock=SystemClock(), on_confirmed=ignore, on_messages=ignore):
-        pass
-
-
-async def device(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
-    """Open and close a device's own session."""
-    options = SessionOptions(host=host, port=port, tls=tls, connect_timeout_s=timeout_s)
-    session = DeviceSession("d", options, clock=SystemClock(), ended=lambda *_: None)
-    await session.open()
-    await session.close()
-
-
-async def http(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
-    """Post once."""
-    scheme = "http" if tls is None else "https"
-    link = await open_link(
-        HttpLinkOptions(
-            url=f"{scheme}://{host}:{port}/",
-            tls=tls or TlsOptions(),
-            connect_timeout_s=timeout_s,
-        )
-    )
-    assert (await link.request(b"[]")).status == 204
-    link.abort("the end")
-
-
-async def redis(host: str, port: int, tls: TlsOptions | None = None, timeout_s: float = 5) -> None:
-    """Ask by a command and by a blocking reader."""
-    scheme = "redis" if tls is None else "rediss"
-    link = RedisLink(
-        RedisOptions(
-            url=f"{scheme}://{host}:{port}/0", tls=tls or TlsOptions(), connect_timeout_s=timeout_s
-        )
-    )
-    try:
-        assert await link.call("PING") == b"PONG"
-        assert await link.reader().call("BLPOP", "nothing", 0.01, block_s=1) is None
-    finally:
-        await link.close()
 
 
 @pytest.fixture

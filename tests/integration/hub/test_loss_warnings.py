@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.errors import EdgeHubError
-from tests.integration.hub.test_queue_forecast import publish, queue, running, until
 from tests.support.http_peer import Reply, http_peer
+from tests.support.manual_hub import publish, queue, running, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,13 +76,25 @@ async def test_a_client_that_sends_for_a_device_outside_of_on_behalf_is_a_warnin
     tmp_path: Path, protocol: aiomqtt.ProtocolVersion
 ) -> None:
     """With client, device and what to do, whether it was closed over it or refused in words."""
-    async with running(tmp_path, ManualClock()) as hub:
+    clock = ManualClock()
+    async with running(tmp_path, clock) as hub:
         # A client that was closed cannot sign off, one that was refused sees no error here.
         with contextlib.suppress(aiomqtt.MqttError):
-            async with aiomqtt.Client(
-                "127.0.0.1", hub.mqtt_port, identifier="gateway-7", protocol=protocol
-            ) as client:
-                await client.publish("devices/line-8-x/messages/events/", b"1", qos=1, timeout=5)
+            async with (
+                aiomqtt.Client(
+                    "127.0.0.1", hub.mqtt_port, identifier="gateway-7", protocol=protocol
+                ) as client,
+                asyncio.TaskGroup() as tasks,
+            ):
+                topic = "devices/line-8-x/messages/events/"
+                sending = tasks.create_task(client.publish(topic, b"1", qos=1))
+                await until(
+                    clock,
+                    tmp_path,
+                    lambda: any("on_behalf" in text for text in hub.status()["warnings"]),
+                    tick_s=0.01,
+                )
+                sending.cancel()
         assert warning(hub, "on_behalf") == (
             "1 message of devices outside of on_behalf of its client was refused in the last hour"
             " (newest at 22:13 UTC: client gateway-7: sent on the topic of 'line-8-x', for which"

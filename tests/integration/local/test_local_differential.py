@@ -26,7 +26,7 @@ STEPS = 120
 async def test_random_scripts(seed: int, tmp_path: Path):
     """Clients of both versions come, go, subscribe, publish and retain: each is sent the same."""
     steps = random_steps(Random(seed), STEPS)
-    with Mosquitto(tmp_path, "max_inflight_messages 100") as broker:
+    with Mosquitto(tmp_path, "max_inflight_messages 100", "set_tcp_nodelay true") as broker:
         expected = await Script(broker.port).run(steps)
     async with running() as bench:
         actual = await Script(bench.port).run(steps)

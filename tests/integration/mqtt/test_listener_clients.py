@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import threading
 from typing import TYPE_CHECKING
 
 import aiomqtt
 import paho.mqtt.client as paho
 import pytest
-import uvloop
 
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.message import Message
-from tests.support.mqtt_listener import Results, running
+from tests.support.client_programs import command, on_uvloop
+from tests.support.mqtt_listener import Results
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from tests.support.mqtt_listener import Bench
 
@@ -27,31 +26,6 @@ pytestmark = pytest.mark.integration
 
 EVENTS = "devices/dev1/messages/events/"
 INPUTS = "devices/hub/modules/cam/#"
-
-
-def on_uvloop(scenario: Callable[[Bench], Awaitable[None]], **options: object) -> None:
-    """Run a scenario with a listener on the loop that the daemon uses."""
-
-    async def run() -> None:
-        async with running(**options) as bench:
-            await scenario(bench)
-
-    uvloop.run(run())
-
-
-async def command(*arguments: str, data: bytes = b"") -> tuple[int, bytes]:
-    """Run a program to its end; gives exit code and output."""
-    # In a thread: the loop's own subprocess support fails when a program ends before its input.
-    done = await asyncio.to_thread(
-        subprocess.run,
-        arguments,
-        input=data,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=15,
-        check=False,
-    )
-    return done.returncode, done.stdout
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edgehub.message import Message, Refusal
-from tests.integration.mqtt.test_listener_clients import command, on_uvloop
+from tests.support.client_programs import command, on_uvloop
 from tests.support.mqtt_listener import Results
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.devices.server_tls import read_server_tls
 from edgehub.errors import StartupError
-from tests.integration.mqtt.test_listener_clients import command
 from tests.support import mqtt_wire as wire
 from tests.support.certificates import Authority
+from tests.support.client_programs import command
 from tests.support.mqtt5_client import Client5
 from tests.support.mqtt_listener import running
 from tests.support.mqtt_wire import RawClient

@@ -18,8 +18,8 @@ from edgehub.settings.configuration import ConfigurationError, fault_documents, 
 from edgehub.settings.loading import find_hub
 from edgehub.settings.origin import LoadedSettings, SettingsSource
 from edgehub.storage.credentials import SECRET_BYTES_MAX, TlsOptions, read_secret
-from tests.integration.endpoints.test_several_addresses import device, http, mqtt, redis
 from tests.support.certificates import Authority, openssl
+from tests.support.connections import device, http, mqtt, redis
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
