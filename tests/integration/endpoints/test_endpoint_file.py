@@ -72,6 +72,19 @@ async def up(parts: Parts) -> None:
     await parts.listener.until(lambda: parts.endpoint.state == "up")
 
 
+async def test_the_file_is_for_its_user_and_group(tmp_path: Path) -> None:
+    """Whatever the umask lets others do."""
+    path = tmp_path / "rows.jsonl"
+    file = JsonLinesFile(path)
+    before = os.umask(0)
+    try:
+        file.open(NOW_MS)
+    finally:
+        os.umask(before)
+    file.close()
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 async def test_a_row_becomes_one_json_line(tmp_path: Path) -> None:
     """Every field of the record; text bodies as text, others as base64."""
     async with file_endpoint(tmp_path / "out" / "rows.jsonl") as parts:

@@ -204,6 +204,20 @@ async def test_what_was_sent_later_is_known_after_a_restart(tmp_path: Path):
         ]
 
 
+async def test_that_something_left_is_durable_a_moment_later(tmp_path: Path):
+    """Without anything else to write it is deleted by itself, with its message."""
+    async with running(tmp_path / "queue.db") as hub:
+        table = a_table(hub)
+        message = a_local()
+        table.enqueue("a", message, Settled(), retain=False, sent=True)
+        await table.flush()
+        table.dequeue("a", message)
+        await hub.clock.advance(1)
+        await hub.store.flush()
+        for name in ("local_queue", "local_message"):
+            assert await hub.scalar(f"SELECT count(*) FROM {name}") == 0
+
+
 async def test_that_something_was_sent_is_durable_a_moment_later(tmp_path: Path):
     """Without anything else to write the note is written by itself."""
     async with running(tmp_path / "queue.db") as hub:
