@@ -286,7 +286,7 @@ def test_a_bound_that_was_lowered_still_lets_values_shrink():
 
 
 def test_refused_creation_is_repeated_by_the_next_registration():
-    """Also by the same one, also after a restart; then it is known again."""
+    """Also by the same one, also after a restart; then it is known again, and stays so."""
     bench = MapperBench()
     bench.child("a", name="n")
     bench.refuse_creation("device/a//")
@@ -295,6 +295,8 @@ def test_refused_creation_is_repeated_by_the_next_registration():
     assert bench.child("a", name="n") == [line]
     (row,) = bench.outputs()
     assert row.creates == "device/a//"
+    assert bench.child("a", name="n") == []
+    bench.restart()
     assert bench.child("a", name="n") == []
 
 
