@@ -123,6 +123,13 @@ def test_body_values(condition, value):
     assert matches(condition, MESSAGE) is (value is True)
 
 
+@pytest.mark.parametrize("value", ["$body.name", "$body.ok", "$body.gone", "$body.nope"])
+@pytest.mark.parametrize("name", ["abs", "ceiling", "exp", "floor", "sign", "sqrt", "square"])
+def test_functions_of_a_number_have_no_value_for_anything_else(name, value):
+    """Not null either, which is a value."""
+    assert value_of(f"is_defined({name}({value}))", MESSAGE) is False
+
+
 @pytest.mark.parametrize(
     ("encoding", "codec"),
     [("utf-8", "utf-8"), ("UTF-8", "utf-8"), ("utf-16", "utf-16-le"), ("Utf-32", "utf-32-le")],

@@ -86,6 +86,28 @@ def test_syntax_errors_say_where_and_what(text, column, words):
     assert error.faults[0].kind is RouteFaultKind.SYNTAX
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("FROM '/messages/*' INTO $upstream", "a source is a path such as /messages/*"),
+        ("FROM /messages/* a INTO $upstream", "after the source comes WHERE or INTO"),
+        ("FROM /messages/* WHERE AND a = 'x' INTO $upstream", "something is missing between it"),
+        ("FROM /messages/* WHERE a = 'x' b INTO $upstream", "an operator is missing between `'x'`"),
+        ("FROM /messages/* WHERE (a = 'x' INTO $upstream", "a closing `)` is missing before it"),
+        ("FROM /messages/* WHERE a = 'x') INTO $upstream", "no `(` is open here"),
+        ("FROM /messages/* INTO 'x'", "a sink is $upstream, "),
+    ],
+)
+def test_syntax_errors_say_what_would_be_right(text, hint):
+    """The hint goes by what stands before the place."""
+    assert hint in refusal(text).hint
+
+
+def test_a_second_condition_is_not_told_what_follows_a_source():
+    """What could follow is an operator or INTO, and no source stands before it."""
+    assert not refusal("FROM /messages/* WHERE a = 'x' WHERE b = 'y' INTO $upstream").hint
+
+
 def test_places_count_lines():
     """Lines and columns are those of the route text, both from 1 on."""
     error = refusal("FROM /messages/*\nWHERE a = 'x'\n  AND level > 5\nINTO $upstream")
