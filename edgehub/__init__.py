@@ -1,5 +1,13 @@
 """edgehub: a store-and-forward hub for gateways behind thin, broken uplinks."""
 
-from importlib.metadata import version
+__version__: str
 
-__version__ = version("edgehub")
+
+def __getattr__(name: str) -> str:
+    # Reading the metadata takes a tenth of a second on a small machine, and few need it.
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - likewise
+
+        return version("edgehub")
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

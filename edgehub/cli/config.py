@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.errors import ConfigError
@@ -87,7 +87,7 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
 def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
     """Show every setting in force and where it comes from, secrets blanked out."""
     if running:
-        document = RunningHub(obj["config"]).call("config show")
+        document = ask_hub(obj, "config show")
     else:
         document = _from_files(SettingsSource(obj["config"]).read())
     if as_json:
@@ -123,7 +123,7 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
     except ConfigError as error:
         _print_outcome({"faults": fault_documents(error)})
         return EXIT_CONFIG
-    outcome = RunningHub(obj["config"]).call("config reload")
+    outcome = ask_hub(obj, "config reload")
     if as_json:
         print_json(outcome)
     else:

@@ -9,12 +9,16 @@ import contextlib
 import json
 import socket
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.cli.output import print_line
+from edgehub.cli.refusal import CommandError
 from edgehub.control.socket_path import address
-from edgehub.errors import DaemonUnreachableError, EdgeHubError
-from edgehub.settings import SettingsError, find_hub, load_settings
+from edgehub.errors import DaemonUnreachableError
+from edgehub.storage.hub_folder import quick_control_path, settings_digest
+
+if TYPE_CHECKING:
+    from edgehub.settings import Settings, SettingsError
 
 TIMEOUT_S: Final = 10.0
 _NO_FILE: Final = (
@@ -27,22 +31,11 @@ _NO_FOLDER: Final = (
 )
 
 
-class CommandError(EdgeHubError):
-    """The daemon refused a command; the text is its own.
-
-    Attributes:
-        members: What is wrong, for programs, where the daemon has more than a text; else empty.
-    """
-
-    def __init__(self, reason: str, members: dict[str, Any] | None = None) -> None:
-        super().__init__(reason)
-        self.members = members or {}
-
-
 class RunningHub:
     """The hub that runs, found by the settings as far as they can be read.
 
-    A fault in them keeps nobody from a hub that answers: then it is a warning, once.
+    A fault in them keeps no command from a hub that answers: then it is a warning, once. Settings
+    that a hub runs with have no faults, so they are read here only if they are others.
 
     Args:
         config: Settings file, None = none.
@@ -52,25 +45,14 @@ class RunningHub:
     """
 
     def __init__(self, config: Path | None) -> None:
+        self._config = config
         self._fault: SettingsError | None = None
-        try:
-            settings = load_settings(config)
-        except SettingsError as error:
-            found = find_hub(config)
-            if found is None:
-                raise
-            settings = found
-            self._fault = error
-        self._path = settings.control_path
-        self._hint = ""
-        if config is None:
-            self._hint = _NO_FILE
-        elif "data_dir" not in settings.model_fields_set and not self._path.is_absolute():
-            is_here = config.resolve().parent == Path.cwd()
-            self._hint = "" if is_here or settings.control_socket else _NO_FOLDER
+        self._is_checked = False
+        path = quick_control_path(config)
+        self._path = self._read_path() if path is None else path
 
     def call(self, command: str, **arguments: Any) -> Any:
-        """Ask it as `call` does.
+        """Return the result of a command.
 
         Raises:
             SettingsError: If nobody answers and the settings are wrong.
@@ -78,18 +60,53 @@ class RunningHub:
             CommandError: If the daemon answers with an error.
         """
         try:
-            answer = call(self._path, command, **arguments)
+            answer = exchange(self._path, command, **arguments)
         except DaemonUnreachableError as error:
+            self._check()
             if self._fault is not None:
                 raise self._fault from None
-            if self._hint:
-                raise DaemonUnreachableError(f"{error}; {self._hint}") from error
+            if hint := self._hint():
+                raise DaemonUnreachableError(f"{error}; {hint}") from error
             raise
-        except CommandError:
-            self._warn()
-            raise
+        if answer.get("settings") != _digest(self._config):
+            self._check()
         self._warn()
-        return answer
+        return result_of(answer)
+
+    def _read_path(self) -> Path:
+        from edgehub.settings import find_hub  # noqa: PLC0415 - takes long, and most need it not
+
+        self._check()
+        if self._fault is None:
+            return self._settings().control_path
+        found = find_hub(self._config)
+        if found is None:
+            raise self._fault
+        return found.control_path
+
+    def _check(self) -> None:
+        from edgehub.settings import SettingsError  # noqa: PLC0415 - likewise
+
+        if self._is_checked:
+            return
+        self._is_checked = True
+        try:
+            self._settings()
+        except SettingsError as error:
+            self._fault = error
+
+    def _settings(self) -> Settings:
+        from edgehub.settings import load_settings  # noqa: PLC0415 - likewise
+
+        return load_settings(self._config)
+
+    def _hint(self) -> str:
+        if self._config is None:
+            return _NO_FILE
+        settings = self._settings()
+        is_here = self._config.resolve().parent == Path.cwd()
+        is_set = "data_dir" in settings.model_fields_set or settings.control_socket
+        return "" if is_here or is_set or self._path.is_absolute() else _NO_FOLDER
 
     def _warn(self) -> None:
         if self._fault is not None:
@@ -98,8 +115,33 @@ class RunningHub:
             self._fault = None
 
 
-def call(path: Path, command: str, **arguments: Any) -> Any:
-    """Ask the daemon and give its result.
+def _digest(config: Path | None) -> str | None:
+    try:
+        return settings_digest(config)
+    except OSError:
+        return None
+
+
+def ask_hub(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
+    """Return the answer of the hub that the settings of a command line name.
+
+    Args:
+        obj: Of the command line; keeps the hub, so that wrong settings are a warning once.
+        command: Name of the command.
+        arguments: Of the command.
+
+    Raises:
+        SettingsError: If the settings are wrong, and no hub answers.
+        DaemonUnreachableError: If no hub answers.
+        CommandError: If the hub refuses the command.
+    """
+    if "hub" not in obj:
+        obj["hub"] = RunningHub(obj["config"])
+    return obj["hub"].call(command, **arguments)
+
+
+def exchange(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
+    """Ask the hub and return its whole answer.
 
     Args:
         path: Control socket.
@@ -108,7 +150,6 @@ def call(path: Path, command: str, **arguments: Any) -> Any:
 
     Raises:
         DaemonUnreachableError: If nobody answers there within `TIMEOUT_S`.
-        CommandError: If the daemon answers with an error.
     """
     request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
     try:
@@ -130,7 +171,16 @@ def call(path: Path, command: str, **arguments: Any) -> Any:
     if not answer.endswith(b"\n"):
         msg = f"the hub on {path} closed the connection without a whole answer"
         raise DaemonUnreachableError(msg)
-    document = json.loads(answer)
-    if not document["ok"]:
-        raise CommandError(document["error"], document.get("members"))
-    return document["result"]
+    document: dict[str, Any] = json.loads(answer)
+    return document
+
+
+def result_of(answer: dict[str, Any]) -> Any:
+    """Return the result in an answer.
+
+    Raises:
+        CommandError: It is a refusal.
+    """
+    if not answer["ok"]:
+        raise CommandError(answer["problem"])
+    return answer["result"]

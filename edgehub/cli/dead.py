@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
@@ -55,7 +55,8 @@ def list_letters(
     obj: dict[str, Any], queue_name: str | None, limit: int, after: int, as_json: bool
 ) -> None:
     """List dead letters, oldest first, a page at a time."""
-    document = RunningHub(obj["config"]).call(
+    document = ask_hub(
+        obj,
         "dead list",
         queue=queue_name,
         limit=limit,
@@ -94,7 +95,7 @@ def list_letters(
 @click.pass_obj
 def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None:
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""
-    letter = RunningHub(obj["config"]).call("dead show", dead_letter=number, payload=payload)
+    letter = ask_hub(obj, "dead show", dead_letter=number, payload=payload)
     if as_json:
         print_json(letter)
         return
@@ -138,8 +139,7 @@ def _release(
     if sum([bool(numbers), every, queue_name is not None]) != 1:
         msg = "want numbers, or --queue, or --all (edgehub queue dead list shows what there is)"
         raise click.UsageError(msg)
-    hub = RunningHub(obj["config"])
-    chosen = list(numbers) or _numbers(hub, queue_name)
+    chosen = list(numbers) or _numbers(obj, queue_name)
     back = command == "dead requeue"
     verb = "requeue" if back else "delete"
     rows = len(chosen)
@@ -149,7 +149,7 @@ def _release(
         rows = 0
         for start in range(0, len(chosen), _AT_ONCE):
             part = chosen[start : start + _AT_ONCE]
-            rows += hub.call(command, dead_letters=part)["rows"]
+            rows += ask_hub(obj, command, dead_letters=part)["rows"]
     missing = len(chosen) - rows
     if as_json:
         print_json({"rows": rows, "missing": missing, "dry_run": dry_run})
@@ -167,12 +167,12 @@ class MissingLettersError(click.ClickException):
     exit_code = 1
 
 
-def _numbers(hub: RunningHub, queue_name: str | None) -> list[int]:
+def _numbers(obj: dict[str, Any], queue_name: str | None) -> list[int]:
     """Return the numbers of all letters that there are now, or of those of one queue."""
     numbers: list[int] = []
     after: int | None = 0
     while after is not None:
-        page = hub.call("dead list", queue=queue_name, limit=_PAGE, after=after)
+        page = ask_hub(obj, "dead list", queue=queue_name, limit=_PAGE, after=after)
         numbers += [letter["dead_letter"] for letter in page["dead_letters"]]
         after = page["next"]
     return numbers

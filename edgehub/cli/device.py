@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
@@ -34,7 +34,7 @@ def device() -> None:
 @click.pass_obj
 def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List devices that were heard or judged here, by their ids."""
-    answer = _call(obj, "device list", limit=limit, after=after or None)
+    answer = ask_hub(obj, "device list", limit=limit, after=after or None)
     if as_json:
         print_json(answer)
         return
@@ -70,7 +70,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
 @click.pass_obj
 def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
     """Show one device: settings, session, queue, connection, and its last changes of owner."""
-    answer = _call(obj, "device show", device_id=device_id)
+    answer = ask_hub(obj, "device show", device_id=device_id)
     if as_json:
         print_json(answer)
         return
@@ -95,7 +95,7 @@ def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool
     A change is a steal when this hub took the device from another one. A ping-pong is a device that
     came back after it was lost.
     """
-    answer = _call(obj, "device ledger", device_id=device_id, limit=limit)
+    answer = ask_hub(obj, "device ledger", device_id=device_id, limit=limit)
     if as_json:
         print_json(answer)
         return
@@ -135,7 +135,7 @@ def set_device(
         arguments["gateway_id"] = gateway_id or None
     if keep_alive_s is not None:
         arguments["keep_alive_s"] = keep_alive_s
-    answer = _call(obj, "device set", **arguments)
+    answer = ask_hub(obj, "device set", **arguments)
     if as_json:
         print_json(answer)
         return
@@ -151,16 +151,12 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
     """Forget settings and counters of a device; it is treated as one that was never heard."""
     question = f"Forget settings and counters of {device_id}?"
     ask(question, yes=yes, look_first=f"`edgehub device show {device_id}`")
-    answer = _call(obj, "device forget", device_id=device_id)
+    answer = ask_hub(obj, "device forget", device_id=device_id)
     if not answer["forgotten"]:
         print_line(f"edgehub: the registry has no device {device_id}", err=True)
         return 1
     print_line(f"forgotten: {device_id}")
     return 0
-
-
-def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
-    return RunningHub(obj["config"]).call(command, **arguments)
 
 
 def _print_ledger(entries: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.tables import new_table, print_table
@@ -43,12 +43,12 @@ def list_entities(
     obj: dict[str, Any], root: str | None, parent: str | None, type_: str | None, as_json: bool
 ) -> None:
     """List registered entities, the gateway first."""
-    entities = _call(obj, "entity list", root=root, parent=parent, type=type_)
+    document = ask_hub(obj, "entity list", root=root, parent=parent, type=type_)
     if as_json:
-        print_json(entities)
+        print_json(document)
         return
     table = new_table("topic id", "type", "id", "parent", "name", "announced")
-    for each in entities:
+    for each in document["entities"]:
         table.add_row(
             each["@topic-id"],
             each["@type"] + (" (automatic)" if each["auto_registered"] else ""),
@@ -66,7 +66,7 @@ def list_entities(
 @click.pass_obj
 def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
     """Show one entity with its twin values and what is right below it."""
-    document = _call(obj, "entity show", topic_id=topic_id)
+    document = ask_hub(obj, "entity show", topic_id=topic_id)
     if as_json:
         print_json(document)
         return
@@ -117,7 +117,7 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
         "type": cloud_type,
     }
     document = {key: value for key, value in members.items() if value is not None}
-    answer = _call(obj, "entity register", topic_id=topic_id, document=document)
+    answer = ask_hub(obj, "entity register", topic_id=topic_id, document=document)
     if as_json:
         print_json(answer)
     elif answer["outcome"] == "pending":
@@ -141,7 +141,7 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
     """
     question = f"Forget {topic_id} and all below it?"
     ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
-    answer = _call(obj, "entity remove", topic_id=topic_id)
+    answer = ask_hub(obj, "entity remove", topic_id=topic_id)
     if as_json:
         print_json(answer)
     else:
@@ -154,7 +154,7 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
 @click.pass_obj
 def pending(obj: dict[str, Any], as_json: bool) -> None:
     """Show who sends without being registered, the largest debt first."""
-    document = _call(obj, "entity pending")
+    document = ask_hub(obj, "entity pending")
     if as_json:
         print_json(document)
         return
@@ -176,10 +176,6 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
         f" {_entities(document['entities_total'])}, {counted(document['bytes'], 'byte')};"
         f" {document['evicted_total']} evicted, {document['expired_total']} expired"
     )
-
-
-def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
-    return RunningHub(obj["config"]).call(command, **arguments)
 
 
 def _entities(number: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.duration import Duration
 from edgehub.cli.groups import CommandGroup, hint
 from edgehub.cli.output import print_json, print_line
@@ -42,7 +42,7 @@ def journal() -> None:
 @click.pass_obj
 def status(obj: dict[str, Any], as_json: bool) -> int:
     """Show how far the journal is, what it holds and where it went; exit code 1 if it fails."""
-    document = RunningHub(obj["config"]).call("journal status")
+    document = ask_hub(obj, "journal status")
     failed = int(document.get("failing") is not None)
     if as_json:
         print_json(document)
@@ -120,8 +120,8 @@ def show(
     Example:
       edgehub journal show --event expired --since 1h
     """  # noqa: D301 - \b is click's sign for lines that stay as they are
-    document = RunningHub(obj["config"]).call(
-        "journal show", event=event, queue=queue_name, since_s=since, limit=limit
+    document = ask_hub(
+        obj, "journal show", event=event, queue=queue_name, since_s=since, limit=limit
     )
     if as_json:
         print_json(document)
@@ -190,7 +190,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     if not target.strip():
         raise click.BadParameter("is empty; give a folder or a URL", param_hint="DIR|URL")
     name = target if "://" in target else str(Path(target).absolute())
-    exported = _export(RunningHub(obj["config"]), name, close=close)
+    exported = _export(obj, name, close=close)
     plan = exported.plan
     segments = [segment for manifest in exported.manifests for segment in manifest["segments"]]
     dates = sorted({date for manifest in exported.manifests for date in manifest["dates"]})
@@ -234,13 +234,13 @@ class _Exported:
     plan: dict[str, Any] = field(default_factory=dict)
 
 
-def _export(hub: RunningHub, name: str, *, close: bool) -> _Exported:
+def _export(obj: dict[str, Any], name: str, *, close: bool) -> _Exported:
     """Carry out what the hub plans until there is no more."""
     place = open_target(name)
     done = _Exported()
     closings = CLOSINGS_MAX if close else 0
     while True:
-        done.plan = hub.call("journal plan", target=name, close=closings > 0)
+        done.plan = ask_hub(obj, "journal plan", target=name, close=closings > 0)
         if closings > 0:
             # A hub that was not restarted after an upgrade may not say.
             done.complete = done.plan.get("complete", True)
@@ -255,7 +255,7 @@ def _export(hub: RunningHub, name: str, *, close: bool) -> _Exported:
             done.problems |= delivery.problems
             if delivery.manifest is not None:
                 done.manifests.append(delivery.manifest)
-            hub.call("journal exported", target=name, segments=delivery.done)
+            ask_hub(obj, "journal exported", target=name, segments=delivery.done)
         elif not closings:
             return done
 

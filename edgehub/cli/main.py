@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import click
 
-import edgehub
 from edgehub.cli.config_file import default_config
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_line
+from edgehub.cli.output import print_json, print_line
+from edgehub.cli.refusal import CommandError
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
 
 EXIT_FAILED: Final = 1
@@ -31,6 +31,8 @@ EXIT_CONFIG: Final = 78
 _COMMANDS: Final = {
     "run": ("edgehub.cli.run", "run"),
     "demo": ("edgehub.cli.demo", "demo"),
+    "send": ("edgehub.cli.send", "send"),
+    "listen": ("edgehub.cli.listen", "listen"),
     "status": ("edgehub.cli.status", "status"),
     "queue": ("edgehub.cli.queue", "queue"),
     "why": ("edgehub.cli.why", "why"),
@@ -74,7 +76,7 @@ class _Commands(CommandGroup):
     envvar="EDGEHUB_CONFIG",
     help="Settings file; absent = edgehub.toml in systemd's folder or the working folder.",
 )
-@click.version_option(edgehub.__version__, message="edgehub %(version)s")
+@click.version_option(package_name="edgehub", message="edgehub %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
@@ -102,8 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     except EdgeHubError as error:
         if "--debug" in arguments:
             raise
-        for line in str(error).splitlines():
-            print_line(f"edgehub: {line}", err=True)
+        _print_error(error, as_json="--json" in arguments)
         sys.exit(_exit_code(error))
     except OSError as error:
         # What no command expects: a full disk behind standard output, a folder that takes no files.
@@ -124,8 +125,15 @@ def _hold_standard_streams() -> None:
             setattr(sys, name, stream)
 
 
+def _print_error(error: EdgeHubError, *, as_json: bool) -> None:
+    if isinstance(error, CommandError) and as_json:
+        print_json({"error": error.problem})
+    for line in str(error).splitlines():
+        print_line(f"edgehub: {line}", err=True)
+
+
 def _exit_code(error: EdgeHubError) -> int:
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError) or (isinstance(error, CommandError) and error.is_input):
         return EXIT_CONFIG
     if isinstance(error, StartupError):
         return EXIT_STARTUP

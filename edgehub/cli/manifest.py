@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.config import EXIT_CONFIG, print_faults
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
-from edgehub.cli.table_answer import ask_table, print_applied, print_warnings, wait_option
+from edgehub.cli.table_answer import print_applied, print_warnings, wait_option
 from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
@@ -39,7 +39,7 @@ def manifest() -> None:
 @click.pass_obj
 def show(obj: dict[str, Any], as_json: bool) -> int:
     """Show the routes in force."""
-    document = RunningHub(obj["config"]).call("manifest show")
+    document = ask_hub(obj, "manifest show")
     if as_json:
         print_json(document)
         return 0
@@ -74,7 +74,7 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
 
     Nothing is changed. Exit code 78 if the hub would refuse the manifest.
     """
-    document = RunningHub(obj["config"]).call("manifest diff", text=_read(file), file=str(file))
+    document = ask_hub(obj, "manifest diff", text=_read(file), file=str(file))
     hint = ""
     if document["faults"] and _fits_file(obj["config"], file):
         hint = (
@@ -113,10 +113,9 @@ def apply(
     that came over the API stay. A single hub reads its manifest at start and reload instead. Exit
     code 78 if the manifest is wrong, 1 if the table has another revision than the one given.
     """
-    applied = ask_table(
+    applied = ask_hub(
         obj,
         "manifest apply",
-        as_json=as_json,
         text=_read(file),
         file=str(file),
         expected_revision=expected,

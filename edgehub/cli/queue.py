@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.dead import dead
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
@@ -41,16 +41,15 @@ queue.add_command(dead)
 
 
 @queue.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
 def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     """List all queues, best priority first per endpoint."""
-    hub = RunningHub(obj["config"])
+    document = ask_hub(obj, "queue list")
     if as_json:
-        print_json(hub.call("queue list"))
-        return
-    document = hub.call("status")
-    queue_table(document["queues"], started=document.get("started"))
+        print_json(document)
+    else:
+        queue_table(document)
 
 
 @queue.command()
@@ -82,7 +81,8 @@ def peek(
     offset shown, in one queue: with upstream_Pri3 --after 17, or upstream --priority default
     --after 17.
     """
-    document = RunningHub(obj["config"]).call(
+    document = ask_hub(
+        obj,
         "queue peek",
         queue=name,
         priority=None if priority is None else _PRIORITIES[priority],
@@ -163,8 +163,7 @@ def _take_out(
     as_json: bool,
 ) -> None:
     """Purge or move, call by call: each works for about half a second."""
-    hub = RunningHub(obj["config"])
-    total = hub.call(command, dry_run=True, **arguments)
+    total = ask_hub(obj, command, dry_run=True, **arguments)
     where = f"from {total['queue']}" + (f" to {total['to']}" if total["to"] else "")
     verb = "move" if total["to"] else "remove"
     done = total
@@ -177,7 +176,7 @@ def _take_out(
         total |= {"rows": 0, "bytes": 0, "in_flight": 0}
         at: int | None = 0
         while at is not None:
-            done = hub.call(command, through=total["through"], from_offset=at, **arguments)
+            done = ask_hub(obj, command, through=total["through"], from_offset=at, **arguments)
             at = done["next_offset"]
             for figure in ("rows", "bytes", "in_flight"):
                 total[figure] += done[figure]
@@ -207,18 +206,13 @@ def _caps(total: dict[str, Any]) -> str:
     return " and ".join(total["exceeds"])
 
 
-def queue_table(queues: list[dict[str, Any]], *, started: str | None) -> None:
-    """Print queues as a table.
-
-    Args:
-        queues: As the daemon describes them.
-        started: UTC since when it counts, None = it does not say.
-    """
-    if not queues:
+def queue_table(document: dict[str, Any]) -> None:
+    """Print the queues of a document, and since when they count, as a table."""
+    if not document["queues"]:
         print_line("no queues yet: no message has been stored")
         return
     table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
-    for entry in queues:
+    for entry in document["queues"]:
         table.add_row(
             entry["id"],
             str(entry["depth"]),
@@ -234,8 +228,8 @@ def queue_table(queues: list[dict[str, Any]], *, started: str | None) -> None:
             "orphaned" if entry["orphaned"] else entry["state"],
         )
     print_table(table)
-    if started is not None:
-        print_line(f"counts since {started[:16].replace('T', ' ')} UTC, when the hub started")
+    started = document["started"][:16].replace("T", " ")
+    print_line(f"counts since {started} UTC, when the hub started")
 
 
 def drain_text(drain: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.config import known_hub_id
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
@@ -153,7 +153,7 @@ def explain(
 
 def _explained(obj: dict[str, Any], form: Any) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = RunningHub(obj["config"]).call("route explain", message=form)
+        answer: dict[str, Any] = ask_hub(obj, "route explain", message=form)
     except DaemonUnreachableError:
         return _explanation("settings", _table_of_settings(obj), form)
     return answer

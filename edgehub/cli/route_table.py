@@ -10,10 +10,10 @@ from typing import IO, Any, Final
 
 import click
 
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.table_answer import (
     EXIT_FAILED,
-    ask_table,
     json_option,
     print_applied,
     print_warnings,
@@ -49,10 +49,10 @@ def _shown(member: str, value: object) -> str:
 @click.pass_obj
 def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
     """List the routes of the table, with what they do on this hub."""
-    document = ask_table(obj, "route list", as_json=as_json, tenant=tenant)
+    document = ask_hub(obj, "route list", tenant=tenant)
     routes = list(document["routes"])
     while (after := document.get("next")) is not None:
-        document = ask_table(obj, "route list", as_json=as_json, tenant=tenant, after=after)
+        document = ask_hub(obj, "route list", tenant=tenant, after=after)
         routes += document["routes"]
     if as_json:
         print_json({**document, "routes": routes})
@@ -80,7 +80,7 @@ def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
 @click.pass_obj
 def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) -> int:
     """Show one route: what it is, where it comes from, what it does on this hub."""
-    route = ask_table(obj, "route show", as_json=as_json, id=route_id, tenant=tenant)
+    route = ask_hub(obj, "route show", id=route_id, tenant=tenant)
     if as_json:
         print_json(route)
         return 0
@@ -127,7 +127,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     ttl_s: int | None,
     description: str | None,
     disabled: bool,
-    if_match: int | None,
+    if_match: list[int] | None,
     wait: bool,
     tenant: str | None,
     as_json: bool,
@@ -147,16 +147,15 @@ def add(  # noqa: PLR0913 - one argument for each option
         "description": description,
         "enabled": False if disabled else None,
     }
-    written = ask_table(
-        obj,
-        "route add",
-        as_json=as_json,
-        body=_body(text, file, options),
-        id=route_id,
-        if_match=if_match,
-        wait=wait,
-        tenant=tenant,
-    )
+    body = _body(text, file, options)
+    if route_id is None and if_match is not None:
+        msg = "--if-revision is for one route: name it with --id"
+        raise click.UsageError(msg)
+    if route_id is None:
+        written = ask_hub(obj, "route add", body=body, wait=wait, tenant=tenant)
+    else:
+        how = {"if_match": if_match, "wait": wait, "tenant": tenant}
+        written = ask_hub(obj, "route put", id=route_id, body=body, **how)
     code = _print_written(written, as_json=as_json)
     if not as_json and written["created"] and written["route"]["id"] == written["route"]["hash"]:
         print_line("its id is the hash of its content; name it with --id", err=True)
@@ -172,7 +171,7 @@ def add(  # noqa: PLR0913 - one argument for each option
 @click.pass_obj
 def remove(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
     """Remove a route; rows that it stored keep what they were stored with."""
-    written = ask_table(obj, "route remove", as_json=as_json, id=route_id, **options)
+    written = ask_hub(obj, "route remove", id=route_id, **options)
     if not as_json and not written["changed"]:
         print_line(f"edgehub: there is no route {route_id!r}; nothing was removed", err=True)
         return EXIT_FAILED
@@ -190,7 +189,7 @@ def _switch(name: str, text: str) -> click.Command:
     @json_option
     @click.pass_obj
     def switch(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
-        written = ask_table(obj, f"route {name}", as_json=as_json, id=route_id, **options)
+        written = ask_hub(obj, f"route {name}", id=route_id, **options)
         return _print_written(written, as_json=as_json)
 
     return switch
@@ -210,7 +209,7 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
     Exit code 1 if something differed, or was put back into the storage since the last time, so that
     a script notices.
     """
-    report = ask_table(obj, "route drift", as_json=as_json, repair=not dry_run)
+    report = ask_hub(obj, "route drift", repair=not dry_run)
     found = [name for name in ("missing", "extra", "changed") if report[name]]
     if as_json:
         print_json(report)
@@ -230,13 +229,12 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
 @click.pass_obj
 def instances(obj: dict[str, Any], as_json: bool) -> int:
     """List the hubs that share the table, and how far each has applied it."""
-    document = ask_table(obj, "route instances", as_json=as_json)
-    hubs = document["instances"] if isinstance(document, dict) else document
+    document = ask_hub(obj, "route instances")
     if as_json:
-        print_json({"instances": hubs})
+        print_json(document)
         return 0
     table = new_table("hub", "instance", "revision", "state")
-    for hub in hubs:
+    for hub in document["instances"]:
         state = hub["stale"] or "current"
         if hub["failed"]:
             state += f", {counted(hub['failed'], 'route')} failed"

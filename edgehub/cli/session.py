@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
@@ -30,7 +30,7 @@ def session() -> None:
 @click.pass_obj
 def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List clients that are connected or have a stored session, by their ids."""
-    answer = _call(obj, "session list", limit=limit, after=after or None)
+    answer = ask_hub(obj, "session list", limit=limit, after=after or None)
     if as_json:
         print_json(answer)
         return
@@ -62,7 +62,7 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     """
     question = f"End the session of {client_id} and drop what waits for it?"
     ask(question, yes=yes, look_first="`edgehub session list`")
-    answer = _call(obj, "session end", client_id=client_id)
+    answer = ask_hub(obj, "session end", client_id=client_id)
     if as_json:
         print_json(answer)
     elif answer["ended"]:
@@ -71,10 +71,6 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     else:
         print_line(f"edgehub: no session of {client_id}", err=True)
     return 0 if answer["ended"] else 1
-
-
-def _call(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
-    return RunningHub(obj["config"]).call(command, **arguments)
 
 
 def _kept(row: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import queue_table
 from edgehub.cli.tables import span
@@ -19,7 +19,7 @@ from edgehub.telemetry.plural import counted
 @click.pass_obj
 def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     """Show what the running hub does; exit code 4 when none answers."""
-    document = RunningHub(obj["config"]).call("status")
+    document = ask_hub(obj, "status")
     if quiet:
         return 0 if document["phase"] == "running" and not document["stalled"] else 1
     if as_json:
@@ -37,7 +37,7 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
         print_line(f"  broker: {_broker_text(document['broker'])}")
     if document["entities"]["enabled"]:
         print_line(f"  entities: {_entities_text(document['entities'])}")
-    queue_table(document["queues"], started=document.get("started"))
+    queue_table(document)
     return 0
 
 

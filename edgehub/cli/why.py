@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from edgehub.cli.daemon import RunningHub
+from edgehub.cli.daemon import ask_hub
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.queue import sender
 from edgehub.cli.tables import span
@@ -50,7 +50,7 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     the one that the sender gave ($.mid), which is searched for among the oldest 500 000
     messages. Exit code 1 if nothing is known of it.
     """
-    document = RunningHub(obj["config"]).call("why", id=message_id)
+    document = ask_hub(obj, "why", id=message_id)
     if as_json:
         print_json(document)
     else:

@@ -12,6 +12,7 @@ import asyncio
 import errno
 import socket
 import stat
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -19,10 +20,10 @@ import structlog
 
 from edgehub.control.socket_path import address
 from edgehub.errors import EdgeHubError, StartupError
-from edgehub.operations.routes import error_document
+from edgehub.operations.problem import ProblemError, problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edgehub.operations.operation import Handler
@@ -34,7 +35,11 @@ CLIENTS_MAX: Final = 16
 SILENCE_MAX_S: Final = 60.0
 """Time for a client to ask, and to read its answer."""
 
-_CROWDED: Final = f"{CLIENTS_MAX} others use the control socket; try again in a moment"
+_CROWDED: Final = ProblemError(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "too_many_connections",
+    f"{CLIENTS_MAX} others use the control socket; try again in a moment",
+)
 
 log = structlog.get_logger(__name__)
 
@@ -47,20 +52,23 @@ class ControlServer:
         commands: Name of each command and the coroutine function that carries it out. It gets the
             request's `arguments` and returns what JSON can hold; an `EdgeHubError` becomes the
             error answer.
+        digest: Returns the digest of the settings file in force.
         silence_max_s: Time for a client to ask, and to read its answer.
     """
 
-    __slots__ = ("_clients", "_commands", "_idle", "_path", "_server", "_silence_max_s")
+    __slots__ = ("_clients", "_commands", "_digest", "_idle", "_path", "_server", "_silence_max_s")
 
     def __init__(
         self,
         path: Path,
         commands: Mapping[str, Handler],
+        digest: Callable[[], str] = lambda: "",
         *,
         silence_max_s: float = SILENCE_MAX_S,
     ) -> None:
         self._path = path
         self._commands = commands
+        self._digest = digest
         self._silence_max_s = silence_max_s
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.StreamWriter] = set()
@@ -133,7 +141,7 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= CLIENTS_MAX:
-            writer.write(_refused(_CROWDED))
+            writer.write(self._refused(_CROWDED))
             writer.close()
             return
         self._clients.add(writer)
@@ -171,28 +179,39 @@ class ControlServer:
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             name, arguments = None, None
         if not isinstance(arguments, dict):
-            return _refused('want {"command": name, "arguments": {...}} on one line')
+            return self._refused(_bad('want {"command": name, "arguments": {...}} on one line'))
         command = self._commands.get(name) if isinstance(name, str) else None
         if command is None:
             known = ", ".join(sorted(self._commands))
-            return _refused(f"unknown command {name!r} (known: {known})")
+            return self._refused(_bad(f"unknown command {name!r} (known: {known})"))
         try:
-            return _encode({"ok": True, "result": await command(arguments)})
+            return self._encoded({"ok": True, "result": await command(arguments)})
         except EdgeHubError as error:
-            return _refused(str(error), error_document(error))
+            problem = problem_of(error)
+            return self._refused(problem or _failed(str(error)))
         except Exception as error:
             # A supervision point: a fault in what a person asks must not cost the hub its work, nor
             # the person the answer.
             log.exception("control.command_failed", command=name)
-            return _refused(f"the hub failed over {name!r}: {error!r}; its log has more")
+            return self._refused(
+                _failed(f"the hub failed over {name!r}: {error!r}; its log has more")
+            )
+
+    def _refused(self, problem: ProblemError) -> bytes:
+        document = problem.document()
+        # A path may hold bytes that are no text.
+        document["detail"] = document["detail"].encode("utf-8", "replace").decode()
+        return self._encoded({"ok": False, "problem": document})
+
+    def _encoded(self, answer: dict[str, Any]) -> bytes:
+        # Statistics count by members of enumerations, which JSON knows as their texts.
+        options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps({**answer, "settings": self._digest()}, option=options)
 
 
-def _refused(reason: str, members: dict[str, Any] | None = None) -> bytes:
-    # A path may hold bytes that are no text.
-    text = reason.encode("utf-8", "replace").decode()
-    return _encode({"ok": False, "error": text, "members": members})
+def _bad(detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
 
 
-def _encode(answer: dict[str, Any]) -> bytes:
-    # Statistics count by members of enumerations, which JSON knows as their texts.
-    return orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)
+def _failed(detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", detail)

@@ -8,7 +8,7 @@ from edgehub.control.server import ControlServer
 from edgehub.hub.part import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from edgehub.operations.operation import Operation
@@ -20,12 +20,15 @@ class ControlPart(Part):
     Args:
         path: Where the socket goes.
         operations: What may be asked.
+        digest: Returns the digest of the settings file in force.
     """
 
     name = "control"
 
-    def __init__(self, path: Path, operations: Mapping[str, Operation]) -> None:
-        self._server = ControlServer(path, operations)
+    def __init__(
+        self, path: Path, operations: Mapping[str, Operation], digest: Callable[[], str]
+    ) -> None:
+        self._server = ControlServer(path, operations, digest)
 
     async def open(self) -> None:
         """Bind the socket."""

@@ -321,7 +321,6 @@ class Hub:
             phase=lambda: self._phase,
             status=self.status,
             table=routes.table,
-            directory=entities.directory,
             operations=self.operations,
         )
         losses = LossesPart((routes, mqtt, http, entities, broker, endpoints), clock)
@@ -333,7 +332,9 @@ class Hub:
             wanted=self._reloading,
             reports=self._reports,
         )
-        control = ControlPart(settings.control_path, self.operations)
+        control = ControlPart(
+            settings.control_path, self.operations, lambda: reload.configuration.loaded.digest
+        )
         return (
             (endpoints, devices, entities, queues, losses, control),
             (mqtt, http, broker, web),

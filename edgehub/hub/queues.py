@@ -10,9 +10,10 @@ from edgehub.errors import ManifestError
 from edgehub.hub import status
 from edgehub.hub.part import Part
 from edgehub.hub.store import store_caps
+from edgehub.operations import results
 from edgehub.operations.forecast.forecast import QueueForecast
 from edgehub.operations.manifest_change import Present, difference_document
-from edgehub.operations.operation import Operation
+from edgehub.operations.operation import Operation, Resource
 from edgehub.operations.queues import QueueOperations
 from edgehub.operations.room import Room
 from edgehub.operations.routes import MANIFEST
@@ -100,12 +101,23 @@ class QueuesPart(Part):
         """Return what is asked of queues, and what another manifest would make of them."""
         return [
             Operation(
-                name="status", about="Describe the whole hub.", handler=self._status, resource=True
+                name="status",
+                about="Describe the whole hub.",
+                handler=self._status,
+                result=results.StatusDocument,
+            ),
+            Operation(
+                name="queue list",
+                about="List all queues.",
+                handler=self._list,
+                result=results.QueuesDocument,
+                resource=Resource(method="GET", path="/api/v1/queues"),
             ),
             Operation(
                 name="manifest diff",
                 about="Say what another manifest would make of routes, queues and disk.",
                 handler=self._manifest_difference,
+                result=results.ManifestDifferenceDocument,
                 arguments=MANIFEST,
             ),
             *self._asked.table(),
@@ -114,6 +126,10 @@ class QueuesPart(Part):
     async def _status(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         await self._forecast.refresh()
         return self._describe()
+
+    async def _list(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        status = await self._status(arguments)
+        return {"started": status["started"], "queues": status["queues"]}
 
     async def _manifest_difference(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         text, file = arguments["text"], arguments["file"]

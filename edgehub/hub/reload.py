@@ -16,6 +16,7 @@ import structlog
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.hub.endpoints import EndpointsChange
 from edgehub.hub.part import Part
+from edgehub.operations import results
 from edgehub.operations.operation import Operation
 from edgehub.settings.change import plan_change
 from edgehub.settings.configuration import fault_documents, read_configuration
@@ -152,12 +153,14 @@ class ReloadPart(Part):
                 name="config reload",
                 about="Read settings, manifest, identities and tokens again.",
                 handler=self._reload_command,
+                result=results.ReloadDocument,
                 changes=True,
             ),
             Operation(
                 name="config show",
                 about="Show the settings in force, and where each came from.",
                 handler=self._show,
+                result=results.ConfigurationDocument,
             ),
         ]
 
@@ -245,7 +248,7 @@ class ReloadPart(Part):
         settings = change.loaded.settings
         # Other files need a restart, as other ports do; what the files hold does not.
         tls = wanted.tls if _tls_files(settings) == _tls_files(wanted.settings) else old.tls
-        new = replace(wanted, settings=settings, origins=change.loaded.origins, tls=tls)
+        new = replace(wanted, loaded=change.loaded, tls=tls)
         first, *others = self._parts
         # The first may still refuse it: an id may just have been added to the table.
         said = dict(await first.reload(new))

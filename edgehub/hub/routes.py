@@ -18,6 +18,7 @@ from edgehub.devices.tenancy import Tenancy
 from edgehub.errors import ManifestError, StartupError
 from edgehub.hub.part import Part
 from edgehub.message import EndpointId
+from edgehub.operations import results
 from edgehub.operations.arguments import document
 from edgehub.operations.manifest_change import manifest_document
 from edgehub.operations.operation import Operation
@@ -301,11 +302,13 @@ class RoutesPart(Part):
                 name="manifest show",
                 about="Show the routes in force.",
                 handler=self._show_manifest,
+                result=results.ManifestDocument,
             ),
             Operation(
                 name="route explain",
                 about="Say which routes take a message, and why others do not.",
                 handler=self._explain,
+                result=results.ExplanationDocument,
                 arguments=(document("message", "the message", required=True),),
             ),
         ]

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from fastapi import APIRouter
-
     from edgehub.clock import Clock
     from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.tokens import TokenList
-    from edgehub.operations.entities import EntityDirectory
     from edgehub.operations.operation import Operation
     from edgehub.settings import WebSettings
     from edgehub.settings.configuration import Configuration
@@ -52,7 +49,6 @@ class WebPart(Part):
         phase: Where the hub stands between start and end.
         status: Describes all of it.
         table: The routing table.
-        directory: Of entities, None = the hub keeps none.
         operations: What may be asked, complete once the hub runs.
     """
 
@@ -67,7 +63,6 @@ class WebPart(Part):
         phase: Callable[[], Phase],
         status: Callable[[], dict[str, Any]],
         table: RoutingTable,
-        directory: EntityDirectory | None,
         operations: Mapping[str, Operation],
     ) -> None:
         self._settings = settings
@@ -78,7 +73,6 @@ class WebPart(Part):
         self._phase = phase
         self._status = status
         self._table = table
-        self._directory = directory
         self._operations = operations
         self._sockets: list[socket.socket] = []
         self._tls: ServerContext | None = None
@@ -195,17 +189,16 @@ class WebPart(Part):
 
     def _build(self) -> WebServer:
         """Import the packages and build the application; takes tenths of a second."""
-        from edgehub.web.access import Access  # noqa: PLC0415 - likewise
+        from edgehub.web.access import Access  # noqa: PLC0415 - only where configured
         from edgehub.web.app import build_app  # noqa: PLC0415 - likewise
         from edgehub.web.gate import Gate  # noqa: PLC0415 - likewise
         from edgehub.web.operations import reading_paths  # noqa: PLC0415 - likewise
-        from edgehub.web.refusals import problem_of  # noqa: PLC0415 - loaded by hubs that have the API only
         from edgehub.web.server import ServerOptions, WebServer  # noqa: PLC0415 - likewise
 
-        web = self._settings
+        web, operations = self._settings, list(self._operations.values())
         self._gate = Gate(
-            build_app(self._routers(), translate=problem_of),
-            Access(self._tokens, web.host_names, reading_paths(self._operations.values())),
+            build_app(operations, status=self._status, unready=self._unready),
+            Access(self._tokens, web.host_names, reading_paths(operations)),
             self._clock,
             body_bytes_max=web.body_bytes_max,
             ending=lambda: self._phase() is not Phase.RUNNING,
@@ -217,25 +210,6 @@ class WebPart(Part):
             ),
             self._clock,
         )
-
-    def _routers(self) -> list[APIRouter]:
-        """Return all that there is to ask, in the order of the API's document."""
-        from edgehub.web.entities import entities_router  # noqa: PLC0415 - likewise
-        from edgehub.web.operations import operations_router  # noqa: PLC0415 - likewise
-        from edgehub.web.page import page_router  # noqa: PLC0415 - likewise
-        from edgehub.web.probes import probes_router  # noqa: PLC0415 - likewise
-        from edgehub.web.refusals import tenant_of  # noqa: PLC0415 - loaded by hubs that have the API only
-        from edgehub.web.routes import routes_router  # noqa: PLC0415 - likewise
-        from edgehub.web.status import status_router  # noqa: PLC0415 - likewise
-
-        return [
-            page_router(),
-            probes_router(self._unready),
-            status_router(self._status),
-            routes_router(self._table, tenant_of),
-            entities_router(self._directory),
-            operations_router(self._operations.values()),
-        ]
 
     def _unready(self) -> str:
         phase = self._phase()

@@ -17,6 +17,16 @@ def whole(name: str, about: str, **how: Any) -> Argument:
     return Argument(name=name, about=about, kind=ArgumentKind.WHOLE, **how)
 
 
+def seconds(name: str, about: str, **how: Any) -> Argument:
+    """Declare a number of seconds above 0, at most `maximum`."""
+    return Argument(name=name, about=about, kind=ArgumentKind.SECONDS, **how)
+
+
+def tenant(name: str, about: str) -> Argument:
+    """Declare `organisation/application`."""
+    return Argument(name=name, about=about, kind=ArgumentKind.TENANT)
+
+
 def flag(name: str, about: str, **how: Any) -> Argument:
     """Declare true or false; absent = false."""
     return Argument(name=name, about=about, kind=ArgumentKind.FLAG, **{"default": False, **how})

@@ -14,6 +14,7 @@ from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.devices.source import Deduplication, StoredDevice
 from edgehub.hub_id import is_hub_id
+from edgehub.operations import results
 from edgehub.operations.arguments import text, whole
 from edgehub.operations.documents import utc_text
 from edgehub.operations.operation import ArgumentError, Operation
@@ -83,27 +84,35 @@ class DeviceOperations:
                 name="device list",
                 about="List devices that several hubs hear, a page at a time.",
                 handler=self._list,
+                result=results.DevicesDocument,
                 arguments=(text("after", "Id of the last one before."), _LIMIT),
             ),
             Operation(
                 name="device show",
                 about="Show one device: its profile, session, queue and elections.",
                 handler=self._show,
+                result=results.ShownDevice,
                 arguments=(_DEVICE,),
             ),
             Operation(
                 name="device ledger",
                 about="Show the newest elections, of one device or of all.",
                 handler=self._ledger,
+                result=results.LedgerDocument,
                 arguments=(text("device_id", "Of this one alone."), _LIMIT),
             ),
             Operation(
                 name="device set",
                 about="Change the profile of a device.",
                 handler=self._set,
+                result=results.ProfileDocument,
                 arguments=(
                     _DEVICE,
-                    text("deduplication", f"One of {', '.join(Deduplication)}."),
+                    text(
+                        "deduplication",
+                        "What becomes of a copy that a hub heard too late.",
+                        choices=tuple(Deduplication),
+                    ),
                     text("gateway_id", "The only hub that speaks for it; null = any."),
                     whole("keep_alive_s", "Of its session; 0 = none.", maximum=86_400),
                 ),
@@ -113,6 +122,7 @@ class DeviceOperations:
                 name="device forget",
                 about="Remove the profile of a device.",
                 handler=self._forget,
+                result=results.ForgottenDocument,
                 arguments=(_DEVICE,),
                 changes=True,
             ),
@@ -176,8 +186,6 @@ class DeviceOperations:
         changes: dict[str, Any] = {}
         mode = arguments.get("deduplication")
         if mode is not None:
-            if mode not in tuple(Deduplication):
-                raise ArgumentError(f"want `deduplication`, one of {', '.join(Deduplication)}")
             changes["deduplication"] = Deduplication(mode)
         if "gateway_id" in arguments:
             changes["gateway_id"] = _gateway_id(arguments)

@@ -13,6 +13,7 @@ import orjson
 
 from edgehub.entities.account import debt_document, entity_document, twin_document
 from edgehub.entities.documents import write_json
+from edgehub.entities.entity import EntityType
 from edgehub.entities.faults import (
     NO_ENTITIES,
     EntityArgumentError,
@@ -23,8 +24,9 @@ from edgehub.entities.faults import (
 )
 from edgehub.entities.topics import read_topic_id
 from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.operations import results
 from edgehub.operations.arguments import document, text
-from edgehub.operations.operation import Operation
+from edgehub.operations.operation import Operation, Resource
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
@@ -269,16 +271,17 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
 
     async def show_all(arguments: Arguments) -> Any:
         root, parent = arguments.get("root"), arguments.get("parent")
-        return kept().entities(root=root, parent=parent, type_=arguments.get("type"))
+        found = kept().entities(root=root, parent=parent, type_=arguments.get("type"))
+        return {"entities": found}
 
     async def show(arguments: Arguments) -> Any:
         return kept().show(arguments["topic_id"])
 
     async def register(arguments: Arguments) -> Any:
-        found, registration = kept(), arguments["document"]
-        if not isinstance(registration, dict):
-            raise EntityArgumentError("want `document`, the registration as an object")
-        return await found.register(arguments["topic_id"], registration)
+        return await kept().register(arguments["topic_id"], _object(arguments["document"]))
+
+    async def change(arguments: Arguments) -> Any:
+        return await kept().change(arguments["topic_id"], _object(arguments["document"]))
 
     async def remove(arguments: Arguments) -> Any:
         return await kept().remove(arguments["topic_id"])
@@ -286,46 +289,66 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
     async def pending(_arguments: Arguments) -> Any:
         return kept().pending()
 
-    topic_id = text("topic_id", "Its topic id.", required=True)
+    topic_id = text("topic_id", "Its topic id; slashes at the end may be left out.", required=True)
+    path = "/api/v1/entities/{topic_id}"
     return [
         Operation(
             name="entity list",
             about="List registered entities, the gateway first.",
             handler=show_all,
+            result=results.EntitiesDocument,
             arguments=(
                 text("root", "Only this one and all below it."),
                 text("parent", "Only those right below this one."),
-                text("type", "Only `device`, `child-device` or `service`."),
+                text("type", "Only those of this type.", choices=tuple(EntityType)),
             ),
-            resource=True,
+            resource=Resource(method="GET", path="/api/v1/entities"),
         ),
         Operation(
             name="entity show",
             about="Show one entity.",
             handler=show,
+            result=results.ShownEntity,
             arguments=(topic_id,),
-            resource=True,
+            resource=Resource(method="GET", path=path),
         ),
         Operation(
             name="entity register",
             about="Register an entity, or change its registration.",
             handler=register,
+            result=results.RegistrationDocument,
             arguments=(topic_id, document("document", "the registration", required=True)),
             changes=True,
-            resource=True,
+            resource=Resource(method="PUT", path=path, body="document"),
+        ),
+        Operation(
+            name="entity change",
+            about="Change `@parent` or `@health` of an entity.",
+            handler=change,
+            result=results.RegistrationDocument,
+            arguments=(topic_id, document("document", "the new values", required=True)),
+            changes=True,
+            resource=Resource(method="PATCH", path=path, body="document"),
         ),
         Operation(
             name="entity remove",
-            about="Forget an entity and all below it.",
+            about="Remove an entity and all below it; the cloud is not notified.",
             handler=remove,
+            result=results.RemovedEntities,
             arguments=(topic_id,),
             changes=True,
-            resource=True,
+            resource=Resource(method="DELETE", path=path),
         ),
         Operation(
             name="entity pending",
-            about="Show who sends without being registered.",
+            about="Show the entities that send without being registered.",
             handler=pending,
-            resource=True,
+            result=results.PendingRegistrations,
         ),
     ]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise EntityArgumentError("want `document`, a registration as a JSON object")
+    return value

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import EdgeHubError, StoreError
+from edgehub.operations import results
 from edgehub.operations.arguments import flag, text, texts
 from edgehub.operations.operation import Operation
 
@@ -63,11 +64,13 @@ class JournalOperations:
                 name="journal status",
                 about="Show the journal's figures and its targets.",
                 handler=self._status,
+                result=results.JournalDocument,
             ),
             Operation(
                 name="journal plan",
                 about="List the segments that a target has not got.",
                 handler=self._plan,
+                result=results.ExportPlan,
                 arguments=(_TARGET, flag("close", "Close the segment that grows.")),
                 changes=True,
             ),
@@ -75,6 +78,7 @@ class JournalOperations:
                 name="journal exported",
                 about="Record the segments that a target has got.",
                 handler=self._exported,
+                result=results.Nothing,
                 arguments=(_TARGET, texts("segments", "Their paths; absent = all.")),
                 changes=True,
             ),

@@ -1,17 +1,20 @@
 """Operations: what an operator may ask of a running hub, or change; each is declared once.
 
-The control socket and the HTTP API carry them, the command line shows what they return. Invariant:
-an argument that is not what was declared is an error that says what was wanted, whoever carried it.
+The control socket and the HTTP API are transports of this table, the command line formats the
+results. Invariant: an argument that is not as declared is an error that names what is expected, by
+whichever transport it came.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from edgehub.errors import EdgeHubError
+from edgehub.routes.tenant import Tenant
 
 Handler = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
@@ -32,10 +35,16 @@ class ArgumentKind(StrEnum):
     TEXT = "text"
     FILE = "file"
     WHOLE = "whole"
+    SECONDS = "seconds"
     FLAG = "flag"
+    TENANT = "tenant"
     TEXTS = "texts"
     WHOLES = "wholes"
     JSON = "json"
+
+
+IN_BODY: Final = frozenset({ArgumentKind.FILE, ArgumentKind.TEXTS, ArgumentKind.JSON})
+"""Kinds that a query string does not carry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +53,15 @@ class Argument:
 
     Attributes:
         name: Its name.
-        about: What it says, for the API's document.
+        about: Its meaning, for the API's document.
         kind: What it may be.
-        required: It must be there.
-        default: Where it is absent; None = it stays absent.
+        required: It must be given.
+        default: Its value if it is absent; None = it stays absent.
+        minimum: Smallest number.
         maximum: Largest number, or most members of a list.
-        protected: Only callers that may change the hub may give it: it shows what clients sent.
+        choices: The texts that it may be; empty = any.
+        protected: It reveals what clients sent, so only callers with the right to change may set
+            it.
     """
 
     name: str
@@ -57,69 +69,117 @@ class Argument:
     kind: ArgumentKind = ArgumentKind.TEXT
     required: bool = False
     default: Any = None
+    minimum: int = 0
     maximum: int = WHOLE_MAX
+    choices: tuple[str, ...] = ()
     protected: bool = False
 
     def check(self, value: Any) -> Any:
-        """Return a value that is as declared.
+        """Return a value that is as declared, a tenant parsed.
 
         Raises:
             ArgumentError: It is not.
         """
+        if self.kind is ArgumentKind.TENANT and isinstance(value, str):
+            try:
+                return Tenant.parse(value)
+            except ValueError as error:
+                raise ArgumentError(f"`{self.name}`: {error}") from error
         if (value is None and not self.required) or _FITS[self.kind](self, value):
             return value
-        raise ArgumentError(f"want `{self.name}`, {self._wanted()}")
+        raise ArgumentError(f"want `{self.name}`, {self._expected()}")
 
     def schema(self) -> dict[str, Any]:
-        """Describe its values in JSON Schema."""
-        whole = {"type": "integer", "minimum": 0, "maximum": self.maximum}
-        schemas: dict[ArgumentKind, dict[str, Any]] = {
-            ArgumentKind.TEXT: {"type": "string", "minLength": 1},
-            ArgumentKind.FILE: {"type": "string"},
-            ArgumentKind.WHOLE: whole,
-            ArgumentKind.FLAG: {"type": "boolean"},
-            ArgumentKind.TEXTS: {"type": "array", "items": {"type": "string"}},
-            ArgumentKind.WHOLES: {
-                "type": "array",
-                "items": {**whole, "maximum": WHOLE_MAX},
-                "maxItems": self.maximum,
-            },
-            ArgumentKind.JSON: {},
-        }
-        schema = {**schemas[self.kind], "description": self.about}
+        """Return its JSON Schema."""
+        schema = {**self._schemas()[self.kind], "description": self.about}
         return schema if self.default is None else {**schema, "default": self.default}
 
-    def _wanted(self) -> str:
+    def _schemas(self) -> dict[ArgumentKind, dict[str, Any]]:
+        whole = {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+        wholes = {"type": "array", "items": {**whole, "maximum": WHOLE_MAX}}
         return {
-            ArgumentKind.TEXT: "a text that is not empty",
+            ArgumentKind.TEXT: (
+                {"enum": list(self.choices)} if self.choices else {"type": "string", "minLength": 1}
+            ),
+            ArgumentKind.FILE: {"type": "string"},
+            ArgumentKind.WHOLE: whole,
+            ArgumentKind.SECONDS: {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": self.maximum,
+            },
+            ArgumentKind.FLAG: {"type": "boolean"},
+            ArgumentKind.TENANT: {"type": "string"},
+            ArgumentKind.TEXTS: {"type": "array", "items": {"type": "string"}},
+            ArgumentKind.WHOLES: {**wholes, "maxItems": self.maximum},
+            ArgumentKind.JSON: {},
+        }
+
+    def _expected(self) -> str:
+        text = f"one of {', '.join(self.choices)}" if self.choices else "a text that is not empty"
+        return {
+            ArgumentKind.TEXT: text,
             ArgumentKind.FILE: "the text of a file",
-            ArgumentKind.WHOLE: f"a whole number from 0 to {self.maximum}",
+            ArgumentKind.WHOLE: f"a whole number from {self.minimum} to {self.maximum}",
+            ArgumentKind.SECONDS: f"a number of seconds above 0, at most {self.maximum}",
             ArgumentKind.FLAG: "true or false",
+            ArgumentKind.TENANT: "`organisation/application`",
             ArgumentKind.TEXTS: "a list of texts",
             ArgumentKind.WHOLES: f"a list of at most {self.maximum} whole numbers",
             ArgumentKind.JSON: self.about,
         }[self.kind]
 
 
-def _is_whole(value: object, maximum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
+def _is_whole(value: object, minimum: int, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
+
+
+def _is_seconds(argument: Argument, value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) and 0 < value <= argument.maximum
 
 
 _FITS: Final[dict[ArgumentKind, Callable[[Argument, Any], bool]]] = {
-    ArgumentKind.TEXT: lambda _argument, value: isinstance(value, str) and bool(value),
+    ArgumentKind.TEXT: lambda argument, value: (
+        isinstance(value, str) and bool(value) and (value in (argument.choices or (value,)))
+    ),
     ArgumentKind.FILE: lambda _argument, value: isinstance(value, str),
-    ArgumentKind.WHOLE: lambda argument, value: _is_whole(value, argument.maximum),
+    ArgumentKind.WHOLE: lambda argument, value: _is_whole(
+        value, argument.minimum, argument.maximum
+    ),
+    ArgumentKind.SECONDS: _is_seconds,
     ArgumentKind.FLAG: lambda _argument, value: isinstance(value, bool),
+    ArgumentKind.TENANT: lambda _argument, value: isinstance(value, Tenant),
     ArgumentKind.TEXTS: lambda _argument, value: (
         isinstance(value, list) and all(isinstance(each, str) for each in value)
     ),
     ArgumentKind.WHOLES: lambda argument, value: (
         isinstance(value, list)
         and len(value) <= argument.maximum
-        and all(_is_whole(each, WHOLE_MAX) for each in value)
+        and all(_is_whole(each, argument.minimum, WHOLE_MAX) for each in value)
     ),
     ArgumentKind.JSON: lambda argument, value: value is not None or not argument.required,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """The place of an operation in the HTTP API.
+
+    Attributes:
+        method: Its method.
+        path: Its path, with names of arguments in braces. What is neither in the path nor the body
+            is a parameter of the query.
+        body: Argument that is the whole body, empty = none.
+        entity: The result has a revision, which is its entity tag; None = it has not. The member
+            of the result that has it, empty = the result itself.
+    """
+
+    method: str
+    path: str
+    body: str = ""
+    entity: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,23 +190,25 @@ class Operation:
         name: Its name, as on the command line.
         about: What it does, in a sentence.
         handler: Does it; gets the arguments, checked, and returns what JSON can hold.
+        result: The type of what the handler returns, for the API's document.
         arguments: What it takes.
-        changes: It changes something, so that reading is not enough for it.
-        resource: The HTTP API has a resource of its own for it, in place of a path by its name.
+        changes: It changes something, so a caller with read access is refused.
+        resource: Its place in the HTTP API, None = a path of its name.
     """
 
     name: str
     about: str
     handler: Handler
+    result: Any
     arguments: tuple[Argument, ...] = ()
     changes: bool = False
-    resource: bool = False
+    resource: Resource | None = None
 
     async def __call__(self, given: Mapping[str, Any]) -> Any:
         """Check the arguments and do it.
 
         Raises:
-            ArgumentError: An argument is not what was declared.
+            ArgumentError: An argument is not as declared.
             EdgeHubError: It cannot be done; the text says why.
         """
         names = [argument.name for argument in self.arguments]
@@ -163,12 +225,10 @@ class Operation:
         return await self.handler(arguments)
 
     @property
-    def path(self) -> str:
-        """Path in the HTTP API, without a resource of its own."""
-        return f"/api/v1/{self.name.replace(' ', '/')}"
-
-    @property
-    def takes_body(self) -> bool:
-        """Whether its arguments go into a body: it changes something, or takes more than words."""
-        plain = {ArgumentKind.TEXT, ArgumentKind.WHOLE, ArgumentKind.FLAG}
-        return self.changes or any(each.kind not in plain for each in self.arguments)
+    def place(self) -> Resource:
+        """Return its place in the HTTP API."""
+        if self.resource is not None:
+            return self.resource
+        takes_body = self.changes or any(each.kind in IN_BODY for each in self.arguments)
+        path = f"/api/v1/{self.name.replace(' ', '/')}"
+        return Resource(method="POST" if takes_body else "GET", path=path)

@@ -23,6 +23,7 @@ from edgehub.message import (
     Priority,
     queue_id,
 )
+from edgehub.operations import results
 from edgehub.operations.arguments import flag, text, whole, wholes
 from edgehub.operations.documents import letter_document, row_document, state_of, utc_text
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
@@ -95,12 +96,10 @@ class QueueOperations:
         """Return every operation."""
         return [
             Operation(
-                name="queue list", about="List all queues.", handler=self._list, resource=True
-            ),
-            Operation(
                 name="queue peek",
                 about="Show the oldest messages of a queue, or of all queues of an endpoint.",
                 handler=self._peek,
+                result=results.PeekDocument,
                 arguments=(
                     _QUEUE,
                     whole("priority", "Of an endpoint with several queues."),
@@ -113,6 +112,7 @@ class QueueOperations:
                 name="queue purge",
                 about="Remove what waits in a queue, for half a second at a time.",
                 handler=self._purge,
+                result=results.TakenOutDocument,
                 arguments=(_QUEUE, *_RANGE),
                 changes=True,
             ),
@@ -120,6 +120,7 @@ class QueueOperations:
                 name="queue move",
                 about="Move what waits in a queue to another one, for half a second at a time.",
                 handler=self._move,
+                result=results.TakenOutDocument,
                 arguments=(_QUEUE, text("to", "The other queue.", required=True), *_RANGE),
                 changes=True,
             ),
@@ -127,6 +128,7 @@ class QueueOperations:
                 name="dead list",
                 about="List dead letters, a page at a time.",
                 handler=self._dead_list,
+                result=results.DeadLettersDocument,
                 arguments=(
                     text("queue", "Of this queue alone."),
                     whole("after", "The last one before.", default=0),
@@ -137,12 +139,14 @@ class QueueOperations:
                 name="dead show",
                 about="Show one dead letter.",
                 handler=self._dead_show,
+                result=results.DeadLetterDocument,
                 arguments=(whole("dead_letter", "Its number.", required=True), _PAYLOAD),
             ),
             Operation(
                 name="dead requeue",
                 about="Put dead letters back into their queues.",
                 handler=self._dead_requeue,
+                result=results.RowsDocument,
                 arguments=(_LETTERS,),
                 changes=True,
             ),
@@ -150,6 +154,7 @@ class QueueOperations:
                 name="dead purge",
                 about="Remove dead letters.",
                 handler=self._dead_purge,
+                result=results.RowsDocument,
                 arguments=(_LETTERS,),
                 changes=True,
             ),
@@ -157,8 +162,9 @@ class QueueOperations:
                 name="journal show",
                 about="Show the newest lines of the journal.",
                 handler=self._journal_show,
+                result=results.FoundLines,
                 arguments=(
-                    text("event", "Only this event."),
+                    text("event", "Only this event.", choices=EVENTS),
                     text("queue", "Only of this queue."),
                     whole("since_s", "Of so many seconds.", default=SINCE_S, maximum=SINCE_S_MAX),
                     whole("limit", "Most lines.", default=100, maximum=LINES_MAX),
@@ -168,21 +174,16 @@ class QueueOperations:
                 name="why",
                 about="Say where a message is, and why.",
                 handler=self._explain,
+                result=results.WhyDocument,
                 arguments=(text("id", "Of the hub, or of the sender.", required=True),),
             ),
         ]
-
-    async def _list(self, _arguments: Arguments) -> list[dict[str, Any]]:
-        await self._forecast.refresh()
-        return self._forecast.queue_documents()
 
     async def _explain(self, arguments: Arguments) -> dict[str, Any]:
         return await self._why.explain(arguments["id"])
 
     async def _journal_show(self, arguments: Arguments) -> dict[str, Any]:
         event, name = arguments.get("event"), arguments.get("queue")
-        if event is not None and event not in EVENTS:
-            raise ArgumentError(f"there is no event {event!r}; there are {', '.join(EVENTS)}")
         since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - arguments["since_s"] * 1000
         queue = None if name is None else self._known(name)
         answer = await self._journal.search(

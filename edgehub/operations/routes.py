@@ -1,79 +1,55 @@
-"""Operations on the routing table.
-
-An error of the table keeps its members, so that lines and columns of a route's faults reach its
-author.
-"""
+"""Operations on the routing table."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.operations.arguments import document, flag, text, whole
-from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation
-from edgehub.routes.content import InvalidRouteError
-from edgehub.routes.tenant import Tenant
-from edgehub.sync.faults import (
-    ConflictError,
-    OwnedByManifestError,
-    PreconditionError,
-    QuotaError,
-    RouteNotFoundError,
-    StorageUnavailableError,
-    TableError,
-    UnknownTenantError,
-)
+from edgehub.operations import results
+from edgehub.operations.arguments import document, flag, seconds, tenant, text, whole, wholes
+from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation, Resource
+from edgehub.routes.tenant import DEFAULT_TENANT, Tenant
+from edgehub.sync.faults import RouteNotFoundError, StorageUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from edgehub.errors import EdgeHubError
-    from edgehub.operations.operation import Handler
+    from edgehub.operations.operation import Argument, Handler
     from edgehub.sync.routing_table import RoutingTable
+    from edgehub.sync.views import Written
 
     Arguments = Mapping[str, Any]
 
-_FIELDS: Final[dict[type[TableError], tuple[str, ...]]] = {
-    ConflictError: ("reason", "revision"),
-    OwnedByManifestError: ("route_id", "file"),
-    PreconditionError: ("route_id", "revision", "wanted"),
-    QuotaError: ("tenant", "limit"),
-    RouteNotFoundError: ("route_id",),
-    StorageUnavailableError: ("reason", "unsure"),
-    UnknownTenantError: ("tenant",),
-}
-
+PAGE_MAX: Final = 1000
+WAIT_S_MAX: Final = 30
+REVISIONS_MAX: Final = 100
+_NO_REVISION: Final = -1
 
 MANIFEST: Final = (
     text("text", "The manifest.", kind=ArgumentKind.FILE, required=True),
     text("file", "Its name, for faults.", required=True),
 )
-_TENANT: Final = text("tenant", "`organisation/application`; absent = the default one.")
-_HOW: Final = (
-    _TENANT,
-    whole("if_match", "Only in place of this revision."),
+_TENANT: Final = tenant("tenant", "`organisation/application`; absent = the default one.")
+_WAITING: Final = (
     flag("wait", "Answer once every hub has applied it."),
+    seconds("timeout_s", "Longest wait, in seconds.", default=5.0, maximum=WAIT_S_MAX),
+)
+_MATCH: Final = (
+    wholes(
+        "if_match", "Only in place of one of these revisions.", minimum=1, maximum=REVISIONS_MAX
+    ),
+    flag("if_exists", "Only in place of one that exists."),
 )
 _ID: Final = text("id", "Of the route.", required=True)
-
-
-def error_document(error: EdgeHubError) -> dict[str, Any] | None:
-    """Return what is wrong with a route or its change, by members; None = it is another error."""
-    if isinstance(error, InvalidRouteError):
-        faults = [asdict(fault) for fault in error.faults]
-        return {"type": type(error).__name__, "message": str(error), "faults": faults}
-    if isinstance(error, TableError):
-        fields = {name: getattr(error, name) for name in _FIELDS.get(type(error), ())}
-        return {"type": type(error).__name__, "message": str(error), **fields}
-    return None
+_BODY: Final = document("body", "the route: its text, or an object", required=True)
+_PATH: Final = "/api/v1/routes/{id}"
 
 
 class RouteOperations:
     """Operations on the routing table.
 
     Args:
-        table: What is asked.
+        table: The table.
     """
 
     __slots__ = ("_table",)
@@ -84,68 +60,102 @@ class RouteOperations:
     def table(self) -> list[Operation]:
         """Return every operation."""
 
-        def change(name: str, about: str, handler: Handler) -> Operation:
+        def change(
+            name: str, about: str, handler: Handler, resource: Resource, *arguments: Argument
+        ) -> Operation:
             return Operation(
                 name=f"route {name}",
                 about=about,
                 handler=handler,
-                arguments=(_ID, *_HOW),
+                result=results.WrittenDocument,
+                arguments=(*arguments, *_WAITING, _TENANT),
                 changes=True,
-                resource=True,
+                resource=resource,
             )
 
         return [
             Operation(
                 name="route list",
-                about="List routes by id.",
+                about="List routes by id, a page at a time, as this hub has them.",
                 handler=self._list,
+                result=results.RoutesDocument,
                 arguments=(
                     _TENANT,
-                    text("after", "Id of the last one before."),
-                    whole("limit", "Most routes.", default=1000),
+                    text("after", "Id of the last one before.", kind=ArgumentKind.FILE),
+                    whole("limit", "Most routes.", default=100, minimum=1, maximum=PAGE_MAX),
                 ),
-                resource=True,
+                resource=Resource(method="GET", path="/api/v1/routes"),
             ),
             Operation(
                 name="route show",
-                about="Show one route, and its state on every hub.",
+                about="Show one route, and its state on every hub that shares the table.",
                 handler=self._show,
+                result=results.ShownRoute,
                 arguments=(_ID, _TENANT),
-                resource=True,
+                resource=Resource(method="GET", path=_PATH, entity=""),
             ),
-            Operation(
-                name="route add",
-                about="Add a route, or change the one with its id.",
-                handler=self._add,
-                arguments=(
-                    document("body", "the route", required=True),
-                    text("id", "Of the route; absent = its content says it."),
-                    *_HOW,
-                ),
-                changes=True,
-                resource=True,
+            change(
+                "add",
+                "Add a route, or change the one with its `id`; without one, its hash is the id.",
+                self._add,
+                Resource(method="POST", path="/api/v1/routes", body="body", entity="route"),
+                _BODY,
             ),
-            change("remove", "Remove a route.", self._remove),
-            change("enable", "Let a route run.", partial(self._switch, True)),
-            change("disable", "Keep a route without running it.", partial(self._switch, False)),
+            change(
+                "put",
+                "Write a route under its id.",
+                self._put,
+                Resource(method="PUT", path=_PATH, body="body", entity="route"),
+                _ID,
+                _BODY,
+                *_MATCH,
+                flag("if_absent", "Only if there is none yet."),
+            ),
+            change(
+                "remove",
+                "Remove a route; of one that is not there, `changed` is false.",
+                partial(self._change, self._table.delete),
+                Resource(method="DELETE", path=_PATH, entity="route"),
+                _ID,
+                *_MATCH,
+            ),
+            change(
+                "enable",
+                "Start a route; done twice it changes nothing.",
+                partial(self._change, self._table.enable),
+                Resource(method="POST", path=f"{_PATH}/enable", entity="route"),
+                _ID,
+                *_MATCH,
+            ),
+            change(
+                "disable",
+                "Keep a route in the table without running it.",
+                partial(self._change, self._table.disable),
+                Resource(method="POST", path=f"{_PATH}/disable", entity="route"),
+                _ID,
+                *_MATCH,
+            ),
             Operation(
                 name="route drift",
-                about="Compare this hub's table with the storage.",
+                about="Compare this hub's table with the storage now.",
                 handler=self._drift,
-                arguments=(flag("repair", "Put right what differs.", default=True),),
+                result=results.DriftReport,
+                arguments=(flag("repair", "Repair what differs.", default=True),),
                 changes=True,
-                resource=True,
+                resource=Resource(method="POST", path="/api/v1/table/drift"),
             ),
             Operation(
                 name="route instances",
-                about="List the hubs that share the table.",
+                about="List the hubs that share the table, and how far each is.",
                 handler=self._instances,
-                resource=True,
+                result=results.InstancesDocument,
+                resource=Resource(method="GET", path="/api/v1/table/instances"),
             ),
             Operation(
                 name="manifest apply",
                 about="Put the routes of a manifest into the shared table.",
                 handler=self._apply,
+                result=results.ManifestApplied,
                 arguments=(
                     *MANIFEST,
                     whole("expected_revision", "Only at this revision of the table."),
@@ -172,21 +182,36 @@ class RouteOperations:
         return {**view.document(), "instances": [each.document() for each in states]}
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
-        body, tenant, wait = arguments["body"], _tenant(arguments), arguments["wait"]
-        route_id, if_match = arguments.get("id"), arguments.get("if_match")
-        if route_id is None and if_match is None:
-            return (await self._table.add(body, tenant=tenant, wait=wait)).document()
-        if route_id is None:
-            raise ArgumentError("want `id`, the route's")
-        written = await self._table.put(route_id, body, tenant=tenant, if_match=if_match, wait=wait)
+        written = await self._table.add(arguments["body"], **_how(arguments))
         return written.document()
 
-    async def _remove(self, arguments: Arguments) -> dict[str, Any]:
-        return (await self._table.delete(arguments["id"], **_how(arguments))).document()
+    async def _put(self, arguments: Arguments) -> dict[str, Any]:
+        conditional = arguments.get("if_match") is not None or arguments["if_exists"]
+        if conditional and arguments["if_absent"]:
+            raise ArgumentError("`if_absent` contradicts `if_match` and `if_exists`")
+        put = partial(self._table.put, body=arguments["body"], if_none_match=arguments["if_absent"])
+        return await self._change(put, arguments)
 
-    async def _switch(self, on: bool, arguments: Arguments) -> dict[str, Any]:
-        work = self._table.enable if on else self._table.disable
-        return (await work(arguments["id"], **_how(arguments))).document()
+    async def _change(
+        self, change: Callable[..., Awaitable[Written]], arguments: Arguments
+    ) -> dict[str, Any]:
+        revision = await self._revision(arguments)
+        written = await change(arguments["id"], if_match=revision, **_how(arguments))
+        return written.document()
+
+    async def _revision(self, arguments: Arguments) -> int | None:
+        """Return the one revision on which a change depends, None = on none."""
+        wanted: list[int] | None = arguments.get("if_match")
+        if wanted is None and not arguments["if_exists"]:
+            return None
+        if wanted is not None and len(wanted) == 1:
+            return wanted[0]
+        try:
+            view = await self._table.get(arguments["id"], tenant=_tenant(arguments))
+        except RouteNotFoundError:
+            # The table reports that the route does not exist.
+            return _NO_REVISION
+        return view.revision if wanted is None or view.revision in wanted else _NO_REVISION
 
     async def _drift(self, arguments: Arguments) -> dict[str, Any]:
         report = await self._table.drift(repair=arguments["repair"])
@@ -209,13 +234,10 @@ class RouteOperations:
 def _how(arguments: Arguments) -> dict[str, Any]:
     return {
         "tenant": _tenant(arguments),
-        "if_match": arguments.get("if_match"),
         "wait": arguments["wait"],
+        "timeout_s": arguments["timeout_s"],
     }
 
 
 def _tenant(arguments: Arguments) -> Tenant:
-    try:
-        return Tenant.parse(arguments.get("tenant") or "")
-    except ValueError as error:
-        raise ArgumentError(str(error)) from error
+    return arguments.get("tenant") or DEFAULT_TENANT

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.operations import results
 from edgehub.operations.arguments import text, whole
 from edgehub.operations.operation import Operation
 
@@ -39,6 +40,7 @@ class SessionOperations:
                 name="session list",
                 about="List sessions of MQTT clients, a page at a time.",
                 handler=self._list,
+                result=results.SessionsDocument,
                 arguments=(
                     text("after", "Client id of the last one before."),
                     whole("limit", "Most sessions.", default=100, maximum=PAGE_MAX),
@@ -48,6 +50,7 @@ class SessionOperations:
                 name="session end",
                 about="End a session and remove what waits in it.",
                 handler=self._end,
+                result=results.EndedSession,
                 arguments=(text("client_id", "Whose.", required=True),),
                 changes=True,
             ),

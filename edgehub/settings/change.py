@@ -6,16 +6,17 @@ new setting is never ignored in silence. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydantic import BaseModel
 
-from edgehub.settings.origin import LoadedSettings
 from edgehub.settings.redaction import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from edgehub.settings.origin import LoadedSettings
 
 Section = TypeVar("Section", bound=BaseModel)
 
@@ -100,7 +101,7 @@ def plan_change(in_force: LoadedSettings, wanted: LoadedSettings) -> SettingsCha
         key: origin for key, origin in in_force.origins.items() if f"{key}.".startswith(waiting)
     }
     return SettingsChange(
-        loaded=LoadedSettings(settings=settings, origins=origins),
+        loaded=replace(wanted, settings=settings, origins=origins),
         applied=tuple(_different_keys(in_force.settings, settings, "")),
         needs_restart=tuple(pending),
     )

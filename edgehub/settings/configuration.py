@@ -29,7 +29,6 @@ from edgehub.settings.derived import broker_topics
 from edgehub.settings.listeners import listener_faults, sign_in_faults
 from edgehub.settings.loops import loop_warnings
 from edgehub.settings.named_files import exposed_files, file_faults, read_digests
-from edgehub.settings.origin import LoadedSettings
 from edgehub.settings.sources import source_warnings
 from edgehub.settings.windows import window_warnings
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
         MqttSettings,
         Settings,
     )
-    from edgehub.settings.origin import Origin, SettingsSource
+    from edgehub.settings.origin import LoadedSettings, SettingsSource
 
 T = TypeVar("T")
 
@@ -67,8 +66,7 @@ class Configuration:
     """A configuration without faults.
 
     Attributes:
-        settings: Valid settings.
-        origins: Where each came from; what has no entry is a default.
+        loaded: Valid settings, and where each came from.
         manifest: The routes.
         table: The same, compiled.
         identities: Who may sign in.
@@ -78,8 +76,7 @@ class Configuration:
         warnings: What a person should look at; those of the manifest are its own.
     """
 
-    settings: Settings
-    origins: Mapping[str, Origin]
+    loaded: LoadedSettings
     manifest: Manifest
     table: RouteTable
     identities: IdentityList
@@ -102,9 +99,9 @@ class Configuration:
         )
 
     @property
-    def loaded(self) -> LoadedSettings:
-        """Settings and origins together."""
-        return LoadedSettings(settings=self.settings, origins=self.origins)
+    def settings(self) -> Settings:
+        """The settings alone."""
+        return self.loaded.settings
 
 
 def read_settings(source: SettingsSource) -> LoadedSettings:
@@ -174,8 +171,7 @@ def read_configuration(
     if table is None or identities is None or tokens is None or files is None:
         raise ConfigurationError(faults)
     return Configuration(
-        settings=settings,
-        origins=loaded.origins,
+        loaded=loaded,
         manifest=table.manifest,
         table=table,
         identities=identities,

@@ -66,7 +66,7 @@ def _tls_faults(
 
 
 def _web_faults(web: WebSettings) -> Iterator[ConfigError]:
-    absent = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    absent = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if absent:
         reason = f"the HTTP API needs {' and '.join(absent)}, which this installation does not have"
         yield ConfigError("web.port", reason, f"{extra_hint('web')}; or remove the port")

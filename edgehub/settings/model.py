@@ -6,8 +6,7 @@ calls nothing of the hub. Invariant: a `Settings` object that exists is valid an
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - pydantic reads it
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -40,6 +39,7 @@ from edgehub.settings.values import (
     Whole,
 )
 from edgehub.settings.web import WebSettings
+from edgehub.storage.hub_folder import control_path, default_data_dir
 
 MESSAGE_BYTES_MAX: Final = 262_144
 
@@ -268,12 +268,6 @@ class HttpSettings(Section):
         return self
 
 
-def _folder_of(variable: str) -> Path | None:
-    # systemd joins several folders with colons; the unit's own is the first.
-    first = os.environ.get(variable, "").partition(":")[0]
-    return Path(first) if first else None
-
-
 class LogSettings(Section):
     """`[log]`: what goes to stderr."""
 
@@ -299,7 +293,7 @@ class Settings(BaseSettings):
         examples=["gateway-7"],
     )
     data_dir: PathName = Field(
-        default_factory=lambda: _folder_of("STATE_DIRECTORY") or Path("edgehub-data"),
+        default_factory=default_data_dir,
         description="Databases and control socket; absent = ./edgehub-data, or systemd's.",
     )
     manifest: OptionalPath = Field(
@@ -413,10 +407,8 @@ class Settings(BaseSettings):
     @property
     def control_path(self) -> Path:
         """Return the path of the control socket."""
-        # Two hubs of one environment differ in data_dir, so a given one decides.
         given = "data_dir" in self.model_fields_set
-        folder = None if given else _folder_of("RUNTIME_DIRECTORY")
-        return self.control_socket or (folder or self.data_dir) / "control.sock"
+        return control_path(self.data_dir if given else None, self.control_socket)
 
     @classmethod
     def settings_customise_sources(

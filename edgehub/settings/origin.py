@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from edgehub.settings.loading import check_settings, environment_variable, read_document
 from edgehub.settings.redaction import shown
 from edgehub.settings.remainder import settings_without_faults
+from edgehub.storage.hub_folder import settings_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,10 +55,17 @@ DEFAULT: Final = Origin(kind=OriginKind.DEFAULT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """Settings and the origin of each, by flat key; what has no entry is a default."""
+    """Settings that were read.
+
+    Attributes:
+        settings: The settings.
+        origins: Where each came from, by flat key; what has no entry is a default.
+        digest: Of the file's content, empty = there was none.
+    """
 
     settings: Settings
     origins: Mapping[str, Origin]
+    digest: str = ""
 
 
 class SettingsSource:
@@ -92,6 +100,7 @@ class SettingsSource:
         if not self._is_kept and self._find is not None:
             self._file = self._find()
         document = read_document(self._file)
+        digest = settings_digest(self._file)
         settings = check_settings(document, file=self._file, flags=self._flags)
         # A file that was in force and is removed later is a fault, no return to the defaults.
         self._is_kept = self._file is not None
@@ -100,7 +109,7 @@ class SettingsSource:
             for key in flat_settings(settings)
             if (origin := self._origin(key.split("."), document)) is not None
         }
-        return LoadedSettings(settings=settings, origins=origins)
+        return LoadedSettings(settings=settings, origins=origins, digest=digest)
 
     def read_rest(self, error: SettingsError) -> tuple[LoadedSettings | None, list[ConfigError]]:
         """Read again what is right of what `read` refused, and further faults of the settings.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.devices.token_file import Role
-from edgehub.web.problem import ProblemError
+from edgehub.operations.problem import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""JSON out of the hub's own documents.
+"""Responses: the hub's documents and problems as JSON.
 
 Owns the encoding. Statistics count by members of enumerations, which JSON knows as their texts.
 """
@@ -6,20 +6,31 @@ Owns the encoding. Statistics count by members of enumerations, which JSON knows
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.responses import Response
 
+if TYPE_CHECKING:
+    from edgehub.operations.problem import ProblemError
+
+PROBLEM_TYPE: Final = "application/problem+json"
+
 
 class JsonResponse(Response):
-    """An answer that holds one document."""
+    """A response with one document."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """Encode the document."""
         return encoded(content)
+
+
+def problem_response(problem: ProblemError) -> Response:
+    """Return a refusal."""
+    content = encoded(problem.document())
+    return Response(content, problem.status.value, problem.headers, PROBLEM_TYPE)
 
 
 def encoded(document: Any) -> bytes:

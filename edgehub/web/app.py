@@ -1,117 +1,95 @@
-"""The HTTP API as one application: routers, one form of errors, a document true to both.
-
-Owns nothing at run time; `serving.py` passes in the routers, each made for what it shows.
-Invariant: what the OpenAPI document says of requests and answers is what happens.
-"""
+"""The HTTP API as one application: operations, probes, metrics, the page, one form of errors."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
-from starlette.responses import Response  # noqa: TC002 - FastAPI reads the annotation
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
 
-import edgehub
 from edgehub.errors import EdgeHubError
-from edgehub.web.access import OPEN_PATHS
-from edgehub.web.answers import JsonResponse
-from edgehub.web.problem import MEDIA_TYPE, ProblemDocument, answer_problems, problem_answers
+from edgehub.operations.problem import ProblemError, problem_of
+from edgehub.web import metrics
+from edgehub.web.answers import JsonResponse, problem_response
+from edgehub.web.openapi import openapi_document
+from edgehub.web.operations import operation_routes
+from edgehub.web.page import page_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
 
-    from edgehub.web.problem import ProblemError
+    from edgehub.operations.operation import Operation
 
-_ABOUT: Final = (
-    "What a hub is, does and routes. Every error is a problem document (RFC 9457). Where the hub "
-    "has a tokens file, send `Authorization: Bearer <token>`; where it has none, this machine may "
-    "read without one."
-)
-_EVERYWHERE: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.MISDIRECTED_REQUEST)
-"""Answers of the gate, to every request that needs somebody."""
-
-_SOMETIMES: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE)
+_DETAILS: Final = {
+    HTTPStatus.NOT_FOUND: "nothing has this path; /openapi.json lists what there is",
+    HTTPStatus.METHOD_NOT_ALLOWED: "this path has other methods; see the header Allow",
+}
 
 
 def build_app(
-    routers: Sequence[APIRouter],
+    operations: Sequence[Operation],
     *,
-    translate: Callable[[EdgeHubError], ProblemError | None] = lambda _error: None,
-) -> FastAPI:
+    status: Callable[[], dict[str, Any]],
+    unready: Callable[[], str],
+) -> Starlette:
     """Build the application.
 
     Args:
-        routers: All that there is to ask, in the order of the document.
-        translate: Makes a problem of an error of the hub's parts, None = it is a fault of the hub.
+        operations: All of them.
+        status: Returns the status of the whole hub, for metrics.
+        unready: Returns why the hub should not be sent messages, empty = it may.
     """
-    app = FastAPI(
-        title="edgehub",
-        version=edgehub.__version__,
-        description=_ABOUT,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        # A path is what it is: no answer of 307 that loses the token of a client on the way.
-        redirect_slashes=False,
-    )
-    answer_problems(app)
+    described = openapi_document(operations)
 
-    @app.exception_handler(EdgeHubError)
-    async def _hub_error(_request: Request, error: EdgeHubError) -> Response:
-        problem = translate(error)
-        if problem is None:
-            raise error
-        return problem.response()
-
-    for router in routers:
-        app.include_router(router)
-    described: dict[str, Any] = {}
-
-    @app.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> Response:
-        if not described:
-            described.update(document(app))
+    async def openapi(_request: Request) -> Response:
         return JsonResponse(described)
 
+    async def show_metrics(_request: Request) -> Response:
+        return Response(metrics.text(status()), media_type=metrics.MEDIA_TYPE)
+
+    async def healthz(_request: Request) -> Response:
+        return JsonResponse({"status": "ok"})
+
+    async def readyz(_request: Request) -> Response:
+        if reason := unready():
+            raise ProblemError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", reason, headers={"Retry-After": "5"}
+            )
+        return JsonResponse({"status": "ready"})
+
+    app = Starlette(
+        routes=[
+            page_route(),
+            Route("/openapi.json", openapi),
+            Route("/metrics", show_metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            *operation_routes(operations),
+        ],
+        exception_handlers={EdgeHubError: _hub_error, HTTPException: _http_error},
+    )
+    # A path is what it is: no redirect that loses the token of a client on the way.
+    app.router.redirect_slashes = False
     return app
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """Describe the API (OpenAPI 3.1), with the answers that the gate gives."""
-    described = get_openapi(
-        title=app.title, version=app.version, description=app.description, routes=app.routes
+async def _hub_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EdgeHubError), "it is registered for that"
+    problem = problem_of(error)
+    if problem is None:
+        raise error
+    return problem_response(problem)
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "it is registered for that"
+    status = HTTPStatus(error.status_code)
+    problem = ProblemError(
+        status, status.name.lower(), _DETAILS.get(status, ""), headers=error.headers
     )
-    components = described.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(problem.pop("$defs"))
-    schemas["Problem"] = problem
-    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    for path, operations in described["paths"].items():
-        for operation in operations.values():
-            _complete(path, operation)
-    return described
-
-
-def _complete(path: str, operation: dict[str, Any]) -> None:
-    """Add to one operation what holds for all, in place of what the framework supposes."""
-    answers = operation["responses"]
-    statuses = [*_SOMETIMES]
-    if "422" in answers and MEDIA_TYPE not in answers["422"].get("content", {}):
-        del answers["422"]
-        statuses.append(HTTPStatus.UNPROCESSABLE_ENTITY)
-    if path not in OPEN_PATHS:
-        # Without a token too: that is for loopback and a hub without a tokens file.
-        operation["security"] = [{"token": []}, {}]
-        statuses += _EVERYWHERE
-    if "requestBody" in operation:
-        statuses.append(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    for status, answer in problem_answers(*statuses).items():
-        answers.setdefault(str(status), answer)
-    operation["responses"] = dict(sorted(answers.items()))
+    return problem_response(problem)

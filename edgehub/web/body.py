@@ -10,7 +10,8 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from edgehub.web.problem import Fault, ProblemError
+from edgehub.errors import ManifestFault
+from edgehub.operations.problem import ProblemError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,17 +45,17 @@ def _value(body: bytes) -> Any:
         value = json.loads(body, object_pairs_hook=_members, parse_constant=_refuse_constant)
         _refuse_half_characters(body, value)
     except json.JSONDecodeError as error:
-        fault = Fault(path="", message=error.msg, line=error.lineno, column=error.colno)
+        fault = ManifestFault(path="", message=error.msg, line=error.lineno, column=error.colno)
         raise _no_json(f"line {error.lineno}, column {error.colno}: {error.msg}", fault) from error
     except UnicodeDecodeError as error:
         reason = f"not UTF-8: byte {error.start}"
-        raise _no_json(reason, Fault(path="", message=reason)) from error
+        raise _no_json(reason, ManifestFault(path="", message=reason)) from error
     except RecursionError as error:
         reason = "nested too deep"
-        raise _no_json(reason, Fault(path="", message=reason)) from error
+        raise _no_json(reason, ManifestFault(path="", message=reason)) from error
     except ValueError as error:
         # Of a member that is given twice, of NaN, of an integer with thousands of digits.
-        raise _no_json(str(error), Fault(path="", message=str(error))) from error
+        raise _no_json(str(error), ManifestFault(path="", message=str(error))) from error
     return value
 
 
@@ -69,7 +70,7 @@ def _refuse_half_characters(body: bytes, value: object) -> None:
         raise ValueError(msg) from error
 
 
-def _no_json(reason: str, fault: Fault) -> ProblemError:
+def _no_json(reason: str, fault: ManifestFault) -> ProblemError:
     return ProblemError(
         HTTPStatus.BAD_REQUEST, "bad_json", f"the body is no JSON: {reason}", faults=[fault]
     )

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.http1.rules import find_fault
+from edgehub.operations.problem import ProblemError
 from edgehub.telemetry.log_limit import LogLimit
-from edgehub.web.problem import ProblemError
+from edgehub.web.answers import problem_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,7 +199,7 @@ class _Answer:
         """Refuse, unless an answer has begun."""
         if self.status:
             return
-        response = problem.response()
+        response = problem_response(problem)
         start = {
             "type": "http.response.start",
             "status": response.status_code,

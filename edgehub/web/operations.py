@@ -1,109 +1,127 @@
-"""Operations over HTTP: a path for each that has no resource of its own.
+"""Operations over HTTP: a route for each.
 
-Owns the way between requests and operations. `queue peek` is `GET /api/v1/queue/peek` with its
-arguments as parameters; what changes something, or takes more than words, is a `POST` with them in
-an object.
+Owns the way between requests and operations: path, query, headers and body become arguments, the
+result becomes the response. Invariant: the response to a change of a resource with a revision has
+it as its entity tag.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from starlette.routing import Route
 
 from edgehub.devices.token_file import Role
 from edgehub.operations.operation import ArgumentError, ArgumentKind
+from edgehub.operations.problem import ProblemError
 from edgehub.web.answers import JsonResponse
 from edgehub.web.body import json_body
-from edgehub.web.problem import ProblemError, problem_answers
+from edgehub.web.revisions import conditions, entity_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from starlette.requests import Request
 
     from edgehub.operations.operation import Argument, Operation
+    from edgehub.web.access import Principal
 
-_REFUSALS: Final = problem_answers(
-    HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY
-)
 _FLAGS: Final = {"true": True, "false": False}
 
 
-def operations_router(operations: Iterable[Operation]) -> APIRouter:
-    """Make the router of all operations without a resource of their own."""
-    router = APIRouter(tags=["operations"])
+def operation_routes(operations: Iterable[Operation]) -> list[Route]:
+    """Return the routes of all operations; the longest paths first, since one may end another."""
+    found = []
     for operation in operations:
-        if operation.resource:
-            continue
-        router.add_api_route(
-            operation.path,
-            _endpoint(operation),
-            methods=["POST" if operation.takes_body else "GET"],
-            name=operation.name,
-            operation_id=operation.name.replace(" ", "_"),
-            description=operation.about,
-            response_model=None,
-            responses={
-                200: {
-                    "description": f"As `edgehub {operation.name} --json` has it.",
-                    "content": {"application/json": {"schema": {}}},
-                },
-                **_REFUSALS,
-                **(
-                    problem_answers(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-                    if operation.takes_body
-                    else {}
-                ),
-            },
-            openapi_extra=_described(operation),
-        )
-    return router
+        path = operation.place.path.replace("}", ":path}")
+        found.append(Route(path, _endpoint(operation), methods=[operation.place.method]))
+    return sorted(found, key=lambda route: len(route.path), reverse=True)
 
 
 def reading_paths(operations: Iterable[Operation]) -> frozenset[str]:
     """Return the paths at which a `POST` changes nothing, so that it needs no more than a `GET`."""
-    return frozenset(each.path for each in operations if each.takes_body and not each.changes)
+    return frozenset(each.place.path for each in operations if not each.changes)
 
 
 def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[JsonResponse]]:
-    async def answer(request: Request) -> JsonResponse:
-        given = await _body(request) if operation.takes_body else _parameters(operation, request)
-        for argument in operation.arguments:
-            if argument.protected and given.get(argument.name):
-                _require_write(request, argument)
-        return JsonResponse(await operation(given))
+    async def respond(request: Request) -> JsonResponse:
+        arguments = await _arguments(operation, request)
+        return _response(operation, await operation(arguments))
 
-    return answer
+    return respond
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    if request.query_params:
-        raise ArgumentError("arguments go into the body, a JSON object")
-    body = await json_body(request)
-    if not isinstance(body, dict):
-        raise ArgumentError("want the arguments as a JSON object")
-    return body
+async def _arguments(operation: Operation, request: Request) -> dict[str, Any]:
+    place = operation.place
+    arguments: dict[str, Any] = dict(request.path_params)
+    if operation.changes:
+        names = {argument.name for argument in operation.arguments}
+        arguments |= conditions(request.headers, names)
+    if place.method == "POST" and operation.resource is None:
+        if request.query_params:
+            raise ArgumentError("arguments go into the body, a JSON object")
+        body = await json_body(request)
+        if not isinstance(body, dict):
+            raise ArgumentError("want the arguments as a JSON object")
+        arguments |= body
+    else:
+        arguments |= _parameters(operation, request)
+        if place.body:
+            arguments[place.body] = await json_body(request)
+    for argument in operation.arguments:
+        if argument.kind is ArgumentKind.TENANT:
+            arguments[argument.name] = _tenant(arguments.get(argument.name), request)
+        if argument.protected and arguments.get(argument.name):
+            _require_write(request, argument)
+    return arguments
 
 
 def _parameters(operation: Operation, request: Request) -> dict[str, Any]:
-    kinds = {argument.name: argument.kind for argument in operation.arguments}
+    elsewhere = {*request.path_params, operation.place.body, *HEADER_ARGUMENTS}
+    kinds = {each.name: each.kind for each in operation.arguments if each.name not in elsewhere}
     given: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in given:
             raise ArgumentError(f"`{name}` is given twice")
-        if kinds.get(name) is ArgumentKind.WHOLE and text.isdecimal() and text.isascii():
-            # Longer ones are beyond every bound, and cost time to read.
-            given[name] = int(text[:20])
-        elif kinds.get(name) is ArgumentKind.FLAG:
-            given[name] = _FLAGS.get(text, text)
-        else:
-            given[name] = text
+        if name not in kinds:
+            known = f"there are {', '.join(kinds)}" if kinds else "there are none"
+            raise ArgumentError(f"{operation.name} has no parameter `{name}`; {known}")
+        given[name] = _value(kinds[name], text)
     return given
 
 
+HEADER_ARGUMENTS: Final = {"if_match", "if_exists", "if_absent"}
+"""Arguments that the headers `If-Match` and `If-None-Match` stand for."""
+
+
+def _value(kind: ArgumentKind, text: str) -> Any:
+    if kind is ArgumentKind.WHOLE and text.isdecimal() and text.isascii():
+        # Longer ones are beyond every bound, and cost time to read.
+        return int(text[:20])
+    if kind is ArgumentKind.SECONDS:
+        try:
+            return float(text[:20])
+        except ValueError:
+            return text
+    return _FLAGS.get(text, text) if kind is ArgumentKind.FLAG else text
+
+
+def _tenant(given: Any, request: Request) -> Any:
+    """Return the tenant of a request: what it names, confined to that of its token."""
+    principal: Principal = request.state.principal
+    if principal.tenant is None or given in {None, principal.tenant}:
+        return principal.tenant if given is None else given
+    raise ProblemError(
+        HTTPStatus.FORBIDDEN,
+        "other_tenant",
+        f"the token {principal.name!r} is for {principal.tenant} only",
+    )
+
+
 def _require_write(request: Request, argument: Argument) -> None:
-    principal = request.state.principal
-    if principal.role is not Role.WRITE:
+    if request.state.principal.role is not Role.WRITE:
         raise ProblemError(
             HTTPStatus.FORBIDDEN,
             "read_only",
@@ -112,27 +130,17 @@ def _require_write(request: Request, argument: Argument) -> None:
         )
 
 
-def _described(operation: Operation) -> dict[str, Any]:
-    """Describe the arguments for the API's document."""
-    if operation.takes_body:
-        schema = {
-            "type": "object",
-            "properties": {each.name: each.schema() for each in operation.arguments},
-            "required": [each.name for each in operation.arguments if each.required],
-            "additionalProperties": False,
-        }
-        return {
-            "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}
-        }
-    return {
-        "parameters": [
-            {
-                "in": "query",
-                "name": each.name,
-                "required": each.required,
-                "description": each.about,
-                "schema": each.schema(),
-            }
-            for each in operation.arguments
-        ]
-    }
+def _response(operation: Operation, result: Any) -> JsonResponse:
+    place = operation.place
+    if place.entity is None:
+        return JsonResponse(result)
+    entity: Mapping[str, Any] | None = result[place.entity] if place.entity else result
+    status, headers = HTTPStatus.OK, {}
+    if entity is not None:
+        headers["ETag"] = entity_tag(entity["revision"])
+    if entity is not None and operation.changes and result["created"]:
+        status = HTTPStatus.CREATED
+        headers["Location"] = f"{place.path.partition('/{')[0]}/{quote(entity['id'], safe='')}"
+    if result.get("applied") and result["applied"]["result"] != "complete":
+        status = HTTPStatus.ACCEPTED
+    return JsonResponse(result, status.value, headers)

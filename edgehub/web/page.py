@@ -9,25 +9,26 @@ import base64
 import hashlib
 import re
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
 from starlette.responses import Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 _PARTS = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
-def page_router() -> APIRouter:
-    """Make the router."""
+def page_route() -> Route:
+    """Return the route."""
     text = resources.files("edgehub.web").joinpath("page.html").read_text("utf-8")
     headers = {"Content-Security-Policy": _policy(text), "X-Frame-Options": "DENY"}
-    router = APIRouter()
 
-    @router.get("/", include_in_schema=False)
-    async def page() -> Response:
-        """Show the hub to a person; the figures come from the API."""
+    async def page(_request: Request) -> Response:
         return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
-    return router
+    return Route("/", page)
 
 
 def _policy(text: str) -> str:

@@ -22,8 +22,9 @@ from uvicorn.server import ServerState
 
 from edgehub.http1.rules import allow_versions
 from edgehub.http1.unparsed import Unparsed
+from edgehub.operations.problem import ProblemError
 from edgehub.telemetry.log_limit import LogLimit
-from edgehub.web.problem import MEDIA_TYPE, ProblemError
+from edgehub.web.answers import PROBLEM_TYPE, encoded
 
 if TYPE_CHECKING:
     import socket
@@ -345,10 +346,10 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, problem: ProblemError) -> None:
         """Answer without a handler; what still comes is passed over until the client is done."""
         self._refused = True
-        body = problem.body()
+        body = encoded(problem.document())
         lines = [
             f"HTTP/1.1 {problem.status.value} {problem.status.phrase}",
-            f"content-type: {MEDIA_TYPE}",
+            f"content-type: {PROBLEM_TYPE}",
             f"content-length: {len(body)}",
             "connection: close",
             *(f"{name.lower()}: {value}" for name, value in problem.headers.items()),

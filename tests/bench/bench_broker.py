@@ -125,7 +125,9 @@ async def _measure(daemon: Daemon, site: Mosquitto, rate: int, total: int) -> di
         before = cpu_s(pid)
         figures = await send(connection, daemon, rate, total)
         used = cpu_s(pid) - before
-    await until(daemon, lambda: not any(queue["depth"] for queue in daemon.call("queue list")))
+    await until(
+        daemon, lambda: not any(queue["depth"] for queue in daemon.call("queue list")["queues"])
+    )
     return {
         "bench": "broker",
         "rate": rate,

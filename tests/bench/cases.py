@@ -41,7 +41,7 @@ def _ingest(folder: Path, name: str, *, messages: int, connections: int, window:
         cpu_s = hub.cpu_s()
         load = publish(hub.mqtt_port, messages, connections=connections, window=window)
         cpu_s = hub.cpu_s() - cpu_s
-        stored = sum(queue["depth"] for queue in hub.call("queue list"))
+        stored = sum(queue["depth"] for queue in hub.call("queue list")["queues"])
         if stored != messages:
             msg = f"{name}: {messages} acknowledged but {stored} stored"
             raise RuntimeError(msg)
@@ -159,7 +159,7 @@ def _through_hub(name: str, hub: HubProcess, far_end: Receiver, messages: int) -
 
 def _wait_until_gone(hub: HubProcess) -> None:
     deadline = time.monotonic() + DRAIN_TIMEOUT_S
-    while any(queue["depth"] for queue in hub.call("queue list")):
+    while any(queue["depth"] for queue in hub.call("queue list")["queues"]):
         if time.monotonic() > deadline:
             msg = "rows are still in the file after all messages have arrived upstream"
             raise RuntimeError(msg)

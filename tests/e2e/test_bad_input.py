@@ -168,7 +168,9 @@ def test_a_wrong_manifest_at_reload_changes_nothing(make_daemon: Callable[..., D
     assert "bad" in str(fault["faults"])
     device.publish("a", 1)
     assert device.wait_in_flight_below(1, 10)
-    assert {q["id"]: q["depth"] for q in daemon.call("queue list")} == {"upstream_Pri3": 2}
+    assert {q["id"]: q["depth"] for q in daemon.call("queue list")["queues"]} == {
+        "upstream_Pri3": 2
+    }
 
     # C-06: the class changes; stored rows keep theirs.
     right = {**GOOD, "routes": {"all": {**GOOD["routes"]["all"], "priority": 1}}}
@@ -177,7 +179,7 @@ def test_a_wrong_manifest_at_reload_changes_nothing(make_daemon: Callable[..., D
     daemon.wait_event("hub.reloaded")
     device.publish("a", 2)
     assert device.wait_in_flight_below(1, 10)
-    depths = {q["id"]: q["depth"] for q in daemon.call("queue list")}
+    depths = {q["id"]: q["depth"] for q in daemon.call("queue list")["queues"]}
     assert depths == {"upstream_Pri1": 1, "upstream_Pri3": 2}
     device.close()
     assert daemon.stop() == 0
@@ -208,7 +210,7 @@ def test_a_priority_out_of_range_leaves_the_running_manifest(
         assert reloaded(**right)["outcome"] == "applied"
         device.publish("a", 1)
         assert device.wait_in_flight_below(1, 10)
-    depths = {q["id"]: q["depth"] for q in daemon.call("queue list")}
+    depths = {q["id"]: q["depth"] for q in daemon.call("queue list")["queues"]}
     assert depths == {"upstream_Pri0": 1, "upstream_Pri3": 1, "upstream_Pri9": 1, "upstream": 1}
     device.close()
     assert daemon.stop() == 0

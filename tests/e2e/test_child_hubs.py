@@ -47,7 +47,7 @@ def _with_identities(daemon: Daemon) -> Daemon:
 
 
 def _depth(daemon: Daemon) -> int:
-    return sum(queue["depth"] for queue in daemon.call("queue list"))
+    return sum(queue["depth"] for queue in daemon.call("queue list")["queues"])
 
 
 def _child_of(parent: Daemon, make_daemon: Callable[..., Daemon], *, mqtt: str = "auto") -> Daemon:

@@ -177,13 +177,13 @@ def test_a_running_daemon_bears_steps(
     daemon.wait_until(lambda: backoff_s(daemon) > 0, 10)
     fake.says(step)
     send(daemon, 10)
-    queue = daemon.call("queue list")[0]
+    queue = daemon.call("queue list")["queues"][0]
     assert (queue["depth"], queue["expired"]) == (20, 0)
     assert 540 < queue["oldest_expires_in_s"] <= 600
     assert 0 <= queue["oldest_age_s"] < 60
     assert backoff_s(daemon) < 20
     with broker:
-        daemon.wait_until(lambda: daemon.call("queue list")[0]["sent"] == 20, 20)
+        daemon.wait_until(lambda: daemon.call("queue list")["queues"][0]["sent"] == 20, 20)
     fake.says("+0")
     assert daemon.stop() == 0
 

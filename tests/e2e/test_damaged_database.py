@@ -35,7 +35,7 @@ WAITING = 300
 
 def depths(daemon: Daemon) -> dict[str, int]:
     """Return how many rows wait, by queue."""
-    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")}
+    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")["queues"]}
 
 
 @pytest.mark.timeout(60)

@@ -41,7 +41,7 @@ def _with_manifest(daemon: Daemon, manifest: object = MANIFEST) -> Daemon:
 
 
 def _depths(daemon: Daemon) -> dict[str, int]:
-    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")}
+    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")["queues"]}
 
 
 def _wanted(device: Device) -> set[tuple[str, str, int]]:

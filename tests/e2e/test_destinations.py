@@ -39,7 +39,7 @@ def _client(kind: str, port: int, topic: str, qos: str = "1") -> list[str]:
 
 
 def _depths(daemon: Daemon) -> dict[str, int]:
-    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")}
+    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")["queues"]}
 
 
 def test_one_copy_per_endpoint_at_the_best_priority(make_daemon: Callable[..., Daemon]) -> None:
@@ -60,7 +60,9 @@ def test_one_copy_per_endpoint_at_the_best_priority(make_daemon: Callable[..., D
     device.publish("x", 1)
     assert device.wait_in_flight_below(1, 10)
     daemon.wait_until(lambda: _depths(daemon) == {"upstream_Pri0": 1, "lab_Pri5": 0}, 10)
-    assert [queue["sent"] for queue in daemon.call("queue list") if queue["depth"] == 0] == [1]
+    assert [
+        queue["sent"] for queue in daemon.call("queue list")["queues"] if queue["depth"] == 0
+    ] == [1]
     (row,) = daemon.call("queue peek", queue="upstream_Pri0")["rows"]
     assert (row["ttl_s"], row["routes"][0]) == (50, "b")
     record = json.loads((daemon.folder / "lab.jsonl").read_text("utf-8"))
@@ -181,7 +183,10 @@ def test_qos_0_is_stored_unless_it_is_switched_off(
                 timeout=10,
             )
         daemon.wait_until(
-            lambda d=daemon, n=stored: sum(q["enqueued"] for q in d.call("queue list")) == n, 10
+            lambda d=daemon, n=stored: (
+                sum(q["enqueued"] for q in d.call("queue list")["queues"]) == n
+            ),
+            10,
         )
         counted = daemon.call("status")["mqtt"]["dropped"]["qos0_offline"]
         assert counted == dropped

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import paho.mqtt.client as paho
 import pytest
 
-from edgehub.cli.daemon import CommandError
 from edgehub.cli.main import main
+from edgehub.cli.refusal import CommandError
 from tests.support.daemon import Daemon
 
 if TYPE_CHECKING:

@@ -154,7 +154,7 @@ def test_a_torn_log_and_a_wrong_checkpoint_are_mended_at_the_start(
     log = daemon.folder / "data" / "queue.db-wal"
     os.truncate(log, log.stat().st_size - 37)
     daemon.start()
-    (queue,) = daemon.call("queue list")
+    (queue,) = daemon.call("queue list")["queues"]
     assert queue["depth"] in {19, 20}
     assert daemon.call("status")["warnings"] == []
     assert daemon.stop() == 0

@@ -263,7 +263,9 @@ def test_the_command_line_registers_shows_and_removes(
     assert "cannot be deregistered" in run("remove", "device/main", "--yes", code=1)
     daemon.kill()
     daemon.start()
-    assert [each["@topic-id"] for each in daemon.call("entity list")] == ["device/main//"]
+    assert [each["@topic-id"] for each in daemon.call("entity list")["entities"]] == [
+        "device/main//"
+    ]
 
 
 def test_without_mapper_topics_are_local_only(make_daemon: Callable[..., Daemon]) -> None:
@@ -271,7 +273,7 @@ def test_without_mapper_topics_are_local_only(make_daemon: Callable[..., Daemon]
     daemon = make_daemon().start()
     publish(daemon, "te/device/c//", {"@type": "child-device"}, retain=True)
     assert daemon.call("status")["entities"] == {"enabled": False}
-    assert daemon.call("queue list") == []
+    assert daemon.call("queue list")["queues"] == []
     with pytest.raises(Exception, match=r"enabled = true in \[mapper\]"):
         daemon.call("entity list")
 
@@ -345,7 +347,7 @@ def test_entities_over_http(make_gateway: Callable[..., Daemon]) -> None:
     assert (status, refused["code"]) == (409, "refused")
     status, waiting = ask("PUT", "entities/device/q//", {**child, "@id": "Q", "@parent": "z"})
     assert (status, waiting["outcome"], waiting["waits_for"]) == (200, "pending", "z///")
-    assert ask("GET", "registration-debt")[1]["messages"] == 1
+    assert ask("GET", "entity/pending")[1]["messages"] == 1
     assert ask("PATCH", "entities/device/p//", {"@health": "device/p/service/s"})[0] == 200
     assert ask("PATCH", "entities/device/p//", {"name": "x"})[0] == 422
     assert ask("GET", "entities/device/p//")[1]["@health"] == "device/p/service/s"

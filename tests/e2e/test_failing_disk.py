@@ -24,7 +24,7 @@ FAIL_SYNC = Path(__file__).parents[1] / "support" / "fail_sync.c"
 
 def waiting(daemon: Daemon) -> int:
     """Return how many rows wait."""
-    return sum(queue["depth"] for queue in daemon.call("queue list"))
+    return sum(queue["depth"] for queue in daemon.call("queue list")["queues"])
 
 
 @pytest.mark.timeout(60)

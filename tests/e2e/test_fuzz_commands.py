@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.cli.daemon import CommandError
+from edgehub.cli.refusal import CommandError
 from tests.support.daemon import Daemon
 from tests.support.devices import Device
 from tests.support.fuzzing import fuzzer

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from edgehub.web.route_documents import ROUTE_BODY
 
 from edgehub.cli.main import cli
 from edgehub.routes.content import read_body
 from edgehub.routes.tenant import DEFAULT_TENANT
-from edgehub.web.route_documents import ROUTE_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

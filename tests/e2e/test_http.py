@@ -61,7 +61,7 @@ def make_hub(make_daemon: Callable[..., Daemon]) -> Iterator[MakeDaemon]:
 
 def totals(daemon: Daemon, name: str) -> int:
     """Add up a figure over all queues."""
-    return sum(queue[name] for queue in daemon.call("queue list"))
+    return sum(queue[name] for queue in daemon.call("queue list")["queues"])
 
 
 def test_what_was_answered_with_204_survives_a_kill(make_hub: MakeDaemon) -> None:

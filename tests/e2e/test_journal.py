@@ -107,7 +107,9 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     daemon.kill()
     daemon.start()
     publish(daemon, range(80, 90))
-    daemon.wait_until(lambda: sum(queue["depth"] for queue in daemon.call("queue list")) == 0, 10)
+    daemon.wait_until(
+        lambda: sum(queue["depth"] for queue in daemon.call("queue list")["queues"]) == 0, 10
+    )
     assert daemon.stop() == 0
     daemon.start()
     last = edgehub(daemon, "journal", "export", "exported", "--close")

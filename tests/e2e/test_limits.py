@@ -110,7 +110,7 @@ def test_a_limit_is_told_to_the_sender_and_shown_to_the_operator(
     daemon.config.write_text(text.replace("reject_new", "drop_oldest"), "utf-8")
     assert daemon.call("config reload")["applied"] == ["store.overflow"]
     assert post(30) == 204
-    (queue,) = daemon.call("queue list")
+    (queue,) = daemon.call("queue list")["queues"]
     assert (queue["depth"], queue["dropped"]) == (1000, 30)
     assert api.metrics()[f"edgehub_store_limit_dropped{labels}"] == 30
     device.close()
@@ -130,7 +130,7 @@ def test_the_limit_that_is_hit_first_is_named(make_daemon: Callable[..., Daemon]
     large = batch_of(["x" * 700] * 10)
     codes = [device.post("dev-1", large, headers={"Content-Type": BATCH})[0] for _ in range(200)]
     assert set(codes) == {204, 507}
-    (queue,) = daemon.call("queue list")
+    (queue,) = daemon.call("queue list")["queues"]
     assert 1_000_000 - 8_000 < queue["bytes"] <= 1_000_000
     assert queue["depth"] < 3000
     of_bytes = '{cap="queue bytes",queue="upstream_Pri7"}'
@@ -182,7 +182,7 @@ def test_a_limit_holds_whoever_sends_and_whatever_the_link_does(
         assert web.post("web-1", body, headers={"Content-Type": BATCH})[0] == 204
     assert device.wait_in_flight_below(1, 10)
     assert len(device.acked) == 500
-    figures = {q["id"]: (q["depth"], q["dropped"]) for q in daemon.call("queue list")}
+    figures = {q["id"]: (q["depth"], q["dropped"]) for q in daemon.call("queue list")["queues"]}
     assert figures == {
         "upstream_Pri1": (100, 400),
         "upstream_Pri2": (100, 401),
@@ -230,7 +230,7 @@ def test_a_limit_of_one_lets_one_through(
             codes.append(device.post("web-1", body, headers=headers)[0])
         assert codes.count(507) == refused
         assert codes.count(204) == 21 - refused
-    assert [queue["depth"] for queue in daemon.call("queue list")] == [1, 1, 1, 1]
+    assert [queue["depth"] for queue in daemon.call("queue list")["queues"]] == [1, 1, 1, 1]
     collector = Collector(broker.port)
     daemon.config.write_text(text.replace(str(nobody), str(broker.port)), "utf-8")
     daemon.call("config reload")
@@ -255,19 +255,19 @@ def test_what_is_stored_counts_after_a_restart(make_daemon: Callable[..., Daemon
         for _ in range(count):
             body = batch_of(["x" * 900] * 50)
             assert device.post("web-1", body, headers={"Content-Type": BATCH})[0] == 204
-            (queue,) = daemon.call("queue list")
+            (queue,) = daemon.call("queue list")["queues"]
             assert queue["bytes"] <= limit
         device.close()
 
     post(10)
-    (queue,) = daemon.call("queue list")
+    (queue,) = daemon.call("queue list")["queues"]
     assert (queue["depth"], queue["dropped"]) == (500, 0)
     each = queue["bytes"] // 500
     assert queue["bytes"] > limit * 95 // 100
     assert daemon.stop() == 0
     daemon.start()
     post(2)
-    (queue,) = daemon.call("queue list")
+    (queue,) = daemon.call("queue list")["queues"]
     assert queue["bytes"] > limit - each
     assert queue["dropped"] == 600 - limit // each
     assert daemon.stop() == 0

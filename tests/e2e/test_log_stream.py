@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.cli.daemon import call
 from edgehub.errors import DaemonUnreachableError
+from tests.support.control import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -173,7 +173,7 @@ def test_a_long_backlog_is_no_burden(make_daemon: Callable[..., Daemon]) -> None
     tight = Daemon(hub.folder, text, program=("-c", TIGHT))
     try:
         started_s, sent_s = asyncio.run(first_send_s(tight, again))
-        waiting = sum(queue["depth"] for queue in tight.call("queue list"))
+        waiting = sum(queue["depth"] for queue in tight.call("queue list")["queues"])
         assert tight.stop() == 0
     finally:
         tight.close()

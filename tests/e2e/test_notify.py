@@ -142,7 +142,7 @@ def test_a_pump_that_stands_still_ends_the_pings(
     device = Device("pump-7", daemon.mqtt_port)
     device.publish("x", 0)
     assert device.wait_in_flight_below(1, 10)
-    daemon.wait_until(lambda: daemon.call("queue list")[0]["sent"] == 1, 10)
+    daemon.wait_until(lambda: daemon.call("queue list")["queues"][0]["sent"] == 1, 10)
     heard.wait_for("WATCHDOG", "1")
 
     daemon.signal(signal.SIGUSR2)

@@ -87,7 +87,7 @@ class Hub:
 
     def depths(self) -> dict[str, int]:
         """Return rows by queue."""
-        return {each["id"]: each["depth"] for each in self.ask("queue", "list")}
+        return {each["id"]: each["depth"] for each in self.ask("queue", "list")["queues"]}
 
 
 @pytest.fixture
@@ -374,8 +374,8 @@ def test_each_queue_says_when_it_was_served_and_when_it_will_be_empty(
         hub = Hub(daemon)
         device = Device("press-1", daemon.mqtt_port)
         device.publish("alarm", 0)
-        daemon.wait_until(lambda: hub.ask("queue", "list")[0]["sent"] == 1, 10)
-        (queue,) = hub.ask("queue", "list")
+        daemon.wait_until(lambda: hub.ask("queue", "list")["queues"][0]["sent"] == 1, 10)
+        (queue,) = hub.ask("queue", "list")["queues"]
         assert queue["unserved_s"] < 10
         assert queue["drain"] == {"state": "empty", "seconds": 0.0}
         link.cut()
@@ -384,10 +384,10 @@ def test_each_queue_says_when_it_was_served_and_when_it_will_be_empty(
         device.publish("bulk", 1)
         assert device.wait_in_flight_below(1, 10)
         daemon.wait_until(
-            lambda: hub.ask("queue", "list")[1]["oldest_ttl_s"] == 7200,
+            lambda: hub.ask("queue", "list")["queues"][1]["oldest_ttl_s"] == 7200,
             15,
         )
-        bulk = hub.ask("queue", "list")[1]
+        bulk = hub.ask("queue", "list")["queues"][1]
         assert bulk["unserved_s"] is None
         assert bulk["oldest_expires_in_s"] == pytest.approx(7200, abs=60)
         assert bulk["drain"]["state"] == "offline"

@@ -84,7 +84,7 @@ def test_an_upgrade_in_place_does_not_disturb_the_hub_that_runs(hub: Daemon) -> 
     for number, kind in enumerate("abc"):
         device.publish(kind, number)
     assert device.wait_in_flight_below(1, 10)
-    assert {queue["id"] for queue in hub.call("queue list")} >= {
+    assert {queue["id"] for queue in hub.call("queue list")["queues"]} >= {
         "upstream_Pri3",
         "lab_Pri3",
         "web_Pri3",
@@ -104,6 +104,6 @@ def test_a_message_for_a_new_queue_is_stored_without_a_free_descriptor(hub: Daem
     device.publish("a", 1)
     assert device.wait_in_flight_below(1, 10)
     resource.prlimit(hub.pid, resource.RLIMIT_NOFILE, before)
-    assert hub.call("queue list")[0]["depth"] == 1
+    assert hub.call("queue list")["queues"][0]["depth"] == 1
     device.close()
     assert hub.stop() == 0

@@ -65,7 +65,7 @@ def _edgehub(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def _depths(daemon: Daemon) -> dict[str, int]:
-    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")}
+    return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")["queues"]}
 
 
 def _publish(daemon: Daemon, kind: str, numbers: range, device_id: str = "press-1") -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import paho.mqtt.client as paho
 import pytest
 
-from edgehub.cli.daemon import CommandError
+from edgehub.cli.refusal import CommandError
 from tests.support.devices import Device
 from tests.support.redis import RedisServer
 

@@ -77,7 +77,7 @@ def test_tls_and_a_renewed_certificate(make_daemon: Callable[..., Daemon], tmp_p
 
     daemon.signal(signal.SIGHUP)
     assert daemon.wait_event("hub.reloaded")["certificate_changed"] is False
-    assert sum(queue["depth"] for queue in daemon.call("queue list")) == 5
+    assert sum(queue["depth"] for queue in daemon.call("queue list")["queues"]) == 5
     assert daemon.stop() == 0
 
 

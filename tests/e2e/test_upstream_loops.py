@@ -68,7 +68,7 @@ def _figures(hub: Daemon, head: str) -> tuple[int, int]:
 
 
 def _is_idle(hubs: Sequence[Daemon]) -> bool:
-    return all(queue["depth"] == 0 for hub in hubs for queue in hub.call("queue list"))
+    return all(queue["depth"] == 0 for hub in hubs for queue in hub.call("queue list")["queues"])
 
 
 def _check_warned(hub: Daemon, event: str, *, other: str, sender: str) -> None:

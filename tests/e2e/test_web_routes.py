@@ -76,7 +76,7 @@ def test_a_route_lives_from_put_to_delete(hub: tuple[Daemon, Api]) -> None:
     """Made, read, changed by revision, switched off and on, removed; each answer has its tag."""
     daemon, api = hub
     path = "/api/v1/routes/alarms"
-    made = api.ask("PUT", f"{path}?wait=applied", {"route": ALARMS, "priority": 0})
+    made = api.ask("PUT", f"{path}?wait=true", {"route": ALARMS, "priority": 0})
     assert made.status == 201
     assert made.headers["location"] == path
     assert made.document["applied"]["result"] == "complete"
@@ -94,7 +94,7 @@ def test_a_route_lives_from_put_to_delete(hub: tuple[Daemon, Api]) -> None:
     assert api.ask("POST", f"{path}/disable").document["route"]["state"] == "disabled"
     assert api.ask("POST", f"{path}/disable").document["changed"] is False
     assert api.ask("POST", f"{path}/enable", If_Match="*").document["route"]["state"] == "running"
-    (status,) = api.get(f"{path}/status").document["instances"]
+    (status,) = api.get(path).document["instances"]
     assert status["state"] == "running"
     gone = api.ask("DELETE", path)
     assert (gone.status, gone.document["changed"], gone.document["route"]) == (200, True, None)
@@ -171,7 +171,7 @@ def test_odd_targets_are_answered(hub: tuple[Daemon, Api]) -> None:
     targets += (f"{odd}/a%2Fstatus/status", f"{odd}?after=%00%ED%A0%80", f"{odd}/$defaults")
     targets += (
         f"{odd}?tenant=..%2F..",
-        f"{odd}/x?timeout_s=nan&wait=applied",
+        f"{odd}/x?timeout_s=nan&wait=true",
         f"{odd}/{'x' * 8000}",
     )
     for method in ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"):
@@ -204,7 +204,7 @@ def read_raw(port: int, request: bytes, *, wait: bool = True) -> bytes:
 def test_a_route_of_the_table_takes_messages(hub: tuple[Daemon, Api]) -> None:
     """What POST answers is in force: the message after it goes to the new queue."""
     daemon, api = hub
-    added = api.ask("POST", "/api/v1/routes?wait=applied", {"route": ALARMS, "priority": 3})
+    added = api.ask("POST", "/api/v1/routes?wait=true", {"route": ALARMS, "priority": 3})
     assert added.status == 201
     view = added.document["route"]
     assert view["id"] == view["hash"]
@@ -239,7 +239,7 @@ def test_faults_of_a_route_have_their_place(hub: tuple[Daemon, Api]) -> None:
     assert places["priority"]["hint"]
     unknown = api.ask("PUT", "/api/v1/routes/r1", 'FROM /messages/* INTO Endpoint("nowhere")')
     assert unknown.status == 422
-    assert api.get("/api/v1/routes/r1?tenent=x").document["faults"][0]["path"] == "query.tenent"
+    assert "no parameter `tenent`" in api.get("/api/v1/routes/r1?tenent=x").document["detail"]
     assert api.get("/api/v1/routes/r1").status == 404
 
 
@@ -251,9 +251,10 @@ def test_lists_come_in_pages(hub: tuple[Daemon, Api]) -> None:
         text = f"FROM /messages/* WHERE kind = '{route_id}' INTO $upstream"
         assert api.ask("PUT", f"/api/v1/routes/{route_id}", text).status == 201
     seen: list[str] = []
-    after: str | None = ""
-    while after is not None:
-        page: dict[str, Any] = api.get(f"/api/v1/routes?limit=2&after={after}").document
+    after: str | None = None
+    while not seen or after is not None:
+        further = "" if after is None else f"&after={after}"
+        page: dict[str, Any] = api.get(f"/api/v1/routes?limit=2{further}").document
         assert len(page["routes"]) <= 2
         seen += [route["id"] for route in page["routes"]]
         after = page["next"]
@@ -302,7 +303,7 @@ def test_the_command_line_does_the_same(
     assert "line 1, column 31" in err
     code, out, _ = command(*add, "--json", "FROM nowhere")
     assert code == 78
-    assert json.loads(out)["error"]["type"] == "InvalidRouteError"
+    assert json.loads(out)["error"]["code"] == "invalid_route"
     assert command("route", "disable", "cli")[0] == 0
     code, _, err = command("route", "enable", "cli", "--if-revision", str(revision))
     assert (code, "revision" in err) == (1, True)

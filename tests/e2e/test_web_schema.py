@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 EXAMPLES = 300 if SOAK else 5
 PATHS = 20
-KNOWN = {"route_id": "known", "topic_id": "device/known//"}
+KNOWN = {"id": "known", "topic_id": "device/known//"}
 MAPPER = """
 [mapper]
 enabled = true
@@ -51,7 +51,7 @@ def test_answers_are_as_the_document_says(make_daemon: Callable[..., Daemon]) ->
     asked, wrong = {}, 0
     for name, operation in operations(f"http://127.0.0.1:{port}", headers):
         route, entity = (
-            f"/api/v1/routes/{KNOWN['route_id']}",
+            f"/api/v1/routes/{KNOWN['id']}",
             f"/api/v1/entities/{KNOWN['topic_id']}",
         )
         assert api.ask("PUT", route, "FROM /messages/* INTO $upstream").status < 300

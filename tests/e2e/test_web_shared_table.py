@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.cli.daemon import CommandError
 from edgehub.cli.main import main
+from edgehub.cli.refusal import CommandError
 from edgehub.devices.token_file import Role, Token, changing_tokens
 from tests.support.redis import RedisServer
 from tests.support.web import Api, web_daemon
@@ -52,12 +52,12 @@ def test_hubs_share_routes_and_say_when_their_table_is_old(
     web = f'token_file = "{tmp_path / "tokens"}"'
     hubs = [web_daemon(make_daemon, web=web, extra=shared) for _ in range(2)]
     first, second = (Api(api.port, texts["ops"]) for _, api in hubs)
-    made = first.ask("PUT", "/api/v1/routes/alarms?wait=applied&timeout_s=10", ALARMS)
+    made = first.ask("PUT", "/api/v1/routes/alarms?wait=true&timeout_s=10", ALARMS)
     assert made.status == 201
     assert len(made.document["applied"]["by"]) == 2
     seen = second.get("/api/v1/routes/alarms")
     assert (seen.document["state"], seen.headers["etag"]) == ("running", made.headers["etag"])
-    states = second.get("/api/v1/routes/alarms/status").document["instances"]
+    states = second.get("/api/v1/routes/alarms").document["instances"]
     assert [each["state"] for each in states] == ["running", "running"]
     assert len(first.get("/api/v1/table/instances").document["instances"]) == 2
 
@@ -66,7 +66,7 @@ def test_hubs_share_routes_and_say_when_their_table_is_old(
     text = json.dumps(MANIFEST)
     with pytest.raises(CommandError) as refused:
         daemon.call("manifest apply", text=text, file="m.json", expected_revision=1)
-    assert refused.value.members["type"] == "ConflictError"
+    assert refused.value.problem["code"] == "conflict"
     check_manifest(hubs[1][0], first, tmp_path / "m.json", capsys)
 
     assert daemon.stop() == 0

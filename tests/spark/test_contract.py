@@ -57,7 +57,9 @@ def test_the_journal_of_a_daemon_closes(spark: SparkSession, tmp_path: Path):
         daemon.kill()
         daemon.start()
         publish(daemon, range(40, 60))
-        daemon.wait_until(lambda: sum(q["depth"] for q in daemon.call("queue list")) == 0, 10)
+        daemon.wait_until(
+            lambda: sum(q["depth"] for q in daemon.call("queue list")["queues"]) == 0, 10
+        )
         assert daemon.stop() == 0
         daemon.start()
         command = ["-m", "edgehub", "--config", str(daemon.config), "journal", "export"]

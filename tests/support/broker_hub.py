@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import aiomqtt
 
-from edgehub.cli.daemon import call
 from edgehub.hub.broker import BrokerPart
 from edgehub.hub.hub import Hub
 from edgehub.settings import check_settings
+from tests.support.control import call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

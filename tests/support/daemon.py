@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from edgehub.cli.daemon import call
+from tests.support.control import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiomqtt
 
-from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
+from tests.support.control import call
 from tests.support.http_peer import Reply, results
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ import subprocess
 
 import pytest
 
-from edgehub.cli.daemon import CommandError, call
+from edgehub.cli.refusal import CommandError
 from edgehub.control.server import CLIENTS_MAX, REQUEST_BYTES_MAX, ControlServer
 from edgehub.errors import DaemonUnreachableError, EdgeHubError, StartupError
+from tests.support.control import call
 
 LIST = b'{"command": "echo", "arguments": [["a", 1]]}\n'
 
@@ -121,9 +122,13 @@ async def test_a_fault_in_a_command_costs_only_its_answer(socket_path, how, said
         writer.write(json.dumps(request).encode() + b"\n")
         answer = json.loads(await reader.readline())
         assert answer["ok"] is False
-        assert re.match(said, answer["error"])
+        assert re.match(said, answer["problem"]["detail"])
     writer.write(b'{"command": "echo", "arguments": {"a": 1}}\n')
-    assert json.loads(await reader.readline()) == {"ok": True, "result": {"a": 1}}
+    assert json.loads(await reader.readline()) == {
+        "ok": True,
+        "result": {"a": 1},
+        "settings": "",
+    }
     writer.close()
     await writer.wait_closed()
     assert capsys.readouterr().out.count("control.command_failed") == (0 if how == "text" else 2)

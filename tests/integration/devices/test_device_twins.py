@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgehub.cli.daemon import CommandError
+from edgehub.cli.refusal import CommandError
 from edgehub.settings import SettingsError, check_settings
 from tests.support.broker_hub import BrokerHub, running_hub
 from tests.support.mosquitto import Mosquitto

@@ -112,7 +112,7 @@ async def test_commands_check_their_arguments(tmp_path: Path) -> None:
     """What comes over the control socket may be anything."""
     async with gateway(tmp_path / "q.db", away()) as hub:
         commands = {each.name: each for each in hub.mapping.operations()}
-        assert len(await commands["entity list"]({})) == 1
+        assert len((await commands["entity list"]({}))["entities"]) == 1
         with pytest.raises(ArgumentError, match="want `topic_id`"):
             await commands["entity show"]({"topic_id": 7})
         with pytest.raises(ArgumentError, match="want `root`"):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import aiomqtt
 import pytest
 
-from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
 from edgehub.errors import ConfigError, StartupError
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
+from tests.support.control import call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from edgehub.cli.daemon import call
 from edgehub.clock import ManualClock
+from tests.support.control import call
 from tests.support.manual_hub import publish, queue, running, until
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ async def test_a_queue_shows_when_its_first_row_expires_at_once(tmp_path: Path) 
     async with running(tmp_path, ManualClock()) as hub:
         await publish(hub, "bulk", 1)
         path = tmp_path / "data" / "control.sock"
-        (listed,) = await asyncio.to_thread(call, path, "queue list")
+        (listed,) = (await asyncio.to_thread(call, path, "queue list"))["queues"]
         assert listed["oldest_expires_in_s"] == pytest.approx(900)
         assert listed["drain"]["state"] == "unserved"
         await publish(hub, "alarm", 1)
@@ -140,11 +140,11 @@ async def test_a_queue_shows_when_its_new_oldest_row_expires_at_once(tmp_path: P
         await clock.advance(100)
         await publish(hub, "bulk", 1)
         path = tmp_path / "data" / "control.sock"
-        (listed,) = await asyncio.to_thread(call, path, "queue list")
+        (listed,) = (await asyncio.to_thread(call, path, "queue list"))["queues"]
         assert listed["oldest_expires_in_s"] == pytest.approx(800)
         ask = partial(call, path, "queue purge", queue="upstream_Pri7", through=1)
         assert (await asyncio.to_thread(ask))["rows"] == 1
-        (listed,) = await asyncio.to_thread(call, path, "queue list")
+        (listed,) = (await asyncio.to_thread(call, path, "queue list"))["queues"]
         assert (listed["depth"], listed["oldest_expires_in_s"]) == (1, pytest.approx(900))
 
 

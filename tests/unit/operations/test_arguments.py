@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgehub.message import DEFAULT_PRIORITY, queue_id
-from edgehub.operations.arguments import flag, text, whole, wholes
+from edgehub.operations.arguments import flag, seconds, tenant, text, whole, wholes
 from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.queues import parse_queue_id
+from edgehub.operations.results import Nothing
+from edgehub.routes.tenant import Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +49,32 @@ def test_a_list_of_numbers_keeps_its_bounds(value: object) -> None:
     assert ids.check([2, 1]) == [2, 1]
 
 
+def test_a_choice_is_one_of_those_declared() -> None:
+    """Another text is refused with all that there are."""
+    kind = text("type", "", choices=("device", "service"))
+    assert kind.check("service") == "service"
+    with pytest.raises(ArgumentError, match="one of device, service"):
+        kind.check("pump")
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "3", float("nan"), float("inf"), 30.5])
+def test_seconds_are_above_zero_and_bounded(value: object) -> None:
+    """Whole or not."""
+    timeout = seconds("timeout_s", "", default=5.0, maximum=30)
+    with pytest.raises(ArgumentError, match="above 0, at most 30"):
+        timeout.check(value)
+    assert timeout.check(0.5) == 0.5
+
+
+def test_a_tenant_is_parsed() -> None:
+    """What is no tenant is refused with the form of one."""
+    assert tenant("tenant", "").check("acme/press") == Tenant("acme", "press")
+    assert tenant("tenant", "").check(None) is None
+    for value in ("acme", 7):
+        with pytest.raises(ArgumentError, match="organisation/application"):
+            tenant("tenant", "").check(value)
+
+
 async def test_an_operation_gets_its_arguments_checked_and_with_defaults() -> None:
     """What is absent and has no default stays absent; what is not declared is refused."""
 
@@ -54,7 +82,9 @@ async def test_an_operation_gets_its_arguments_checked_and_with_defaults() -> No
         return dict(arguments)
 
     arguments = (text("queue", ""), whole("limit", "", default=10), flag("payload", ""))
-    operation = Operation(name="queue peek", about="", handler=handler, arguments=arguments)
+    operation = Operation(
+        name="queue peek", about="", handler=handler, result=Nothing, arguments=arguments
+    )
     assert await operation({}) == {"limit": 10, "payload": False}
     assert await operation({"queue": "q", "limit": None, "payload": True}) == {
         "queue": "q",

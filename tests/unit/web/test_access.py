@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from edgehub.devices.token_file import Role, Token
 from edgehub.devices.tokens import TokenList, Tokens
+from edgehub.operations.problem import ProblemError
 from edgehub.web.access import Access, Principal
-from edgehub.web.problem import ProblemError
 
 READER, READ = Token.new("reader", Role.READ)
 WRITER, WRITE = Token.new("writer", Role.WRITE)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from edgehub.web.answers import JsonResponse
-from edgehub.web.problem import Fault, ProblemError
+from edgehub.errors import ManifestFault
+from edgehub.operations.problem import ProblemError
+from edgehub.web.answers import JsonResponse, problem_response
 
 
 def test_large_numbers_and_half_characters_are_no_fault_of_the_hub():
@@ -17,6 +18,8 @@ def test_large_numbers_and_half_characters_are_no_fault_of_the_hub():
 
 def test_a_refusal_may_name_them():
     """The reason of a refusal often shows what was sent."""
-    fault = Fault(path="\ud800", message="x")
+    fault = ManifestFault(path="\ud800", message="x")
     problem = ProblemError(HTTPStatus.BAD_REQUEST, "odd", "\ud800 is odd", faults=[fault])
-    assert json.loads(problem.body())["faults"] == [{"path": "\ud800", "message": "x"}]
+    assert json.loads(problem_response(problem).body)["faults"] == [
+        {"path": "\ud800", "message": "x"}
+    ]

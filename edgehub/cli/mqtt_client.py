@@ -1,0 +1,141 @@
+"""What the commands that act as an MQTT client share: where they connect, and as whom."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiomqtt
+import click
+
+from edgehub.errors import EdgeHubError
+from edgehub.settings import MqttEndpointSettings, load_settings
+from edgehub.storage.credentials import TlsOptions, client_context, read_secret
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class MqttClientError(EdgeHubError):
+    """A server cannot be reached, or refuses what was asked of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where to connect, and as whom.
+
+    Attributes:
+        host: Name or address.
+        port: TCP port.
+        username: None = none.
+        password: None = none.
+        tls: None = not encrypted.
+    """
+
+    host: str
+    port: int
+    username: str | None
+    password: str | None
+    tls: ssl.SSLContext | None
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that `hub_server` takes."""
+    options = (
+        click.option("--host", default="127.0.0.1", show_default=True, help="The hub's address."),
+        click.option(
+            "--port", type=click.IntRange(1, 65_535), help="Its port; absent = of the settings."
+        ),
+        click.option("--username", help="User name; absent = none."),
+        click.option("--password-file", type=_FILE, help="File that holds the password."),
+        click.option("--tls", is_flag=True, help="Encrypt the connection."),
+        click.option(
+            "--ca-file", type=_FILE, help="Authorities that sign the hub's certificate, in PEM."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def hub_server(
+    obj: dict[str, Any],
+    *,
+    host: str,
+    port: int | None,
+    username: str | None,
+    password_file: Path | None,
+    tls: bool,
+    ca_file: Path | None,
+) -> Server:
+    """Return the hub that options name.
+
+    Raises:
+        ConfigError: A file cannot be read, or the settings are wrong.
+        click.UsageError: The settings have no port that is known beforehand.
+    """
+    if port is None:
+        settings = load_settings(obj["config"]).mqtt
+        port = settings.tls_port if tls else settings.port
+        if port == 0:
+            msg = "the settings leave the port to the system: give --port (the hub's log names it)"
+            raise click.UsageError(msg)
+    return Server(
+        host=host,
+        port=port,
+        username=username,
+        password=None if password_file is None else read_secret("--password-file", password_file),
+        tls=client_context(TlsOptions(ca_file=ca_file)) if tls else None,
+    )
+
+
+def upstream_server(obj: dict[str, Any]) -> Server:
+    """Return the server that `[upstream]` of the settings names.
+
+    Raises:
+        ConfigError: A file cannot be read, or the settings are wrong.
+        click.UsageError: The settings have no upstream that speaks MQTT.
+    """
+    options = load_settings(obj["config"]).upstream
+    if not isinstance(options, MqttEndpointSettings):
+        msg = "--upstream: the settings have no [upstream] of type mqtt"
+        raise click.UsageError(msg)
+    secret = options.password_file
+    return Server(
+        host=options.host,
+        port=options.port,
+        username=options.username,
+        password=None if secret is None else read_secret("upstream.password_file", secret),
+        tls=client_context(TlsOptions.of(options)) if options.tls else None,
+    )
+
+
+@asynccontextmanager
+async def connected(
+    server: Server, client_id: str, protocol: aiomqtt.ProtocolVersion
+) -> AsyncIterator[aiomqtt.Client]:
+    """Connect for as long as the context lasts.
+
+    Raises:
+        MqttClientError: The server cannot be reached, refuses the client or ends the connection.
+    """
+    try:
+        async with aiomqtt.Client(
+            server.host,
+            server.port,
+            identifier=client_id,
+            username=server.username,
+            password=server.password,
+            tls_context=server.tls,
+            protocol=protocol,
+        ) as client:
+            yield client
+    except aiomqtt.MqttError as error:
+        raise MqttClientError(
+            f"{server.host}:{server.port}, client {client_id}: {error}"
+        ) from error

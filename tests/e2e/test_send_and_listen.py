@@ -1,0 +1,98 @@
+"""`edgehub send` and `edgehub listen` as a newcomer uses them, with a hub and its upstream hub."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.daemon import Daemon
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Start a hub that collects; for `listen` its own listener is the upstream."""
+    port = free_port()
+    text = f'data_dir = "data"\n[mqtt]\nport = {port}\n[log]\nformat = "json"\n'
+    with contextlib.closing(Daemon(tmp_path_factory.mktemp("hub"), text).start()) as daemon:
+        upstream = f'[upstream]\ntype = "mqtt"\nhost = "127.0.0.1"\nport = {port}\n'
+        daemon.config.write_text(text + upstream, "utf-8")
+        yield daemon
+        assert daemon.stop() == 0
+
+
+def edgehub(hub: Daemon, *arguments: str) -> list[str]:
+    """Return the command line of a command that uses the hub's settings."""
+    return [sys.executable, "-m", "edgehub", "--config", str(hub.config), *arguments]
+
+
+def run(
+    hub: Daemon, *arguments: str, content: bytes | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end."""
+    return subprocess.run(
+        edgehub(hub, *arguments), input=content, capture_output=True, timeout=30, check=False
+    )
+
+
+def test_a_message_is_stored_before_send_ends(hub: Daemon) -> None:
+    """From an argument or standard input, of a device or a module, with its properties."""
+    done = run(hub, "send", "pump-7", '{"bar": 9.1}', "-p", "kind=a b", "-p", "x=1&2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"acknowledged: devices/pump-7/messages/events/kind=a%20b")
+    assert run(hub, "send", "pump-7/camera", "-", content=b"\xff\x00").returncode == 0
+    first, second = hub.call("queue peek", queue="upstream", payload=True)["rows"][-2:]
+    assert (first["device"], first["body"]) == ("pump-7", '{"bar": 9.1}')
+    assert first["properties"] == {"kind": "a b", "x": "1&2"}
+    assert (second["module"], second["body_base64"]) == ("camera", "/wA=")
+
+
+@pytest.mark.parametrize(
+    ("where", "version"), [((), "3.1.1"), ((), "5"), (("--upstream",), "3.1.1")]
+)
+def test_listen_prints_what_comes(hub: Daemon, where: tuple[str, ...], version: str) -> None:
+    """At the hub, and at the broker that its settings have as upstream."""
+    listener = subprocess.Popen(
+        edgehub(hub, "listen", *where, "--mqtt", version, "--json", "--count", "2", "te/#"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with listener:
+        assert listener.stderr is not None
+        assert b"listening at 127.0.0.1" in listener.stderr.readline()
+        for content in (b"21.5", b"\xff"):
+            topic = "te/device/main///m/temperature"
+            done = run(hub, "send", "sensor", "--topic", topic, "-", content=content)
+            assert done.returncode == 0, done.stderr
+        output, _ = listener.communicate(timeout=30)
+    assert listener.returncode == 0
+    found = [json.loads(line) for line in output.splitlines()]
+    assert [message.get("body") for message in found] == ["21.5", None]
+    assert found[1]["body_base64"] == "/w=="
+    assert {message["topic"] for message in found} == {topic}
+
+
+def test_what_cannot_be_done_is_said(hub: Daemon) -> None:
+    """Wrong use, a server that does not answer, and a filter that the client may not have."""
+    for arguments, code, text in (
+        (("send", "a b", "x"), 2, "is not <device> or <device>/<module>"),
+        (("send", "d", "x", "-p", "kind"), 2, "is not NAME=VALUE"),
+        (("send", "d", "x", "--topic", "te/#"), 2, "a topic has no wildcards"),
+        (("send", "d", "x", "--topic", "te/a", "-p", "k=v"), 2, "--topic and --property"),
+        (("send", "d", "x", "--port", str(free_port())), 1, "client d:"),
+        (("listen", "te/#/a"), 2, "te/#/a"),
+        (("listen", "devices/other/messages/devicebound/#"), 1, "may not subscribe"),
+    ):
+        done = run(hub, *arguments)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert text in done.stderr.decode(), arguments
