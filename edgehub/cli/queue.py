@@ -26,7 +26,7 @@ _FIGURES: Final = (
     "sent",
     "expired",
     "dropped",
-    "dead",
+    "dead letters",
 )
 _PRIORITIES: Final = {**{str(number): number for number in range(10)}, "default": DEFAULT_PRIORITY}
 _ROW_FIGURES: Final = ("offset", "age", "expires in", "body", "tries")

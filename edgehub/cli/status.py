@@ -85,6 +85,8 @@ def _entities_text(entities: dict[str, Any]) -> str:
 
 def _endpoint_text(endpoint: dict[str, Any]) -> str:
     text = f"{endpoint['id']}: {endpoint['state']}"
+    if endpoint["mqtt_version"] is not None:
+        text += f", MQTT {endpoint['mqtt_version']}"
     if endpoint["reason"]:
         text += f", {endpoint['reason']}"
     if endpoint["backoff_remaining_s"] is not None:

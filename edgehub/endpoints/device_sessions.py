@@ -106,6 +106,11 @@ class DeviceSessions:
         return self._hub.row_bytes_max
 
     @property
+    def mqtt_version(self) -> str | None:
+        """See `MqttEndpoint`; of the hub's session."""
+        return self._hub.mqtt_version
+
+    @property
     def left_out_filters(self) -> tuple[str, ...]:
         """See `MqttEndpoint`; of the devices' sessions, and the hub's."""
         own = [each for guard in self._guards.values() for each in guard.left_out]

@@ -24,7 +24,7 @@ from edgehub.endpoints.mqtt_topic import IotHubTopics
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.client import LinkError
-from edgehub.mqtt.packets import publish
+from edgehub.mqtt.packets import LEVEL_5, publish
 from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -157,6 +157,14 @@ class MqttEndpoint:
     def row_bytes_max(self) -> int | None:
         """See `Endpoint`."""
         return self._options.row_bytes_max
+
+    @property
+    def mqtt_version(self) -> str | None:
+        """The version of MQTT in use, `3.1.1` or `5`; None = not connected."""
+        connection = self._connection
+        if connection is None:
+            return None
+        return "5" if connection.level == LEVEL_5 else "3.1.1"
 
     @property
     def left_out_filters(self) -> tuple[str, ...]:

@@ -107,6 +107,11 @@ class ScheduledEndpoint:
         return not self._is_open or self._trusted()
 
     @property
+    def mqtt_version(self) -> str | None:
+        """See `MqttEndpoint`."""
+        return getattr(self._inner, "mqtt_version", None)
+
+    @property
     def left_out_filters(self) -> tuple[str, ...]:
         """See `MqttEndpoint`."""
         return getattr(self._inner, "left_out_filters", ())

@@ -276,6 +276,7 @@ class EndpointsPart(Part):
         return [
             _endpoint_document(served.pump, drain_eta_seconds=drain_s.get(endpoint_id))
             | {"keeps_windows": getattr(served.pump.endpoint, "keeps_windows", None)}
+            | {"mqtt_version": getattr(served.pump.endpoint, "mqtt_version", None)}
             | {"left_out_filters": getattr(served.pump.endpoint, "left_out_filters", ())}
             | _platform_document(served.destination)
             for endpoint_id, served in sorted(self._served.items())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.message import NEVER_MS, queue_id
 from edgehub.pump.poison import NextStep
-from edgehub.store.statistics import RowState
+from edgehub.store.statistics import QueueState, RowState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from edgehub.message import Message, Row
     from edgehub.pump.poison import Suspicion
     from edgehub.pump.pump import Pump
-    from edgehub.pump.pumped_queue import PumpedQueue
     from edgehub.store import DeadLetter
     from edgehub.store.queue import Queue
 
@@ -133,28 +132,34 @@ def message_document(message: Message, *, body_bytes: int, payload: bool) -> dic
 
 
 def queue_document(
-    queue: Queue, *, now_ms: int, pumped: PumpedQueue | None, orphaned: bool
+    queue: Queue, *, now_ms: int, pump: Pump | None, orphaned: bool
 ) -> dict[str, Any]:
     """Describe one queue.
 
     Args:
         queue: The queue.
         now_ms: Hub time, for the age of the oldest row.
-        pumped: What its pump knows of it, None = nobody serves it.
+        pump: Serves it, None = nothing does.
         orphaned: No endpoint of the settings or routes has its name any more.
     """
     figures = queue.statistics()
+    pumped = None if pump is None else pump.pumped(queue.id)
     latency = None if pumped is None else pumped.latency.summary()
+    kept_out = 0 if pump is None else pump.kept_out_rows(queue.id)
+    state = figures.state
+    if state is QueueState.SENDING and kept_out == figures.in_flight:
+        state = QueueState.WAITING if queue.has_ready() else QueueState.DELAYED
     oldest = figures.oldest_enqueued_ms
     return {
         "id": queue.id,
         "endpoint": queue.endpoint_id,
         "priority": queue.priority,
-        "state": figures.state,
+        "state": state,
         "orphaned": orphaned,
         "depth": figures.depth,
         "bytes": figures.bytes,
         "in_flight": figures.in_flight,
+        "kept_out": kept_out,
         "oldest_age_s": None if oldest is None else max(0, now_ms - oldest) / 1000,
         "checkpoint": figures.checkpoint,
         "enqueued": figures.enqueued_total,

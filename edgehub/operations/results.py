@@ -43,6 +43,9 @@ class QueueDocument(TypedDict):
         priority: 0 is the best; 2000000000 = the default one, behind 9.
         orphaned: No settings or route name its endpoint any more.
         depth: Messages, those in flight included.
+        in_flight: Messages that the pump has taken, those kept out included.
+        kept_out: Messages that the pump has and does not send: the peer may have closed the
+            connection over them.
         oldest_age_s: Age of the oldest message, null = the queue is empty.
     """
 
@@ -54,6 +57,7 @@ class QueueDocument(TypedDict):
     depth: int
     bytes: int
     in_flight: int
+    kept_out: int
     oldest_age_s: float | None
     enqueued: int
     sent: int
@@ -68,12 +72,14 @@ class EndpointDocument(TypedDict):
 
     Attributes:
         reason: Why it does not send, empty = it does.
+        mqtt_version: `3.1.1` or `5`, null = not connected, or another protocol.
         drain_eta_seconds: Time until nothing waits for it, null where it is not known.
     """
 
     id: str
     state: str
     reason: str
+    mqtt_version: str | None
     in_flight_rows: int
     sent_total: int
     drain_eta_seconds: float | None

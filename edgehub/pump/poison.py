@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Collection, Sequence
 
-    from edgehub.message import Row, SendResult
+    from edgehub.message import QueueId, Row, SendResult
     from edgehub.pump.order import Holds
     from edgehub.pump.pumped_queue import PumpedQueue, Sent
     from edgehub.pump.refused_senders import RefusedSender
@@ -160,6 +160,10 @@ class Poison:
             now: Monotonic seconds.
         """
         return self._senders.statistics(now)
+
+    def kept_out_rows(self, queue_id: QueueId) -> int:
+        """Return how many rows of a queue are in hand and not sent."""
+        return sum([pumped.queue.id == queue_id for _, pumped, _ in self._kept_out.values()])
 
     def suspicion(self, row: Row, now: float) -> Suspicion | None:
         """Return the closes that are counted against a row, None = there are none.

@@ -217,6 +217,10 @@ class Pump:
         """Return the pump's state of one queue, None = it was not seen yet."""
         return self._pumped_queues.of(queue_id)
 
+    def kept_out_rows(self, queue_id: QueueId) -> int:
+        """Return how many rows of a queue are in hand and not sent."""
+        return self._poison.kept_out_rows(queue_id)
+
     def suspicion(self, row: Row) -> Suspicion | None:
         """Return the closes that are counted against a row of this endpoint, None = none."""
         return self._poison.suspicion(row, self._clock.monotonic())

@@ -109,7 +109,10 @@ class QueueForecast:
                 expected |= drains(loads, link)
             pumped = self._pumped(queue)
             known = queue_document(
-                queue, now_ms=now_ms, pumped=pumped, orphaned=queue.endpoint_id in orphans
+                queue,
+                now_ms=now_ms,
+                pump=self._endpoints.pump(queue.endpoint_id),
+                orphaned=queue.endpoint_id in orphans,
             )
             # The watch looks every few seconds; what it saw may have left since.
             head = self._watch.head(queue.id) if known["depth"] else None
