@@ -350,6 +350,11 @@ def test_why_says_what_speaks_against_a_message_over_which_the_broker_closes(
         hub.daemon.wait_until(lambda: suspected()["next"] == "kept_out", 15)
         assert suspected()["closes"] == 4
         assert hub.ask("queue", "peek", "upstream_Pri7")["rows"][0]["state"] == "kept_out"
+        (queue,) = hub.ask("queue", "list")["queues"]
+        assert (queue["state"], queue["in_flight"], queue["kept_out"]) == ("delayed", 1, 1)
+        hub.daemon.wait_until(
+            lambda: hub.daemon.call("status")["endpoints"][0]["mqtt_version"] == "3.1.1", 10
+        )
         hub.daemon.wait_until(lambda: suspected()["quiet_left_s"] is not None, 10)
         assert 15 < suspected()["quiet_left_s"] <= 30
         text = hub.run("why", "large").stdout

@@ -129,11 +129,26 @@ def test_a_wait_for_the_link_is_told_in_words_that_fit(state, seconds, text):
         "id": "up",
         "state": state,
         "reason": "refused",
+        "mqtt_version": None,
         "backoff_remaining_s": seconds,
         "rate_bytes_s_max": None,
         "drain_eta_seconds": None,
     }
     assert _endpoint_text(endpoint) == text
+
+
+def test_the_version_of_mqtt_in_use_is_shown():
+    """It depends on what the peer takes."""
+    endpoint = {
+        "id": "up",
+        "state": "up",
+        "reason": "",
+        "mqtt_version": "3.1.1",
+        "backoff_remaining_s": None,
+        "rate_bytes_s_max": None,
+        "drain_eta_seconds": None,
+    }
+    assert _endpoint_text(endpoint) == "up: up, MQTT 3.1.1"
 
 
 HOSTILE = "a\x1b[31mred\x07\u202etxt\r\x9b2J"

@@ -195,6 +195,8 @@ async def test_what_was_kept_out_is_tried_again_in_time(start: Start) -> None:
     await lives(bench, endpoint, 10)
     assert endpoint.link_is_up
     assert queue.waiting == []
+    assert bench.pump.kept_out_rows(queue.id) == 2
+    assert bench.pump.kept_out_rows("other") == 0
     endpoint.poison.clear()
     await bench.clock.advance(KEPT_OUT_S)
     assert queue.confirmed == [1, 2]
