@@ -80,19 +80,19 @@ class SystemClock:
         self._libc = ctypes.CDLL(None)
 
     def monotonic(self) -> float:
-        """See `Clock`."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
     def boottime_ms(self) -> int:
-        """See `Clock`."""
+        """Return milliseconds since the boot, suspended time included."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def wall_ms(self) -> int:
-        """See `Clock`."""
+        """Return the wall clock in milliseconds."""
         return time.time_ns() // 1_000_000
 
     def synchronized(self) -> bool:
-        """See `Clock`; False also where the system call is not allowed."""
+        """Return whether the clock is set; False also where the system call is not allowed."""
         state = _Timex()
         number = _ADJTIMEX.get(os.uname().machine)
         if number is None:
@@ -102,17 +102,17 @@ class SystemClock:
         return known >= 0 and not state.status & _STA_UNSYNC
 
     def boot_id(self) -> str:
-        """See `Clock`."""
+        """Return the id of this boot."""
         if not self._boot_id:
             self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return self._boot_id
 
     async def sleep(self, seconds: float) -> None:
-        """See `Clock`."""
+        """Wait."""
         await asyncio.sleep(seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
-        """See `Clock`."""
+        """Call back after some seconds."""
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
@@ -162,23 +162,23 @@ class ManualClock:
         self._order = 0
 
     def monotonic(self) -> float:
-        """See `Clock`."""
+        """Return monotonic seconds."""
         return self._elapsed_s
 
     def boottime_ms(self) -> int:
-        """See `Clock`."""
+        """Return milliseconds since the boot, suspended time included."""
         return round(self._elapsed_s * 1000) + self._suspended_ms
 
     def wall_ms(self) -> int:
-        """See `Clock`."""
+        """Return the wall clock in milliseconds."""
         return self.boottime_ms() + self._wall_offset_ms
 
     def synchronized(self) -> bool:
-        """See `Clock`."""
+        """Return whether the wall clock is set by NTP or the like."""
         return self.is_synchronized
 
     def boot_id(self) -> str:
-        """See `Clock`."""
+        """Return the id of this boot."""
         return self._boot
 
     def step_wall(self, milliseconds: int) -> None:
@@ -190,7 +190,7 @@ class ManualClock:
         self._suspended_ms += round(seconds * 1000)
 
     async def sleep(self, seconds: float) -> None:
-        """See `Clock`."""
+        """Wait."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = self.call_later(seconds, lambda: None if waiter.done() else waiter.set_result(None))
         try:
@@ -199,7 +199,7 @@ class ManualClock:
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
-        """See `Clock`."""
+        """Call back after some seconds."""
         self._order += 1
         # Rounded, so that times that are equal in decimals fire in the order of their calls.
         due = round(self._elapsed_s + max(0.0, seconds), 9)
@@ -221,7 +221,7 @@ class ManualClock:
         return False
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, firing each due timer at its own time and running what it woke."""
+        """Advance the time, firing each due timer at its own time and running what it woke."""
         end = round(self._elapsed_s + seconds, 9)
         await _settle()
         while self._timers and self._timers[0].due <= end:

@@ -114,7 +114,7 @@ def example() -> None:
 @_json_option
 @click.pass_obj
 def reload_(obj: dict[str, Any], as_json: bool) -> int:
-    """Have the daemon read settings, manifest and identities again, as SIGHUP does.
+    """Make the hub read settings, manifest and identities again, as SIGHUP does.
 
     Applied whole or not at all; says what became of it. Exit code 78 if it was refused.
     """

@@ -26,7 +26,7 @@ _PAGE: Final = 1000
 
 
 def _release_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command choose dead letters that leave; its options are the arguments of `_release`."""
+    """Add the options that choose dead letters; they are the arguments of `_release`."""
     options = (
         click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1),
         click.option("--all", "every", is_flag=True, help="All there are."),

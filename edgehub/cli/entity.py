@@ -27,7 +27,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 
 @click.group(cls=CommandGroup)
 def entity() -> None:
-    """See and change who is behind the running hub; try what the mapper makes of messages.
+    """Show and change the entities behind the running hub; try what the mapper makes of messages.
 
     TOPIC-ID is four segments, such as device/boiler3//; slashes at the end may be left out.
     """

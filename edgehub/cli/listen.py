@@ -79,10 +79,10 @@ def listen(
     messages of the local topic space to all clients that may subscribe.
 
     \b
-    Example:
+    Local topics; what is sent to a device; what the upstream broker gets:
       edgehub listen 'te/#'
       edgehub listen --as pump-7 'devices/pump-7/messages/devicebound/#'
-      edgehub --config edgehub.toml listen --upstream 'devices/#'
+      edgehub listen --upstream 'devices/#'
     """  # noqa: D301 - \b is click's sign for lines that stay as they are
     server = upstream_server(obj) if upstream else hub_server(obj, **options)
     name = client_id or f"edgehub-listen-{secrets.token_hex(4)}"

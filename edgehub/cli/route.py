@@ -46,7 +46,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 
 @click.group(cls=CommandGroup)
 def route() -> None:
-    """See and change the routes of a running hub; try routes and manifests without one.
+    """Show and change the routes of a running hub; try routes and manifests without one.
 
     test and check work on files, explain on either; the others ask the hub.
     """

@@ -20,7 +20,7 @@ _FIGURES = ("subscriptions", "waiting", "bytes")
 
 @click.group(cls=CommandGroup)
 def session() -> None:
-    """See and end sessions of MQTT clients."""
+    """Show and end sessions of MQTT clients."""
 
 
 @session.command("list")

@@ -25,7 +25,7 @@ DAY_S: Final = 86_400
 
 
 def span(seconds: float) -> str:
-    """Give a length of time in the unit that says most: `40 s`, `25 min`, `6.0 h`, `457.5 days`."""
+    """Return a length of time in the unit that fits: `40 s`, `25 min`, `6.0 h`, `457.5 days`."""
     if seconds < 2 * MINUTE_S:
         return f"{seconds:.0f} s"
     if seconds < 2 * HOUR_S:

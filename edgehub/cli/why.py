@@ -116,10 +116,10 @@ def _print_copy(copy: dict[str, Any]) -> None:
             f"  overtaken by {least}{counted(passed['rows'], 'message')}"
             + (f": {queues}" if queues else "")
         )
-    _print_outlook(copy)
+    _print_forecast(copy)
 
 
-def _print_outlook(copy: dict[str, Any]) -> None:
+def _print_forecast(copy: dict[str, Any]) -> None:
     if copy["state"] not in _GONE_AHEAD:
         before = copy["before"]
         print_line(f"  before it in its queue: {_amount(before)}")

@@ -353,12 +353,12 @@ class Twins:
         self._sessions = sessions
 
     async def read(self, device_id: str) -> tuple[int, bytes]:
-        """See `TwinAccess`."""
+        """Return status and body of a twin."""
         answer = await self._ask(device_id, lambda sessions: sessions.twin(device_id))
         return answer.status, answer.body
 
     async def report(self, device_id: str, patch: bytes) -> int:
-        """See `TwinAccess`."""
+        """Send a patch of reported properties, and return the status."""
         answer = await self._ask(device_id, lambda sessions: sessions.report(device_id, patch))
         return answer.status
 

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 async def drain(
     stages: Iterable[Iterable[Part]], clock: Clock, *, timeout_s: float, aborted: asyncio.Event
 ) -> None:
-    """Let parts finish within `timeout_s` seconds, or until it is aborted.
+    """Drain parts within `timeout_s` seconds, or until it is aborted.
 
     Args:
         stages: One after the other; the parts of one together.

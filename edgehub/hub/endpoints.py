@@ -170,7 +170,7 @@ class EndpointsPart(Part):
                     served.dealt.close()
 
     async def drain(self, deadline: float) -> None:
-        """Let what is in flight settle; nothing is begun any more."""
+        """Wait for what is in flight; nothing new is sent."""
         async with self._ending:
             self._phase = _Phase.ENDED
             async with asyncio.TaskGroup() as group:
@@ -191,7 +191,7 @@ class EndpointsPart(Part):
             self._serve(endpoint_id)
 
     def release(self, endpoint_id: EndpointId) -> None:
-        """Let an endpoint end that no route sends to any more; see `tidy`."""
+        """Release an endpoint that no route sends to any more; see `tidy`."""
         if endpoint_id not in self._named:
             self._unneeded.add(endpoint_id)
 

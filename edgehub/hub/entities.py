@@ -153,19 +153,19 @@ class EntitiesPart(Part):
 
     @property
     def is_busy(self) -> bool:
-        """See `DependencyTracker`."""
+        """Whether a creation is open."""
         return len(self.announcements) > 0
 
     def must_wait(self, endpoint_id: EndpointId, predecessor: int) -> bool:
-        """See `DependencyTracker`."""
+        """Return whether a row waits for the creation at an offset."""
         return self.announcements.is_open(predecessor, endpoint_id)
 
     def next_of(self, predecessor: int) -> Announcement | None:
-        """See `DependencyTracker`."""
+        """Return the creation that takes the place of one."""
         return self.announcements.stand_in(predecessor)
 
     def confirmed(self, row: Row) -> list[int]:
-        """See `DependencyTracker`."""
+        """Record that a creation arrived; returns the offsets whose rows may leave."""
         known = self.announcements.stand_in(row.offset)
         over = self.announcements.confirmed(row.offset)
         self._write(list(map(cleared, over)))
@@ -174,11 +174,11 @@ class EntitiesPart(Part):
         return over
 
     def dead(self, row: Row, reason: str) -> None:
-        """See `DependencyTracker`."""
+        """Record that a row became a dead letter."""
         self._refused(row.offset, reason)
 
     def rows_changed(self, endpoint_id: EndpointId, *, gone: bool) -> None:
-        """Take note that a person has removed rows (`gone`), moved them or brought them back."""
+        """Record that an operator removed rows (`gone`), moved them or requeued them."""
         waiting = {
             offset: queue.endpoint_id
             for queue in self._store.queues.all()
@@ -194,11 +194,11 @@ class EntitiesPart(Part):
                 self._refused(known.offset, "removed from its queue")
 
     def watch(self, told: Callable[[EndpointId], None]) -> None:
-        """See `DependencyTracker`."""
+        """Notify a pump when rows of an endpoint may leave."""
         self.announcements.watch(told)
 
     def unwatch(self, told: Callable[[EndpointId], None]) -> None:
-        """See `DependencyTracker`."""
+        """Stop notifying a pump."""
         self.announcements.unwatch(told)
 
     # Messages.

@@ -39,7 +39,7 @@ class Part:
         """Finish what was begun, until `deadline` (monotonic seconds) at the latest."""
 
     async def close(self) -> None:
-        """Let go of what `open` took, also if that failed half way."""
+        """Release what `open` took, also if that failed half way."""
 
     async def check(self, configuration: Configuration) -> None:
         """Refuse a configuration of a reload that cannot be put in force here.

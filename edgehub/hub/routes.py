@@ -102,7 +102,7 @@ class TableHost:
         self._endpoints.open_endpoint(endpoint_id)
 
     def close_endpoint(self, endpoint_id: EndpointId) -> None:
-        """Let an endpoint end that neither settings nor waiting rows need."""
+        """Release an endpoint that neither settings nor waiting rows need."""
         self._endpoints.release(endpoint_id)
 
     def put_in_force(self, table: RouteTable) -> None:

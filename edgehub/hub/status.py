@@ -87,7 +87,7 @@ def status_document(
 
 
 def summary(phase: Phase, document: Mapping[str, Any]) -> str:
-    """Say in a few words whether a hub delivers.
+    """Return in a few words whether a hub delivers.
 
     Args:
         phase: Where it stands.

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reports:
-    """See the module.
+    """Reports to the service manager.
 
     Args:
         manager: Who hears it.
@@ -90,13 +90,13 @@ class Reports:
             await self._clock.sleep(self._period_s)
 
     def ready(self) -> None:
-        """Say that the heads listen and the queues are recovered."""
+        """Report that the heads listen and the queues are recovered."""
         self._extend_until = -math.inf
         self._manager.change_state("READY=1", status(self._summary()))
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """Say that a reload begins, and at the end that the hub runs."""
+        """Report the begin of a reload, and at its end that the hub runs."""
         # Both in one datagram, or the reload might count for an earlier request.
         self._manager.change_state("RELOADING=1", monotonic(self._clock.monotonic()))
         try:
@@ -105,7 +105,7 @@ class Reports:
             self._manager.change_state("READY=1", status(self._summary()))
 
     def stopping(self, timeout_s: float) -> None:
-        """Say that the hub drains.
+        """Report that the hub drains.
 
         Args:
             timeout_s: Longest time until the process ends.

@@ -30,7 +30,7 @@ TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 
 
 def sender_pattern_fault(text: str) -> str:
-    """Say what is wrong with a topic filter in which levels are placeholders; empty = nothing."""
+    """Return the fault of a topic filter whose levels may be placeholders, empty = none."""
     levels = text.split("/")
     plain = "/".join("+" if each in (DEVICE, MODULE) else each for each in levels)
     fault = filter_fault(plain)

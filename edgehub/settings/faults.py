@@ -117,7 +117,7 @@ def _is_in(document: Mapping[str, Any], path: list[str]) -> bool:
 
 
 def faults_of(origins: Origins, detail: ErrorDetails) -> Iterator[ConfigError]:
-    """Say one report of the validator in the user's words; a rule's has a fault in each line."""
+    """Yield the faults of one report of the validator; that of a rule has one in each line."""
     if detail["type"] != "value_error":
         yield _fault_of(origins, detail)
         return

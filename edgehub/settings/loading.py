@@ -159,7 +159,7 @@ def _top_of(file: Path) -> dict[str, Any] | None:
 
 
 def _anchored(document: dict[str, Any], model: type[BaseModel], folder: Path) -> dict[str, Any]:
-    """Let relative paths count from `folder`; what does not fit the model stays as it is."""
+    """Resolve relative paths from `folder`; what does not fit the model stays as it is."""
     anchored = dict(document)
     for name, value in document.items():
         if isinstance(value, dict):

@@ -112,5 +112,5 @@ def read_digests(settings: Settings) -> dict[str, str]:
 
 
 def changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the keys whose file holds something else than before, with the same name or another."""
+    """Return the keys whose file has other content than before, whatever its name."""
     return tuple(key for key, digest in new.items() if old.get(key, digest) != digest)

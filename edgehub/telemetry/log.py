@@ -67,7 +67,7 @@ class UnfailingStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have it written now."""
+        """Write it now."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 

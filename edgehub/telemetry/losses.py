@@ -98,7 +98,7 @@ class _Total:
 
 
 class RecentLosses:
-    """See the module.
+    """The losses of the last hour, as warnings.
 
     Args:
         clock: Timers.

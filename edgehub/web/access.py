@@ -53,7 +53,7 @@ ANYBODY: Final = Principal("", Role.READ)
 
 
 class Access:
-    """See the module.
+    """The rules of access.
 
     Args:
         tokens: Those in force.

@@ -50,7 +50,7 @@ class _GoneError(Exception):
 
 
 class Gate:
-    """See the module; an ASGI application around another one.
+    """An ASGI application around another one, which every request passes.
 
     Args:
         app: The handlers.

@@ -43,7 +43,7 @@ _REFUSED_BODIES: Final = (
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
-_ROUTE: Final[dict[str, Any]] = {
+ROUTE_SCHEMA: Final[dict[str, Any]] = {
     "description": "As an entry of a manifest: its text, or an object.",
     "oneOf": [
         {"type": "string"},
@@ -80,7 +80,7 @@ _ROUTE: Final[dict[str, Any]] = {
         },
     ],
 }
-_BODIES: Final = {"body": _ROUTE, "document": {"type": "object"}}
+_BODIES: Final = {"body": ROUTE_SCHEMA, "document": {"type": "object"}}
 """Schemas of arguments that are a whole body."""
 
 _HEADERS: Final = {

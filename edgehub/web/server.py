@@ -65,7 +65,7 @@ class ServerOptions:
 
 
 class WebServer:
-    """See the module.
+    """The connections of the HTTP API.
 
     Args:
         app: What answers requests.
@@ -141,7 +141,7 @@ class WebServer:
         self._servers.clear()
 
     def watch(self) -> None:
-        """Have the connections looked at, as long as there are any."""
+        """Check the connections, as long as there are any."""
         if self._timer is None:
             self._timer = self.clock.call_later(SWEEP_S, self._sweep)
 

@@ -225,7 +225,7 @@ class Demo:
             self._tell(f"round over: {verdict.figures[0]}")
 
     async def _round(self) -> None:
-        """Let the devices send and the timeline happen, once."""
+        """Run the timeline once while the devices send."""
         start_s = self._clock.monotonic()
         steps = deque(TIMELINE)
         self._gates.open_all()
@@ -253,7 +253,7 @@ class Demo:
         self._tell(step.value)
 
     async def _settle(self) -> Verdict:
-        """Let what is under way arrive; what waits for the link may stay where it is."""
+        """Wait for what is in flight; what waits for the link may stay where it is."""
         deadline_s = self._clock.monotonic() + SETTLE_TIMEOUT_S
         while True:
             snapshot = await self._tick()

@@ -119,7 +119,7 @@ class Account:
         return True
 
     def lapse(self, published_before_s: float) -> None:
-        """Give up acknowledged messages from before that time, so that the books stay small."""
+        """Remove acknowledged messages from before that time, so that the ledger stays small."""
         while self._sent:
             message_id, sent = next(iter(self._sent.items()))
             if sent.published_s >= published_before_s or not sent.acknowledged:

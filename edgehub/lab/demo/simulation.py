@@ -33,11 +33,11 @@ class Gates:
         self._open: set[Kind] = set()
 
     def open_all(self) -> None:
-        """Let every device send."""
+        """Start every device."""
         self._open = set(Kind)
 
     def close(self, *, vital: bool) -> None:
-        """Let the vital (or the other) kinds pause."""
+        """Pause the vital (or the other) kinds."""
         self._open -= {entry.kind for entry in TRAFFIC if entry.is_vital == vital}
 
     def is_open(self, kind: Kind) -> bool:

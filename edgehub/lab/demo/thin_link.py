@@ -260,11 +260,11 @@ class ThinLink:
         self._drop_all()
 
     def restore(self) -> None:
-        """Let new connections through again."""
+        """Accept new connections again."""
         self.is_cut = False
 
     async def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._drop_all()
         if self._listener is not None:
             self._listener.close()

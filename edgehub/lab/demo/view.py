@@ -36,7 +36,7 @@ class View(Protocol):
         """Show one moment."""
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
 
 
 class LiveView:
@@ -47,15 +47,15 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def open(self) -> None:
-        """See `View`."""
+        """Start the live table."""
         self._live.start()
 
     def show(self, snapshot: Snapshot) -> None:
-        """See `View`."""
+        """Draw one moment."""
         self._live.update(render(snapshot), refresh=True)
 
     def close(self) -> None:
-        """See `View`."""
+        """Stop the live table."""
         self._live.stop()
 
 
@@ -68,10 +68,10 @@ class PlainView:
         self._news_shown: tuple[str, ...] = ()
 
     def open(self) -> None:
-        """See `View`."""
+        """Do nothing."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """See `View`."""
+        """Print what is new, and one moment."""
         for line in snapshot.news:
             if line not in self._news_shown:
                 self._write(line)
@@ -79,7 +79,7 @@ class PlainView:
         self._write(plain_line(snapshot))
 
     def close(self) -> None:
-        """See `View`."""
+        """Do nothing."""
 
     def _write(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)

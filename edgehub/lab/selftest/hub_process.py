@@ -72,7 +72,7 @@ class HubProcess:
         return self._clock.monotonic() - began_s
 
     async def outlives(self, seconds: float) -> None:
-        """Let it run for so long.
+        """Wait while it runs for so long.
 
         Raises:
             SelfTestError: If it ends by itself.

@@ -160,8 +160,8 @@ class Judge:
         return _Class.FIRST
 
     def _check_order(self, copy: Copy) -> None:
-        lane = (copy.device_id, is_kept(copy.number))
-        if copy.number < self._last.get(lane, -1):
+        order = (copy.device_id, is_kept(copy.number))
+        if copy.number < self._last.get(order, -1):
             self._out_of_order += 1
         else:
-            self._last[lane] = copy.number
+            self._last[order] = copy.number

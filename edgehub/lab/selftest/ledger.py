@@ -29,7 +29,7 @@ class Sent:
         return len(self._states)
 
     def send(self) -> int:
-        """Give out the next number."""
+        """Return the next number."""
         self._states.append(_SENT)
         return len(self._states) - 1
 

@@ -98,7 +98,7 @@ class Report:
         }
 
     def headline(self) -> str:
-        """Say in a line how it went."""
+        """Return the outcome in one line."""
         if self.faults:
             return "FAILED: " + "; ".join(self.faults)
         found = self.findings

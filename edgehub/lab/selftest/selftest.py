@@ -102,7 +102,7 @@ class SelfTest:
         return await measure_disk(probe, self._clock)
 
     async def _load(self) -> list[float]:
-        """Let devices send while the hub is killed; give the seconds of each start."""
+        """Kill the hub while devices send; return the seconds of each start."""
         async with asyncio.TaskGroup() as group:
             hub = HubProcess(self._folder, group, self._clock)
             devices = [

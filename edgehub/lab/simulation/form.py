@@ -203,7 +203,7 @@ class _Reader:
         self._gateways: tuple[str, ...] = ()
 
     def scenario(self, form: Any, delay_ms: int | None) -> Scenario:
-        """See `read_scenario`."""
+        """Return the scenario of a form."""
         form = self._object(form, "the scenario", _SCENARIO)
         self._gateways = self._names(form, "gateways")
         config = self._config(form.get("config", {}), delay_ms)

@@ -93,7 +93,7 @@ class Network:
         self.connection_log.append(entry)
 
     def change(self) -> None:
-        """Tell those who wait for another state of the network."""
+        """Notify all that wait for another state of the network."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -102,7 +102,7 @@ class Network:
         return not (gateway in self.down or gateway in self.unreachable or self.is_coordinator_down)
 
     async def spend(self, milliseconds: int) -> None:
-        """Let time pass; nothing at all for 0."""
+        """Wait, without giving way for 0."""
         if milliseconds > 0:
             await self.clock.sleep(milliseconds / 1000)
 
@@ -122,12 +122,12 @@ class SimulatedLink:
         self.is_open = False
 
     async def open(self) -> None:
-        """See `DeviceLink`."""
+        """Open the session."""
         self.is_open = True
         self._network.log_connection(self._gateway, self._device, "open")
 
     async def close(self) -> None:
-        """See `DeviceLink`."""
+        """Close the session."""
         self.cut()
 
     def cut(self) -> None:
@@ -147,12 +147,12 @@ class SimulatedTwins:
         self._gateway = gateway
 
     async def devices_at(self, address: str) -> Sequence[str]:
-        """See `DeviceSource`."""
+        """Return the devices of an address."""
         devices = self._network.scenario.devices
         return tuple(device for device in devices if self._network.address_of(device) == address)
 
     async def load(self, device_id: str) -> StoredDevice:
-        """See `DeviceSource`."""
+        """Return a device; takes the time that the scenario states."""
         state = self._network.scenario.states.get((self._gateway, device_id))
         await self._network.spend(0 if state is None else state.load_ms)
         if device_id not in self._network.twins:
@@ -160,7 +160,7 @@ class SimulatedTwins:
         return self._network.twins[device_id]
 
     async def save(self, device_id: str, session: SessionState) -> None:
-        """See `DeviceSource`."""
+        """Return the devices of an address."""
         twins = self._network.twins
         twins[device_id] = replace(twins[device_id], session=session)
 
@@ -172,27 +172,27 @@ class SimulatedPath:
         self._network = network
 
     async def elect(self, ballot: ElectionRequest) -> ElectionResult:
-        """See `Coordinator`."""
+        """Return a device; takes the time that the scenario states."""
         await self._reach(ballot.device_id)
         return await self._network.coordinator.elect(ballot)
 
     async def claim_join(self, claim: JoinClaim) -> bool:
-        """See `Coordinator`."""
+        """Claim a join, likewise."""
         await self._reach(claim.device_id)
         return await self._network.coordinator.claim_join(claim)
 
     async def finish_join(self, claim: JoinClaim, *, generation: int | None) -> None:
-        """See `Coordinator`."""
+        """Finish a join, likewise."""
         await self._reach(claim.device_id)
         await self._network.coordinator.finish_join(claim, generation=generation)
 
     async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
-        """See `Coordinator`."""
+        """Grant a downlink, likewise."""
         await self._reach(claim.device_id)
         return await self._network.coordinator.grant_downlink(claim)
 
     async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
-        """See `Coordinator`."""
+        """Return notices once they can arrive."""
         network = self._network
         batch = await network.coordinator.notices(hub_id, after, wait=wait)
         await network.spend(network.scenario.config.notice_ms)

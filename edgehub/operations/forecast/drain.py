@@ -21,7 +21,7 @@ SPAN_S: Final = 60.0
 
 
 class DrainForecast:
-    """See the module.
+    """The backlog of each endpoint over the last minute.
 
     Args:
         clock: Timers.

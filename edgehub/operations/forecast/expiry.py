@@ -56,7 +56,7 @@ class OldestRow:
 
 
 class ExpiryWatch:
-    """See the module.
+    """A watch over the oldest row of each queue.
 
     Args:
         clock: Timers.

@@ -40,7 +40,7 @@ _UNSERVED = Drain(state=DrainState.UNSERVED)
 
 
 class QueueForecast:
-    """See the module.
+    """The queues as they are shown, and their forecast.
 
     Args:
         store: The queues.
@@ -199,7 +199,7 @@ class QueueForecast:
         return None if pumped is None else pumped.unserved_s(self._clock.monotonic())
 
     def _inflows(self) -> dict[QueueId, float]:
-        """Give what queues take in, in bytes per second: a burst that is over is none for long."""
+        """Return what queues take in, in bytes per second; a burst that is over does not count."""
         recent = self._rates.rates(RECENT_S)
         return {
             queue_id: min(rate.bytes_s, recent[queue_id].bytes_s)

@@ -78,7 +78,7 @@ EMPTY = Drain(state=DrainState.EMPTY, seconds=0.0)
 
 
 def drains(loads: Sequence[QueueLoad], link: LinkRate) -> dict[QueueId, Drain]:
-    """Say of each queue of an endpoint when it will be empty if all goes on as it does.
+    """Return when each queue of an endpoint will be empty at the present rates.
 
     Args:
         loads: Best priority first.

@@ -36,7 +36,7 @@ class Rate:
 
 
 class QueueRates:
-    """See the module.
+    """The rates of all queues.
 
     Args:
         clock: Timers.
@@ -59,7 +59,7 @@ class QueueRates:
             await self._clock.sleep(SAMPLE_S)
 
     def rates(self, over_s: float = SPAN_S) -> dict[QueueId, Rate]:
-        """Give the rates of the last minutes, or seconds; empty until the first span has passed."""
+        """Return the rates of the last minutes, or seconds; empty before the first span."""
         now = self._clock.monotonic()
         if not self._samples:
             return {}
