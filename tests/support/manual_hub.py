@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import aiomqtt
 
-from edgehub.cli.daemon import call
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
+from tests.support.control import call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
