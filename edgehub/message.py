@@ -71,7 +71,7 @@ class Message:
         body: Payload bytes.
         expiry_ms: Time to live asked for by the sender; shortens that of the route; None = none.
         message_id: Unique over all hubs; set by the store when the message is appended.
-        tenant: Whose routes it meets, `organisation/application`; empty = those of everybody
+        tenant: Whose routes it meets, `organisation/application`; empty = those of all tenants
             without a tenant.
     """
 
@@ -150,8 +150,8 @@ class RouteResult:
         recency: Recency rule of the winning route, None = none.
         predecessor: Offset of the row of this endpoint that must be confirmed before this copy is
             sent, None = none.
-        creation: The copy creates an entity, so it stays until it is delivered or a person takes it
-            away: it has neither time to live nor recency, and never gives way to others.
+        creation: The copy creates an entity, so it stays until it is delivered or an operator
+            removes it: it has neither time to live nor recency, and is never evicted.
     """
 
     endpoint_id: EndpointId
@@ -252,15 +252,15 @@ class Row:
 
 
 class FailureKind(StrEnum):
-    """Why a send failed; decides retry, park or dead letter. Nobody branches on texts."""
+    """Why a send failed; decides between retry, park and dead letter."""
 
     TRANSIENT = "transient"  # this message, now: try again later
     THROTTLED = "throttled"  # the peer asks for a pause of the whole queue
     TIMEOUT = "timeout"  # no answer: unknown whether it arrived
     UNAUTHORIZED = "unauthorized"  # the peer does not let us in: park until settings change
-    DISCONNECTED = "disconnected"  # the link went away before the answer
+    DISCONNECTED = "disconnected"  # the link was lost before the answer
     CLOSED = "closed"  # the peer closed it after it had the whole message, and before an answer
-    AWAY = "away"  # the session of its device is not there; others go on
+    AWAY = "away"  # the session of its device is not connected; others go on
     NOT_AUTHORIZED = "not_authorized"  # the peer takes nothing of this sender from us; others go on
     REJECTED = "rejected"  # never acceptable: dead letter
     TOO_LARGE = "too_large"  # over the peer's limit: dead letter
@@ -283,7 +283,7 @@ DELIVERED: Final = SendResult(None)
 
 
 class Refusal(StrEnum):
-    """Why the hub did not take a message; the head tells the sender in its protocol's words."""
+    """Why the hub refused a message; the head reports it to the sender in its protocol."""
 
     INVALID = "invalid"  # can never be stored: acknowledge and drop where there is no other word
     RESERVED = "reserved"  # has a content type that only hubs send each other

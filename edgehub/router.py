@@ -65,13 +65,13 @@ class Router:
         """Put another table in force; messages submitted from now on use it."""
         self._table = table
         self._evaluate = table.evaluate
-        for told in self._followers:
-            told(table)
+        for changed in self._followers:
+            changed(table)
 
-    def follow(self, told: Callable[[RouteTable], None]) -> None:
-        """Tell of the table in force, now and whenever another one takes its place."""
-        self._followers.append(told)
-        told(self._table)
+    def follow(self, changed: Callable[[RouteTable], None]) -> None:
+        """Call `changed` with the table in force, now and whenever it is replaced."""
+        self._followers.append(changed)
+        changed(self._table)
 
     def submit(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int

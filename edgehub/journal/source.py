@@ -1,7 +1,4 @@
-"""What the journal asks of the store; the store's `JournalFeed` has this shape.
-
-The journal knows the store by this contract alone, so that its tests can put memory in its place.
-"""
+"""The journal's contract with the store; implemented by the store's `JournalFeed`."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from typing import Protocol
 
 
 class EventSource(Protocol):
-    """Blobs of events, oldest first, until they are forgotten."""
+    """Stored blobs of events, oldest first."""
 
     @property
     def state(self) -> bytes | None:
-        """What `forget` stored last, None = nothing yet."""
+        """The state that `forget` stored last, None = there is none yet."""
 
     @property
     def bytes_waiting(self) -> int:
@@ -25,7 +22,7 @@ class EventSource(Protocol):
 
     @property
     def waiting_ms(self) -> int:
-        """For how long the oldest blob has waited, 0 = there is none."""
+        """Milliseconds for which the oldest blob has waited, 0 = there is none."""
 
     @property
     def clock_trusted(self) -> bool:
@@ -35,19 +32,19 @@ class EventSource(Protocol):
         """Return hub time."""
 
     def utc_now_ms(self) -> int:
-        """Return UTC, as well as it is known."""
+        """Return the best known UTC."""
 
     async def read(self) -> list[tuple[int, bytes]]:
         """Read some of the oldest blobs with the numbers of their commits."""
 
-    async def forget(self, number: int, state: bytes, told_ms: int) -> None:
+    async def forget(self, number: int, state: bytes, written_ms: int) -> None:
         """Delete the blobs up to `number` and store `state`, in one transaction."""
 
     async def settled(self) -> None:
-        """Wait until what `forget` began is decided, though its caller may have been cancelled."""
+        """Wait for the transaction of a `forget` whose caller may have been cancelled."""
 
     def record_refused(self) -> None:
-        """Bring about a commit, if messages were refused since the last one."""
+        """Commit the counts of refused messages, if there are any."""
 
     def passed_midnight(self) -> None:
-        """Bring about a commit, so that the new day begins."""
+        """Record that the date has changed, so that a commit begins the new day."""

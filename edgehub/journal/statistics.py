@@ -1,4 +1,4 @@
-"""What the journal shows of itself: a frozen snapshot."""
+"""A frozen snapshot of the journal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalStatistics:
-    """What the journal knows about itself.
+    """The state of the journal.
 
     Attributes:
-        journal_lag_seconds: For how long the oldest event has waited for its line.
+        journal_lag_seconds: Time for which the oldest event has waited for its line.
         waiting_bytes: Blobs in the database file.
         segments: Whole segments.
         segment_bytes: Sum of their sizes.
         not_exported: Those of them that went to no target yet.
         growing: The segment that grows, None = there is none.
-        held_segments: Segments that wait for the clock to be trusted, which decides on their dates.
+        held_segments: Segments whose dates are unknown until the clock is trusted.
         held_bytes: Sum of their sizes.
         dropped_not_exported: Segments deleted by age or space before any export, since start.
         corrections: Starts at which the file held other rows than the journal had left.
@@ -36,13 +36,13 @@ class JournalStatistics:
     failing: str | None
 
     def warnings(self) -> list[str]:
-        """List what a person should look at."""
+        """Return the warnings for the operator."""
         found = []
         if self.failing is not None:
             found.append(f"journal: its lines cannot be written: {self.failing}")
         if self.dropped_not_exported:
             found.append(
-                f"journal: {self.dropped_not_exported} segments went by age or space before any"
-                " export"
+                f"journal: {self.dropped_not_exported} segments were deleted by age or space before"
+                " any export"
             )
         return found

@@ -17,16 +17,16 @@ class RedisError(EdgeHubError):
         self.reason = reason
 
 
-class RedisAwayError(RedisError):
-    """No answer: the server cannot be reached, went away, or took too long.
+class RedisUnavailableError(RedisError):
+    """No answer: the server is unreachable, closed the connection, or took too long.
 
     Attributes:
-        unsure: The command had left, so that the server may have carried it out.
+        outcome_unknown: The command was sent, so the server may have executed it.
     """
 
-    def __init__(self, reason: str, *, unsure: bool) -> None:
+    def __init__(self, reason: str, *, outcome_unknown: bool) -> None:
         super().__init__(reason)
-        self.unsure = unsure
+        self.outcome_unknown = outcome_unknown
 
 
 class RedisRefusedError(RedisError):

@@ -1,9 +1,9 @@
 """Connections to one Redis server: commands and scripts, and one connection per blocking reader.
 
-Owns the sockets. Nothing is tried twice in secret: redis-py's own retries are off, so that a caller
-knows whether its command may have been carried out (`unsure`). A new connection is never silent
-either: each one counts as a new session, and who keeps a position compares `sessions`, since what
-happened in between was not heard. Answers are bytes, integers, lists or None, as RESP2 has them.
+Owns the sockets. Retries of redis-py are off, so that a caller knows whether its command may have
+been executed (`outcome_unknown`). Each new connection counts as a new session: readers that keep a
+position compare `sessions`, since they have missed what happened in between. Answers are bytes,
+integers, lists or None, as RESP2 has them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redis.exceptions import TimeoutError as LateError
 
 from edgehub.errors import ConfigError
 from edgehub.redis_link.connections import RedisTcpConnection, RedisTlsConnection
-from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
+from edgehub.redis_link.faults import RedisRefusedError, RedisUnavailableError
 from edgehub.storage.credentials import read_secret
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class RedisLink:
         self._readers: list[BlockingReader] = []
         self._closed = False
         self.sessions = 0
-        """Connections made so far; a change tells that an earlier one was lost."""
+        """Connections made so far; a change means that an earlier one was lost."""
 
     async def call(self, *command: Argument) -> Any:
         """Carry out one command.
 
         Raises:
-            RedisAwayError: There was no answer.
+            RedisUnavailableError: There was no answer.
             RedisRefusedError: The server refused.
         """
         (answer,) = await self.calls([command])
@@ -83,7 +83,7 @@ class RedisLink:
         """Carry out commands on one connection, sent together; not a transaction.
 
         Raises:
-            RedisAwayError: An answer is missing.
+            RedisUnavailableError: An answer is missing.
             RedisRefusedError: The server refused one; the others were carried out.
         """
         connection = await self._connect()
@@ -98,7 +98,7 @@ class RedisLink:
         """Run a script, which a server that does not know it is taught on the way.
 
         Raises:
-            RedisAwayError: There was no answer.
+            RedisUnavailableError: There was no answer.
             RedisRefusedError: The server or the script refused.
         """
         rest = (len(keys), *keys, *arguments)
@@ -117,7 +117,7 @@ class RedisLink:
         return reader
 
     async def close(self) -> None:
-        """Close all connections; whoever calls afterwards is refused."""
+        """Close all connections; later calls are refused."""
         self._closed = True
         for reader in self._readers:
             await reader.close()
@@ -134,10 +134,10 @@ class RedisLink:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py's own
         except (ForeignError, TimeoutError, OSError) as exc:
-            raise _translated(exc, unsure=False) from exc
+            raise _translated(exc, outcome_unknown=False) from exc
         if self._closed:
             await connection.disconnect()
-            raise RedisAwayError("the link is closed", unsure=False)
+            raise RedisUnavailableError("the link is closed", outcome_unknown=False)
         return connection
 
     async def _converse(
@@ -150,14 +150,14 @@ class RedisLink:
                 answers = [await _answer(connection) for _ in commands]
         except (ForeignError, TimeoutError, OSError) as exc:
             await connection.disconnect(nowait=True)
-            raise _translated(exc, unsure=True) from exc
+            raise _translated(exc, outcome_unknown=True) from exc
         except BaseException:
-            # Whoever asks next must not get the answer to this.
+            # The next request must not get the answer to this one.
             await connection.disconnect(nowait=True)
             raise
         for answer in answers:
             if isinstance(answer, ResponseError):
-                raise _translated(answer, unsure=False) from answer
+                raise _translated(answer, outcome_unknown=False) from answer
         return answers
 
     async def converse(
@@ -165,12 +165,12 @@ class RedisLink:
     ) -> Any:
         """Send one command over a reader's connection, which is made if need be."""
         if self._closed:
-            raise RedisAwayError("the link is closed", unsure=False)
+            raise RedisUnavailableError("the link is closed", outcome_unknown=False)
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
         except (ForeignError, TimeoutError, OSError) as exc:
-            raise _translated(exc, unsure=False) from exc
+            raise _translated(exc, outcome_unknown=False) from exc
         (answer,) = await self._converse(connection, [command], timeout_s)
         return answer
 
@@ -220,7 +220,7 @@ class BlockingReader:
         """Carry out a command that the server answers within `block_s`.
 
         Raises:
-            RedisAwayError: There was no answer in that time and a little more.
+            RedisUnavailableError: There was no answer in that time and a little more.
             RedisRefusedError: The server refused.
         """
         return await self._link.converse(self._connection, command, block_s + BLOCK_GRACE_S)
@@ -271,8 +271,8 @@ _CODES: Final[dict[type[BaseException], str]] = {
 
 
 def _translated(
-    error: ForeignError | TimeoutError | OSError, *, unsure: bool
-) -> RedisAwayError | RedisRefusedError:
+    error: ForeignError | TimeoutError | OSError, *, outcome_unknown: bool
+) -> RedisUnavailableError | RedisRefusedError:
     code = _CODES.get(type(error))
     if code is not None:
         hint = "; check username and password_file" if code == "NOAUTH" else ""
@@ -281,7 +281,9 @@ def _translated(
         code, _, reason = str(error).partition(" ")
         return RedisRefusedError(code, reason)
     if isinstance(error, TimeoutError | LateError):
-        return RedisAwayError("no answer in time", unsure=unsure)
+        return RedisUnavailableError("no answer in time", outcome_unknown=outcome_unknown)
     # A server that still loads its file has done nothing.
-    unsure = unsure and not isinstance(error, BusyLoadingError)
-    return RedisAwayError(str(error) or type(error).__name__, unsure=unsure)
+    outcome_unknown = outcome_unknown and not isinstance(error, BusyLoadingError)
+    return RedisUnavailableError(
+        str(error) or type(error).__name__, outcome_unknown=outcome_unknown
+    )

@@ -1,4 +1,4 @@
-"""Lua scripts that run inside of Redis, each a step that nobody sees half of."""
+"""Lua scripts that run in Redis, each one atomic."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ class Script:
 
     @classmethod
     def of(cls, package: str, *files: str) -> Self:
-        """Read a script that lies beside the code; several files are joined in their order."""
+        """Read a script of a package; several files are joined in their order."""
         folder = resources.files(package)
         return cls("\n".join((folder / file).read_text("utf-8") for file in files))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
+from edgehub.redis_link.faults import RedisRefusedError, RedisUnavailableError
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
@@ -50,11 +50,11 @@ class WriteProbe:
             await self._clock.sleep(PROBE_S)
 
     async def probe(self) -> None:
-        """Write once, and record the answer; a server that gives none is noticed elsewhere."""
+        """Write once, and record the answer; a missing answer is reported elsewhere."""
         refusal = ""
         try:
             await self._link.call("SET", self._key, "1", "EX", _KEPT_S)
-        except RedisAwayError:
+        except RedisUnavailableError:
             return
         except RedisRefusedError as error:
             if error.code not in _REFUSALS:
@@ -67,5 +67,5 @@ class WriteProbe:
         self.refusal = refusal
 
     def warnings(self) -> list[str]:
-        """Return what the operator should look at."""
+        """Return the warnings for the operator."""
         return [f"Redis refuses writes: {self.refusal}"] if self.refusal else []

@@ -1,8 +1,8 @@
-"""Whether files that are written to still have their names: what else is written is gone tomorrow.
+"""Checks that open files still have their names: what is written to a deleted file is lost.
 
-On Unix a file that was deleted, or whose folder was, takes writes and syncs for as long as somebody
-has it open. Plain blocking code. Invariant: a check that passes after a commit says that the next
-start will find that commit.
+On Unix a file that was deleted, or whose folder was, accepts writes and syncs as long as it is
+open. Blocking code. Invariant: a check that passes after a commit means that the next start will
+find that commit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FilePresence:
             except (FileNotFoundError, NotADirectoryError):
                 return f"{path} was removed while it was in use"
             except OSError:
-                # A disk that fails tells so by itself, by what is written to it.
+                # A failing disk is reported by the writes to it.
                 continue
             if (status.st_ino, status.st_dev) != (inode, device):
                 return f"{path} was replaced by another file while it was in use"

@@ -1,6 +1,6 @@
 """One transaction of SQLite, by the connection's own thread.
 
-Owns no connection; whoever has one hands it in. Invariant: nothing of what failed stays.
+Invariant: a failed transaction is rolled back.
 """
 
 from __future__ import annotations

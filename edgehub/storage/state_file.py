@@ -1,9 +1,9 @@
-"""`state.db`: what a hub knows and could learn again, beside the queues that it must not lose.
+"""`state.db`: state of a hub that could be learned again, unlike the queues.
 
 Owns the only connection to that file; nothing else opens it. Each owner of tables brings a script
 that makes them. A damaged file is set aside, and what can be read of it goes into a new one.
 Invariants: a job is one transaction, so a crash leaves all of it or nothing; a start that is cut
-off while it replaces the file is gone on with by the next one.
+off while it replaces the file is completed by the next one.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StateFile:
             await file.close()
             raise StartupError(
                 f"{path} cannot be opened ({exc}); check disk space and rights of its folder, or "
-                "move it away: devices and tables are learnt again"
+                "move it away: devices and tables are learned again"
             ) from exc
         except BaseException:
             await file.close()
@@ -107,7 +107,7 @@ class StateFile:
         self._presence = FilePresence([self.path, _beside(self.path, "-wal")])
 
     def warnings(self) -> list[str]:
-        """List what a person should look at."""
+        """Return the warnings for the operator."""
         found = []
         if self.damaged:
             found.append(
@@ -137,7 +137,7 @@ class StateFile:
         """Run a job in one transaction on the connection's thread.
 
         Raises:
-            StateError: The disk stands in the way, or a value cannot be stored; nothing was done.
+            StateError: The disk prevents it, or a value cannot be stored; nothing was done.
                 Or the file is not there any more, and no start would find what was done.
         """
 
@@ -156,7 +156,7 @@ class StateFile:
 
     async def _job(self, job: Callable[[sqlite3.Connection], T]) -> T:
         future = self._thread.submit(job)
-        # A job that has begun ends, whoever waits for it.
+        # A job that has started ends, also where its waiter was cancelled.
         await asyncio.wait((future,))
         try:
             return future.result()
@@ -173,7 +173,7 @@ def _configure(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
-    # A session that a device was told of must survive a power cut.
+    # A session that was acknowledged to a device must survive a power cut.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -227,7 +227,7 @@ def _restored_log(path: Path) -> str:
 
 
 def _damage(path: Path) -> str:
-    """Return what is wrong with the file, empty = nothing, or what no copy would mend."""
+    """Return what is wrong with the file, empty = nothing, or nothing that a copy would repair."""
     if not path.exists() or path.stat().st_size == 0:
         return ""
     try:
@@ -246,7 +246,7 @@ def _damage(path: Path) -> str:
 
 
 def _salvage(source: Path, target: Path) -> int:
-    """Copy what can be read to a new file; gives the rows."""
+    """Copy what can be read to a new file; return the number of rows."""
     rows = 0
     with (
         closing(sqlite3.connect(target, isolation_level=None)) as into,

@@ -30,7 +30,7 @@ WALL_CEILING_MS: Final = 7_258_118_400_000
 FIRST_HUB_MS: Final = 1 << 43
 """Hub time of a new file: the past may be moved back by 278 years before it meets zero."""
 BEHIND_MAX_MS: Final = 60_000
-"""So much may a trusted clock lie behind the last time that is known."""
+"""A trusted clock may be behind the last known time by at most this."""
 
 
 class StoredBoot(NamedTuple):
@@ -58,7 +58,7 @@ BOOT_COLUMNS: Final = ", ".join(StoredBoot._fields)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStatistics:
-    """What is known of the time of day.
+    """The state of the wall clock.
 
     Attributes:
         trusted: UTC times are right, and the time that the machine was off has been counted.
@@ -81,8 +81,8 @@ class PowerOff:
 
     Attributes:
         off_ms: Milliseconds.
-        last_seq: The rows of this boot and those before it have waited so long.
-        first_offset: The lowest offset that has not; a multiple of `ZONE_OFFSETS`.
+        last_seq: The rows of this boot and of those before it age.
+        first_offset: The lowest offset that does not age; a multiple of `ZONE_OFFSETS`.
         ahead_ms: UTC minus hub time from now on.
     """
 
@@ -93,7 +93,7 @@ class PowerOff:
 
 
 class Boot:
-    """This stretch, and what is known of those before it."""
+    """This stretch of hub time, and the earlier ones."""
 
     __slots__ = (
         "_aheads",
@@ -212,7 +212,7 @@ class Boot:
         return None
 
     def counted(self, power_off: PowerOff) -> None:
-        """Record that the older rows are about to age by it, and that the file says so."""
+        """Apply a power-off that the file now contains: the older rows age by it."""
         self._off_ms += power_off.off_ms
         self._past = self._aged(power_off)
         self._trusted(power_off.ahead_ms)
@@ -241,7 +241,7 @@ class Boot:
         ]
 
     def utc_ms(self, hub_ms: int) -> int:
-        """Return UTC of a hub time, as well as it is known by now."""
+        """Return the best known UTC of a hub time."""
         place = bisect_right(self._firsts, hub_ms) - 1
         if place == len(self._past):
             return hub_ms + self._ahead_now_ms()
@@ -300,13 +300,13 @@ class Boot:
         if self._trust is ClockTrust.NEVER:
             return "clock.trust is never"
         if not WALL_FLOOR_MS <= wall_ms < WALL_CEILING_MS:
-            return "it shows a time that cannot be"
+            return "it shows an impossible time"
         if self._trust is ClockTrust.ALWAYS:
             behind = known is not None and wall_ms < known.wall_ms - BEHIND_MAX_MS
-            return "it is behind the last time that is known" if behind else ""
+            return "it is behind the last known time" if behind else ""
         if self._clock.synchronized():
             return ""
-        return "the kernel says that it has not been set by NTP or the like"
+        return "the kernel reports that it has not been synchronised, by NTP for example"
 
     def _ahead_now_ms(self) -> int:
         current = self._current
@@ -332,14 +332,14 @@ def _survey(past: Sequence[StoredBoot], current: StoredBoot) -> tuple[list[int],
     """Find where each stretch begins, and for each earlier one the best relation to UTC."""
     aheads: list[int] = []
     later: int | None = current.ahead_ms if current.wall_trusted else None
-    known_ms = [WALL_FLOOR_MS]  # end of what is known before each stretch
+    known_ms = [WALL_FLOOR_MS]  # last known time before each stretch
     for each in past:
         known_ms.append(max(known_ms[-1], each.wall_ms) if each.wall_trusted else known_ms[-1])
     for each, before_ms in zip(reversed(past), reversed(known_ms[:-1]), strict=True):
         plausible = before_ms <= each.first_hub_ms + each.ahead_ms < WALL_CEILING_MS
         if each.wall_trusted or plausible:
             later = each.ahead_ms
-        # One that nobody has set: as if the machine had gone on until the next known time.
+        # A clock that was never set: as if the machine had run until the next known time.
         aheads.append(each.ahead_ms if later is None else later)
     aheads.reverse()
     return [each.first_hub_ms for each in (*past, current)], aheads

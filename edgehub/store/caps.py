@@ -1,7 +1,4 @@
-"""What an operator allows the queues to take, and what happens beyond it.
-
-Pure values; `edgehub.store.limits` enforces them.
-"""
+"""Limits of rows, bytes and disk as the settings have them; `limits.py` enforces them."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from enum import StrEnum
 class Overflow(StrEnum):
     """What happens to a message that finds a cap reached."""
 
-    BY_VALUE = "by_value"  # expired rows, then the oldest of the worst priority give way
-    DROP_OLDEST = "drop_oldest"  # the oldest rows give way, whatever their priority
+    BY_VALUE = "by_value"  # expired rows, then the oldest of the worst priority are evicted
+    DROP_OLDEST = "drop_oldest"  # the oldest rows are evicted, whatever their priority
     DROP_NEWEST = "drop_newest"  # it is acknowledged, dropped and counted
     REJECT_NEW = "reject_new"  # its sender is refused
 
 
 class Cap(StrEnum):
-    """What can be reached; the words of status and log."""
+    """The caps; their values are texts of status and log."""
 
     HUB_ROWS = "hub rows"
     HUB_BYTES = "hub bytes"
@@ -53,7 +50,7 @@ class Caps:
     overflow: Overflow = Overflow.BY_VALUE
 
     def exceeded_by(self, rows: int, size: int) -> list[Cap]:
-        """List which caps of a single queue so many rows and bytes of it go beyond."""
+        """Return the caps of a single queue that so many rows and bytes exceed."""
         wanted = (
             (Cap.QUEUE_ROWS, rows, self.queue_rows),
             (Cap.QUEUE_BYTES, size, self.queue_bytes),

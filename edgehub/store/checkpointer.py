@@ -109,9 +109,9 @@ class Results:
         self.kinds.extend(later.kinds)
         self.dead_letters |= later.dead_letters
         if self.attempts:
-            gone = set(later.offsets)
+            removed = set(later.offsets)
             self.attempts = {
-                offset: count for offset, count in self.attempts.items() if offset not in gone
+                offset: count for offset, count in self.attempts.items() if offset not in removed
             }
         self.attempts |= later.attempts
         self.events.extend(later.events)

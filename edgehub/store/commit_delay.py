@@ -75,7 +75,7 @@ class CommitDelay:
             self._last_s = now_s
             return
         elapsed_s = now_s - self._last_s
-        if elapsed_s > 0:  # a manual clock stands still, which says nothing of the rate
+        if elapsed_s > 0:  # a manual clock that stands still
             weight = elapsed_s / (elapsed_s + MEMORY_S)
             self._rate += weight * (rows / elapsed_s - self._rate)
             self._last_s = now_s

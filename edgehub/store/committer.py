@@ -274,7 +274,7 @@ class Committer:
         self._wal.checkpoint_soon()
         if writer.is_closing or self._cancelled:
             return
-        # Nothing but time or the end cuts it: more traffic does not mend a disk.
+        # Nothing but time or the end cuts it: more traffic does not repair a disk.
         await self._back_off.wait(self._clock, delay_s)
 
     def _split(self, group: Group, error: StoreValueError) -> None:

@@ -37,7 +37,7 @@ STATEMENTS_CACHED: Final = 512
 
 
 class Fault(StrEnum):
-    """What an error of SQLite asks for."""
+    """How an error of SQLite is handled."""
 
     RETRY = "retry"  # the disk or a lock: the same transaction may succeed later
     DAMAGE = "damage"  # the file is broken
@@ -64,11 +64,11 @@ _FAULTS: Final = {
 _READ_DAMAGE: Final = frozenset(
     {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
 )
-"""Extended codes: a disk that cannot give back what it took is damage, not a passing fault."""
+"""Extended codes: a disk that cannot read what it wrote is damage, not a passing fault."""
 
 
 class StoreBusyError(StoreError):
-    """The disk or a lock stands in the way; the same may succeed later.
+    """The disk or a lock prevents it; the same may succeed later.
 
     Attributes:
         code: SQLite's or the system's name of the error, for example `SQLITE_FULL` or `EMFILE`.
@@ -84,10 +84,10 @@ class StoreValueError(StoreError):
 
 
 def classify(error: BaseException) -> Fault:
-    """Return what an exception of a job asks for."""
+    """Return how an exception of a job is handled."""
     if isinstance(error, (MemoryError, OSError)):
-        # How the module reports SQLITE_NOMEM; and what the system refuses besides, such as another
-        # descriptor, it may grant later.
+        # How the module reports SQLITE_NOMEM; other resources, such as a descriptor, may be free
+        # later.
         return Fault.RETRY
     if isinstance(error, UnicodeDecodeError):
         return Fault.DAMAGE  # a text of the file, or of SQLite about the file
@@ -97,16 +97,16 @@ def classify(error: BaseException) -> Fault:
         return Fault.BUG
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
-        return _classify_words(str(error))
+        return _classify_message(str(error))
     return Fault.DAMAGE if code in _READ_DAMAGE else _FAULTS.get(code & 0xFF, Fault.BUG)
 
 
-def _classify_words(words: str) -> Fault:
-    # Raised by the module itself beside SQLite: a type that it cannot bind, a text of the file that
-    # is none. Misuse of the connection has no code either, so these are told by their words.
-    if "decode to UTF-8" in words:
+def _classify_message(text: str) -> Fault:
+    # Raised by the module itself, without a code: a type that it cannot bind, a text that is not
+    # UTF-8. Misuse of the connection has no code either, so they are recognised by their messages.
+    if "decode to UTF-8" in text:
         return Fault.DAMAGE
-    return Fault.VALUES if "binding parameter" in words else Fault.BUG
+    return Fault.VALUES if "binding parameter" in text else Fault.BUG
 
 
 def translate(error: Exception) -> Exception:
@@ -130,20 +130,20 @@ class Database:
     connection_type: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
     """Where tests put faults."""
 
-    def __init__(self, hold: DatabaseLock, *, in_memory: bool = False) -> None:
-        self._hold = hold
+    def __init__(self, lock: DatabaseLock, *, in_memory: bool = False) -> None:
+        self._lock = lock
         self.in_memory = in_memory
         """Nothing is on disk."""
-        self._file = self._beside = FilePresence([])
+        self._file = self._other_files = FilePresence([])
         self._thread = SqliteThread(
-            ":memory:" if in_memory else hold.path,
+            ":memory:" if in_memory else lock.path,
             cached_statements=STATEMENTS_CACHED,
             factory=self.connection_type,
         )
 
     @classmethod
-    async def open(cls, hold: DatabaseLock) -> Self:
-        """Open the file that is held, making it or bringing it to the current schema.
+    async def open(cls, lock: DatabaseLock) -> Self:
+        """Open the locked file, and create it or migrate it to the current schema.
 
         Raises:
             StartupError: Newer than this program, not ours, or not to be opened at all.
@@ -152,30 +152,30 @@ class Database:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             raise StartupError(f"SQLite {sqlite3.sqlite_version} is too old, 3.37 or later needed")
         try:
-            return await cls._open(hold, configure)
+            return await cls._open(lock, configure)
         except StoreBusyError as exc:
-            # A full disk has no room for the index of the log, which memory has. The rows can be
-            # read and sent then, and what was sent is forgotten in the file once there is room.
-            log.warning("store.opened_without_room", path=str(hold.path), error=str(exc))
+            # A full disk has no room for the index of the log, but memory has. Rows can be read
+            # and sent, and are deleted from the file once there is room.
+            log.warning("store.opened_without_room", path=str(lock.path), error=str(exc))
         try:
-            return await cls._open(hold, _configure_in_memory)
+            return await cls._open(lock, _configure_in_memory)
         except StoreBusyError as exc:
-            raise StartupError(open_hint(hold.path, exc)) from exc
+            raise StartupError(open_hint(lock.path, exc)) from exc
 
     @classmethod
-    async def open_in_memory(cls, hold: DatabaseLock) -> Self:
-        """Open an empty database in memory; the file that is held stays as it is."""
-        return await cls._open(hold, configure, in_memory=True)
+    async def open_in_memory(cls, lock: DatabaseLock) -> Self:
+        """Open an empty database in memory; the locked file stays as it is."""
+        return await cls._open(lock, configure, in_memory=True)
 
     @classmethod
     async def _open(
         cls,
-        hold: DatabaseLock,
+        lock: DatabaseLock,
         configuring: Callable[[sqlite3.Connection], None],
         *,
         in_memory: bool = False,
     ) -> Self:
-        database = cls(hold, in_memory=in_memory)
+        database = cls(lock, in_memory=in_memory)
         try:
             await database._thread.open()
             await database.run(configuring)
@@ -202,18 +202,18 @@ class Database:
         return self._thread.submit(partial(self._call, job))
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `job` on the thread and give its result; see `submit`."""
+        """Run `job` on the thread and return its result; see `submit`."""
         future = self.submit(job)
-        # Not awaited directly: by the same way as a commit's result the answer takes as many turns
-        # of the loop, so whoever reads the file finds memory at least as new.
+        # Not awaited directly: the result takes as many iterations of the loop as that of a commit,
+        # so memory is at least as new as what was read.
         await asyncio.wait((future,))
         return future.result()
 
     def submit_transaction(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run `work` as one transaction of the file; see `submit`.
 
-        Beside what that raises, the future fails with `StoreGoneError`: what was committed went
-        to a file that no start will find.
+        The future also fails with `StoreGoneError`: the transaction was committed to a file that
+        was deleted.
         """
 
         def job(connection: sqlite3.Connection) -> T:
@@ -229,12 +229,12 @@ class Database:
         Raises:
             StoreGoneError: One of them does not.
         """
-        fault = self._file.fault() or self._beside.fault()
+        fault = self._file.fault() or self._other_files.fault()
         if fault is not None:
             raise StoreGoneError(fault)
 
     def has_file(self) -> bool:
-        """Return whether the file itself is still there; blocks."""
+        """Return whether the file itself still exists; blocks."""
         return self._file.fault() is None
 
     async def close(self) -> None:
@@ -244,13 +244,13 @@ class Database:
     @property
     def path(self) -> Path:
         """The file."""
-        return self._hold.path
+        return self._lock.path
 
     def _note_files(self) -> None:
-        path = self._hold.path
+        path = self._lock.path
         self._file = FilePresence([path])
-        beside = (f"{path.name}-wal", f"{path.name}.lock")
-        self._beside = FilePresence([path.with_name(name) for name in beside])
+        others = (f"{path.name}-wal", f"{path.name}.lock")
+        self._other_files = FilePresence([path.with_name(name) for name in others])
 
     def _call(self, job: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
         # On the connection's thread.
@@ -259,8 +259,8 @@ class Database:
         except Exception as exc:
             error = translate(exc)
             if isinstance(error, StoreCorruptError):
-                # Whatever comes of this process, the next start must know.
-                self._hold.damaged(str(error))
+                # The next start must check the file.
+                self._lock.damaged(str(error))
             if error is exc:
                 raise
             raise error from exc
@@ -269,12 +269,11 @@ class Database:
 async def settled(future: asyncio.Future[T]) -> bool:
     """Wait for a submitted job to its end, even when cancelled.
 
-    A commit must be known to have succeeded or failed before its waiters are told, so it is never
-    left behind.
+    The outcome of a commit must be known before its waiters are notified.
 
     Returns:
-        True when the waiting task was cancelled meanwhile; the caller raises `CancelledError`
-        once it has dealt with the result.
+        True when the waiting task was cancelled; the caller raises `CancelledError` once it has
+        handled the result.
     """
     cancelled = False
     while not future.done():
@@ -315,7 +314,7 @@ def configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     # An acknowledged message must survive a power cut: sync at each commit.
     connection.execute("PRAGMA synchronous = FULL")
-    # Checkpoints run between groups, never inside a commit that somebody waits for.
+    # Checkpoints run between groups, never inside a commit, which has waiters.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     # Content of deleted rows need not be overwritten; that would double the writes.
     connection.execute("PRAGMA secure_delete = OFF")

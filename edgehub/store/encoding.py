@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgehub.store.labels import Labels
 
 ROW_OVERHEAD_BYTES: Final = 64
-"""What a row counts beside its header and body: columns, index, place in zone and registry."""
+"""Size of a row in addition to its header and body: columns, index, zone."""
 
 Params = tuple[object, ...]
 

@@ -1,9 +1,9 @@
-"""Events on their way to the journal: gathered in memory, written by the commit that made them so.
+"""Events for the journal: collected in memory, stored by the commit of the rows that they describe.
 
 Owns the table `journal` and the numbers of commits. The journal reads the blobs, writes its lines
-and then has them deleted, together with its own position. Invariant: a blob is in the file if and
-only if what it tells is; where too many wait, sums take the place of single events, so that the
-figures stay exact in a bounded space.
+and then deletes the blobs, together with storing its position. Invariant: a blob is in the file if
+and only if its rows are; where too many blobs wait, sums replace single events, so that the figures
+stay exact in bounded space.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 NOTES_MAX: Final = 4096
 REFUSED_MAX: Final = 256
-"""Pairs of device and reason told apart between two commits."""
+"""Pairs of device and reason that are counted separately between two commits."""
 SUMS_PERIOD_MS: Final = 60_000
-"""At the bound, the commits of so long share one blob."""
+"""At the bound, the commits of this time share one blob."""
 READ_BYTES_MAX: Final = 256 * 1024
 STATE_NOTES: Final = frozenset({"pump", "delay", "hold"})
 COUNTING: Final = frozenset({"refused", "dead_purged"})
 
 ONCE: Final = frozenset({"start", "stop", "tick"})
-"""Notes that tell of a moment: what comes before and after them is not summed up together."""
+"""Notes of a moment: events before and after them are not summed up together."""
 
 Depth = tuple[str, int, int, int]
 """endpoint, priority, rows, bytes."""
 
 
 class StoredEvents:
-    """What the file holds of events.
+    """The events in the file.
 
     Attributes:
-        number: Highest number of a commit that is known, 0 = there was none.
+        number: Highest known number of a commit, 0 = there was none.
         bytes: Sum of the blobs.
-        state: What the journal stored with its position, None = nothing yet.
+        state: Stored by the journal with its position, None = nothing yet.
     """
 
     __slots__ = ("bytes", "number", "state")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Read it."""
+        """Read them."""
         highest, size = connection.execute(
             "SELECT max(number), coalesce(sum(length(events)), 0) FROM journal"
         ).fetchone()
@@ -102,16 +102,16 @@ class EventBatch:
         self.reads = 0
         self.bytes = 0
 
-    def dead_letters_left(self, gone: Iterable[Depth], reason: str) -> None:
-        """Record dead letters that this very transaction deletes."""
-        self.own = [["dead_purged", *each, reason] for each in gone]
+    def dead_letters_left(self, deleted: Iterable[Depth], reason: str) -> None:
+        """Record dead letters that this transaction deletes."""
+        self.own = [["dead_purged", *each, reason] for each in deleted]
 
     def clock_trusted(self, ahead_ms: int, notes: list[Note]) -> None:
-        """Record that the clock is trusted from this very transaction on, and what follows from it.
+        """Record that the clock is trusted from this transaction on.
 
         Args:
             ahead_ms: UTC minus hub time.
-            notes: Of it.
+            notes: That follow from it.
         """
         self.trusted = True
         self.wall_ms = self.hub_ms + ahead_ms
@@ -136,7 +136,7 @@ class EventBatch:
         self.bytes = len(blob)
 
     def sum_up(self, before: EventBatch | None, states: Sequence[Note]) -> None:
-        """Let sums take the place of single events, those of the blob before included."""
+        """Replace single events by sums, those of the blob before included."""
         self.summed = True
         sums: dict[tuple[EndpointId, Priority, EndpointId | None], EventColumns] = {}
         if before is not None:
@@ -154,14 +154,14 @@ class EventBatch:
 
 
 class EventLog:
-    """Gathers events, and knows how much of them waits in the file.
+    """Collects events, and counts the blobs in the file.
 
     Args:
         stored: What the file holds.
         hub_time: Hub time.
-        utc_ms: Gives UTC of a hub time, as well as it is known.
-        is_trusted: Tells whether the clock is trusted.
-        bytes_max: Beyond it blobs hold sums only.
+        utc_ms: Returns the best known UTC of a hub time.
+        is_trusted: Returns whether the clock is trusted.
+        bytes_max: Beyond it blobs contain sums only.
     """
 
     __slots__ = (
@@ -198,15 +198,15 @@ class EventLog:
         self.bytes = stored.bytes
         self.state = stored.state
         self.oldest_ms: int | None = hub_time.now_ms() if stored.bytes else None
-        """Hub time since which blobs wait, None = none does."""
+        """Hub time since which blobs wait, None = there are none."""
         self.urgent = False
-        """Something waits for a commit that no row may bring."""
+        """Events wait for a commit, even if no row does."""
         self.recorded_total = 0
         """Events of rows written one by one since the start."""
-        self.grew: Callable[[int], None] = _nobody
-        """Told of bytes that blobs have taken in the file."""
+        self.grew: Callable[[int], None] = lambda _bytes: None
+        """Called with the bytes that blobs have taken in the file."""
         self.bound_bytes = bytes_max
-        """Beyond it blobs hold sums only; at most the bound that was set."""
+        """Beyond it blobs contain sums only; at most `bytes_max`."""
         self._utc_ms = utc_ms
         self._is_trusted = is_trusted
         self._bytes_max = bytes_max
@@ -219,7 +219,7 @@ class EventLog:
         self._reads = 0
 
     def utc_now_ms(self) -> int:
-        """Return UTC, as well as it is known."""
+        """Return the best known UTC."""
         return self._utc_ms(self.hub_time.now_ms())
 
     @property
@@ -229,7 +229,7 @@ class EventLog:
 
     @property
     def has_refused(self) -> bool:
-        """Whether refused messages wait for a commit that tells of them."""
+        """Whether refused messages wait for a commit that records them."""
         return bool(self._refused)
 
     @property
@@ -238,11 +238,11 @@ class EventLog:
         return self.bytes >= self.bound_bytes
 
     def bound(self, bytes_max: int) -> None:
-        """Have blobs hold sums from fewer bytes on than was set."""
+        """Lower the bytes beyond which blobs contain sums."""
         self.bound_bytes = min(self._bytes_max, bytes_max)
 
     def note(self, note: Note) -> None:
-        """Add a note; it goes with the next transaction, whatever that is for."""
+        """Add a note; the next transaction of any kind stores it."""
         if note[0] == "pump":
             self._states[note[1]] = note[3]
         self._notes.append(note)
@@ -266,13 +266,13 @@ class EventLog:
         between: EventColumns,
         reason: str | None = None,
     ) -> None:
-        """Take the events of rows that left before their commit and are never written.
+        """Record the events of rows that left before their commit and are never written.
 
         Args:
             key: Their queue.
             rows: The rows.
             event: How they left.
-            between: What else happened to them.
+            between: Their other events.
             reason: Why they left, for events that have a reason.
         """
         columns = self._early.setdefault(key, EventColumns())
@@ -282,7 +282,7 @@ class EventLog:
         self.urgent = True
 
     def begin(self, queues: Sequence[QueueEvents] = ()) -> EventBatch:
-        """Return what the next transaction writes; `committed` or `failed` ends it.
+        """Return the batch of the next transaction; `committed` or `failed` ends it.
 
         Args:
             queues: Events of the rows that it writes or deletes.
@@ -316,7 +316,7 @@ class EventLog:
         self.recorded_total += sum([len(columns) for _, _, columns in batch.queues])
 
     def failed(self, batch: EventBatch) -> None:
-        """Let notes join a later transaction; the events of rows come with their rows."""
+        """Return the notes to a later transaction; the events of rows join with the rows."""
         kept = [note for note in batch.taken if note[0] != "refused"]
         self._notes = kept + self._notes
         for note in batch.taken:
@@ -331,13 +331,13 @@ class EventLog:
         self.urgent = bool(self._early or self._notes or self._refused)
 
     def read(self) -> Callable[[sqlite3.Connection], list[tuple[int, bytes]]]:
-        """Return the job that reads the next blobs; what it may read is changed no more."""
-        # A transaction that takes in an older blob was handed to the connection before this job.
+        """Return the job that reads the next blobs, which do not change any more."""
+        # A transaction that replaces an older blob was submitted before this job.
         self._reads += 1
         return _read_some
 
     def forget(self, number: int, state: bytes) -> Callable[[sqlite3.Connection], int]:
-        """Give the operation that deletes the blobs up to `number` and stores the journal's state.
+        """Return the operation that deletes blobs up to `number` and stores the journal's state.
 
         Its result is the number of bytes deleted, for `forgotten`.
         """
@@ -355,11 +355,11 @@ class EventLog:
 
         return operation
 
-    def forgotten(self, size: int, state: bytes, told_ms: int) -> None:
-        """Record that blobs are deleted; the lines reach up to hub time `told_ms`."""
+    def forgotten(self, size: int, state: bytes, written_ms: int) -> None:
+        """Record that blobs are deleted; lines are written up to hub time `written_ms`."""
         self.bytes -= size
         self.state = state
-        self.oldest_ms = told_ms if self.bytes else None
+        self.oldest_ms = written_ms if self.bytes else None
 
     def _joinable(self, batch: EventBatch) -> EventBatch | None:
         sums = self._sums
@@ -374,18 +374,14 @@ class EventLog:
         return [["pump", endpoint, now_ms, state] for endpoint, state in self._states.items()]
 
 
-def _nobody(_bytes: int) -> None:
-    """Be told where nobody counts."""
-
-
 def stored_losses(connection: sqlite3.Connection) -> list[Depth] | None:
-    """Read what damage has cost and no commit has told of yet, None = nothing."""
+    """Read the losses by damage that no commit has reported yet, None = there are none."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'untold_losses'").fetchone()
     return None if row is None else [tuple(entry) for entry in orjson.loads(row[0])]
 
 
 def store_losses(connection: sqlite3.Connection, lost: Sequence[Depth]) -> None:
-    """Keep what damage has cost until a commit tells of it."""
+    """Store the losses by damage until a commit reports them."""
     connection.execute(
         "INSERT OR REPLACE INTO meta (key, value) VALUES ('untold_losses', ?)",
         (orjson.dumps(lost).decode(),),
@@ -393,7 +389,7 @@ def store_losses(connection: sqlite3.Connection, lost: Sequence[Depth]) -> None:
 
 
 def forget_losses(connection: sqlite3.Connection) -> None:
-    """Note, in the running transaction, that it tells of them."""
+    """Delete the stored losses: the running transaction reports them."""
     connection.execute("DELETE FROM meta WHERE key = 'untold_losses'")
 
 

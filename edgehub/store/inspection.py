@@ -86,7 +86,7 @@ class Inspection:
             rows_max: Rows at most.
 
         Raises:
-            StoreError: The disk or a lock stands in the way, or the file is damaged.
+            StoreError: The disk or a lock prevents it, or the file is damaged.
         """
         if not queue.registered:
             return []

@@ -156,17 +156,17 @@ class JournalFeed:
         """Read some of the oldest blobs with their numbers; empty = there are no more.
 
         Raises:
-            StoreError: The disk or a lock stands in the way, or the file is damaged.
+            StoreError: The disk or a lock prevents it, or the file is damaged.
         """
         return await self._database.run(self._events.read())
 
-    async def forget(self, number: int, state: bytes, told_ms: int) -> None:
+    async def forget(self, number: int, state: bytes, written_ms: int) -> None:
         """Delete the blobs up to `number`, and store `state`.
 
         Args:
             number: Of the last commit whose lines are on disk.
             state: From which the journal goes on.
-            told_ms: Hub time of that commit.
+            written_ms: Hub time of that commit.
 
         Raises:
             StoreError: The store is closed.
@@ -175,7 +175,7 @@ class JournalFeed:
 
         def note(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
-                self._events.forgotten(done.result(), state, told_ms)
+                self._events.forgotten(done.result(), state, written_ms)
 
         # Also where the caller is cancelled: memory equals the file.
         committing.add_done_callback(note)

@@ -1,4 +1,4 @@
-"""Texts that many rows repeat, held once: message sources and lists of route names.
+"""Texts that many rows repeat, stored once: message sources and lists of route names.
 
 Owns the table `label`. A text beyond the bounds is not interned but written into its row, so that
 sources made from topics cannot fill memory. Invariant: a label is written in the same transaction

@@ -1,8 +1,8 @@
-"""The claim on a database file: one process holds it, and leaves word how it ended.
+"""The lock of a database file: one process holds it, and records how it ended.
 
-Owns the lock file beside the database and what stands in it. Plain blocking code. Invariant: while
-a hub holds the file, the lock says `open`; so the next start knows of an end without a close, of a
-log that has gone, and of damage that was met.
+Owns the lock file next to the database and its contents. Blocking code. Invariant: while a hub
+holds the file, the lock contains `open`; so the next start knows of an end without a close, of a
+missing write-ahead log, and of damage.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from edgehub.storage.durable_files import make_folder, make_private_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORD_BYTES_MAX = 4096
+RECORD_BYTES_MAX = 4096
 
 
 class DatabaseLock:
-    """A file that is held.
+    """A locked database file.
 
     Attributes:
         path: The database file.
         is_new: It did not exist, or was empty.
         was_closed: The last hub closed it in order.
-        log_missing: The last hub left without a close, and its write-ahead log is not there.
-        is_known: A hub has held it before.
-        file_missing: It is new, though a hub has held it before; or it is not the one that hub had.
-        damage: Damage that the last hub met, empty = none.
-        high_water: No offset above it had been handed out when the file was closed, or when the
-            last hub that left without a close began; 0 = not known.
+        log_missing: The last hub ended without a close, and its write-ahead log does not exist.
+        is_known: A hub has locked it before.
+        file_missing: It is new, though a hub has locked it before; or it is not that hub's file.
+        damage: Damage that the last hub found, empty = none.
+        high_water: No offset above it had been used when the file was closed, or when the last hub
+            that ended without a close started; 0 = not known.
     """
 
     __slots__ = (
@@ -56,26 +56,26 @@ class DatabaseLock:
         self._descriptor = descriptor
         self._inode = 0
         self.is_new = not path.exists() or path.stat().st_size == 0
-        word = self._read()
-        self.damage = str(word.get("damage", ""))
-        self.was_closed = word.get("state") == "closed"
-        self.is_known = "state" in word
+        record = self._read()
+        self.damage = str(record.get("damage", ""))
+        self.was_closed = record.get("state") == "closed"
+        self.is_known = "state" in record
         self.file_missing = self.is_known and (
-            self.is_new or (word.get("file") == "gone" and not self._is_back(word.get("inode")))
+            self.is_new or (record.get("file") == "gone" and not self._is_back(record.get("inode")))
         )
         log_path = path.with_name(f"{path.name}-wal")
-        # A hub that met damage closes the file all the same.
-        left_open = word.get("state") == "open" and not self.damage
+        # A hub that found damage closes the file all the same.
+        left_open = record.get("state") == "open" and not self.damage
         self.log_missing = left_open and not log_path.exists()
-        high_water = word.get("high_water", 0)
+        high_water = record.get("high_water", 0)
         self.high_water = high_water if isinstance(high_water, int) else 0
 
     @classmethod
     def take(cls, path: Path) -> Self:
-        """Hold `path`, making its folder if need be.
+        """Lock `path`, and create its folder if needed.
 
         Raises:
-            StartupError: Held by another process, or not to be opened at all.
+            StartupError: Locked by another process, or it cannot be opened.
         """
         descriptor = -1
         try:
@@ -83,7 +83,7 @@ class DatabaseLock:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(f"{path}.lock", flags, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            hold = cls(path, descriptor)
+            lock = cls(path, descriptor)
             make_private_file(path)
         except OSError as exc:
             if descriptor >= 0:
@@ -94,12 +94,12 @@ class DatabaseLock:
                     " state directory of its own"
                 ) from exc
             raise StartupError(f"{path} cannot be opened: {exc.strerror}") from exc
-        return hold
+        return lock
 
     def opened(self, high_water: int) -> None:
-        """Leave word that a hub is at work, which hands out offsets above `high_water`.
+        """Record that a hub runs and uses offsets above `high_water`.
 
-        So the next hub skips others, should this one end before it has stored a mark of its own.
+        So the next hub skips offsets, if this one ends before its first commit.
         """
         self.high_water = high_water
         with suppress(OSError):
@@ -108,50 +108,50 @@ class DatabaseLock:
             self._write({"state": "open", "high_water": high_water})
 
     def damaged(self, reason: str) -> None:
-        """Leave word that the file must be looked through before anybody relies on it."""
+        """Record that the file is damaged and must be checked at the next start."""
         if not self.damage:
             self.damage = reason
-            word = {"state": "open", "high_water": self.high_water, "damage": reason[:1000]}
-            self._write(word)
+            record = {"state": "open", "high_water": self.high_water, "damage": reason[:1000]}
+            self._write(record)
 
-    def mended(self) -> None:
-        """Take back `damaged`."""
+    def repaired(self) -> None:
+        """Clear `damaged`."""
         self.damage = ""
         self.opened(self.high_water)
 
     def closed(self, high_water: int, *, is_there: bool = True) -> None:
-        """Leave word that the file was closed in order, or was not there any more."""
+        """Record that the file was closed in order, or did not exist any more."""
         if not is_there:
-            word = {"state": "open", "high_water": high_water, "file": "gone"}
-            self._write({**word, "inode": self._inode})
+            record = {"state": "open", "high_water": high_water, "file": "gone"}
+            self._write({**record, "inode": self._inode})
         elif not self.damage:
             self._write({"state": "closed", "high_water": high_water})
 
     def release(self) -> None:
-        """Let go of the file."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _is_back(self, inode: object) -> bool:
-        """Return whether a file that was gone is the same again, as where its folder was moved.
+        """Return whether a file that was missing is the same again, as after a move of its folder.
 
-        Its number alone does not tell: a new file may get that of one that was deleted.
+        Its inode alone is not enough: a new file may get that of a deleted one.
         """
-        status, word = self.path.stat(), os.fstat(self._descriptor)
-        return status.st_ino == inode and status.st_ctime_ns <= word.st_mtime_ns
+        status, record = self.path.stat(), os.fstat(self._descriptor)
+        return status.st_ino == inode and status.st_ctime_ns <= record.st_mtime_ns
 
     def _read(self) -> dict[str, Any]:
         try:
-            word = orjson.loads(os.pread(self._descriptor, WORD_BYTES_MAX, 0))
+            record = orjson.loads(os.pread(self._descriptor, RECORD_BYTES_MAX, 0))
         except orjson.JSONDecodeError:
             return {}
-        return word if isinstance(word, dict) else {}
+        return record if isinstance(record, dict) else {}
 
-    def _write(self, word: dict[str, Any]) -> None:
-        # A word that cannot be written is an end without a close, which costs some offsets.
+    def _write(self, record: dict[str, Any]) -> None:
+        # If it cannot be written, that is an end without a close, which skips some offsets.
         with suppress(OSError):
-            data = orjson.dumps(word)
+            data = orjson.dumps(record)
             os.pwrite(self._descriptor, data, 0)
             os.ftruncate(self._descriptor, len(data))
             os.fsync(self._descriptor)

@@ -1,7 +1,7 @@
 """The hub-wide counter of offsets and its stored high-water mark.
 
-Invariant: no offset is used twice, whatever crashes. Offsets that nobody outside has seen before
-their commit may be given again after a crash; where rows are read before their commit, the mark is
+Invariant: no offset is used twice, also after a crash. Offsets that were not visible outside before
+their commit may be reused after a crash; where rows are read before their commit, the mark is
 stored ahead of them.
 """
 
@@ -19,7 +19,7 @@ class Offsets:
     __slots__ = ("ahead", "committed", "next", "reserved")
 
     def __init__(self, high_water: int, *, ahead: bool) -> None:
-        """Go on above `high_water`; `ahead` = reserve offsets before they are used."""
+        """Start above `high_water`; `ahead` = reserve offsets before they are used."""
         self.next = high_water + 1
         self.committed = high_water
         """No row up to it is still to be committed; the checkpoint of an empty queue."""
@@ -33,7 +33,7 @@ class Offsets:
         return max(self.reserved, self.next - 1 + RESERVE)
 
     def stored(self, high_water: int, committed: int) -> None:
-        """Record the mark that is in the file, and the highest offset whose fate is decided."""
+        """Record the mark in the file, and the highest offset that is committed or refused."""
         self.reserved = high_water
         self.committed = committed
 

@@ -1,7 +1,7 @@
-"""From a held file to an open database whose contents fit each other.
+"""Opens a locked database file, and repairs or replaces it where it is damaged.
 
-Damage that shows here, or that the last hub met, is dealt with before anything else. Invariant:
-offsets go on above all that may have been handed out, also where the end of the log is gone.
+Damage that is found here, or that the last hub found, is handled first. Invariant: offsets go on
+above all that may have been used, also where the end of the log is lost.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ OFFSETS_SKIPPED: Final = 1 << 20
 
 
 async def open_file(
-    hold: DatabaseLock, database_type: type[Database], clock: Clock
+    lock: DatabaseLock, database_type: type[Database], clock: Clock
 ) -> tuple[Database, Recovered]:
-    """Open the file, and mend or replace it where it is damaged.
+    """Open the file, and repair or replace it where it is damaged.
 
     Raises:
         StartupError: It cannot be opened, or not be replaced; the text says what to do.
     """
-    await asyncio.to_thread(finish_replacement, hold.path)
-    # Read now: what is met on the way changes it.
-    was_closed, log_missing = hold.was_closed, hold.log_missing
-    is_exact = await asyncio.to_thread(_restore_log, hold, clock)
+    await asyncio.to_thread(finish_replacement, lock.path)
+    # Read now: it changes below.
+    was_closed, log_missing = lock.was_closed, lock.log_missing
+    is_exact = await asyncio.to_thread(_restore_log, lock, clock)
     missing = None
-    if hold.file_missing:
+    if lock.file_missing:
         missing = Missing.FILE
-        log.error("store.file_missing", path=str(hold.path))
-    elif log_missing and not hold.is_new:
+        log.error("store.file_missing", path=str(lock.path))
+    elif log_missing and not lock.is_new:
         missing = Missing.LOG
-        log.error("store.log_missing", path=f"{hold.path}-wal")
+        log.error("store.log_missing", path=f"{lock.path}-wal")
     database, recovered, is_replaced = await _open_or_replace(
-        hold, database_type, clock, is_exact=is_exact
+        lock, database_type, clock, is_exact=is_exact
     )
     try:
-        high_water = max(recovered.high_water, hold.high_water)
-        began = hold.is_new and not hold.file_missing
+        high_water = max(recovered.high_water, lock.high_water)
+        began = lock.is_new and not lock.file_missing
         if is_replaced or not (was_closed or began):
             high_water += OFFSETS_SKIPPED
-        await asyncio.to_thread(hold.opened, high_water)
-        await database.run(TableListKeeper(hold.path).keep)
-        damage = await _damage_shown(hold, database, recovered.damage, is_new=is_replaced)
+        await asyncio.to_thread(lock.opened, high_water)
+        await database.run(TableListKeeper(lock.path).keep)
+        damage = await _damage_shown(lock, database, recovered.damage, is_new=is_replaced)
     except BaseException:
         # Its thread would keep the process alive.
         await database.close()
@@ -75,27 +75,27 @@ async def open_file(
         high_water=high_water,
         damage=damage,
         missing=missing,
-        damaged_logs=await asyncio.to_thread(damaged_logs, hold.path),
+        damaged_logs=await asyncio.to_thread(damaged_logs, lock.path),
     )
 
 
-def _restore_log(hold: DatabaseLock, clock: Clock) -> bool:
-    """Put a whole log in the place of a damaged one; the file is marked where that lost pages.
+def _restore_log(lock: DatabaseLock, clock: Clock) -> bool:
+    """Replace a damaged log by its valid part; mark the file as damaged where pages are lost.
 
     Returns:
-        False when pages are lost of which it is not known what was on them.
+        False when pages with unknown contents are lost.
     """
     try:
-        damage = find_log_damage(hold.path)
+        damage = find_log_damage(lock.path)
         if damage is None:
             return True
         if not damage.is_restored:
-            hold.damaged(damage.reason)
+            lock.damaged(damage.reason)
         found = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
-        aside = replace_log(hold.path, damage, found)
+        aside = replace_log(lock.path, damage, found)
     except OSError as exc:
         raise StartupError(
-            f"{log_path(hold.path)} cannot be checked for damage, or not be replaced ({exc}); free"
+            f"{log_path(lock.path)} cannot be checked for damage, or not be replaced ({exc}); free"
             " as much disk space as it takes, and let the hub read and write its folder"
         ) from exc
     log.error(
@@ -109,29 +109,29 @@ def _restore_log(hold: DatabaseLock, clock: Clock) -> bool:
 
 
 async def _damage_shown(
-    hold: DatabaseLock, database: Database, damage: Damage | None, *, is_new: bool
+    lock: DatabaseLock, database: Database, damage: Damage | None, *, is_new: bool
 ) -> Damage | None:
-    """Return what damage has cost, as long as the file that was set aside is there."""
+    """Return the losses by damage, while the file that was set aside exists."""
     if damage is None:
         return None
-    if await asyncio.to_thread(hold.path.with_name(damage.file).exists):
+    if await asyncio.to_thread(lock.path.with_name(damage.file).exists):
         return replace(damage, is_new=is_new)
     try:
         await database.run(
             lambda connection: connection.execute("DELETE FROM meta WHERE key = 'damage'")
         )
     except StoreBusyError as exc:
-        # A later start forgets it.
+        # A later start deletes it.
         log.warning("store.commit_failed", error=str(exc))
     return None
 
 
 async def open_in_memory(
-    hold: DatabaseLock, database_type: type[Database]
+    lock: DatabaseLock, database_type: type[Database]
 ) -> tuple[Database, Recovered]:
     """Open an empty database that lasts as long as the process."""
-    log.warning("store.not_durable", ignored=None if hold.is_new else str(hold.path))
-    database = await database_type.open_in_memory(hold)
+    log.warning("store.not_durable", ignored=None if lock.is_new else str(lock.path))
+    database = await database_type.open_in_memory(lock)
     try:
         return database, await database.run(recover)
     except BaseException:
@@ -140,28 +140,28 @@ async def open_in_memory(
 
 
 async def _open_or_replace(
-    hold: DatabaseLock, database_type: type[Database], clock: Clock, *, is_exact: bool
+    lock: DatabaseLock, database_type: type[Database], clock: Clock, *, is_exact: bool
 ) -> tuple[Database, Recovered, bool]:
-    reason = hold.damage
-    if not reason and hold.is_known and not hold.is_new:
-        reason = await asyncio.to_thread(header_fault, hold.path)
+    reason = lock.damage
+    if not reason and lock.is_known and not lock.is_new:
+        reason = await asyncio.to_thread(header_fault, lock.path)
     if not reason:
         try:
-            return *await _open(hold, database_type), False
+            return *await _open(lock, database_type), False
         except StoreCorruptError as exc:
             reason = str(exc)
     is_replaced = await asyncio.to_thread(
-        replace_damaged, hold.path, reason, clock.wall_ms(), is_exact=is_exact
+        replace_damaged, lock.path, reason, clock.wall_ms(), is_exact=is_exact
     )
-    await asyncio.to_thread(hold.mended)
+    await asyncio.to_thread(lock.repaired)
     try:
-        return *await _open(hold, database_type), is_replaced
+        return *await _open(lock, database_type), is_replaced
     except StoreCorruptError as exc:
-        raise StartupError(open_hint(hold.path, exc)) from exc
+        raise StartupError(open_hint(lock.path, exc)) from exc
 
 
-async def _open(hold: DatabaseLock, database_type: type[Database]) -> tuple[Database, Recovered]:
-    database = await database_type.open(hold)
+async def _open(lock: DatabaseLock, database_type: type[Database]) -> tuple[Database, Recovered]:
+    database = await database_type.open(lock)
     try:
         return database, await database.run(recover)
     except BaseException as exc:
@@ -170,5 +170,5 @@ async def _open(hold: DatabaseLock, database_type: type[Database]) -> tuple[Data
             # The file is not as this program made it.
             raise StoreCorruptError(str(exc)) from exc
         if isinstance(exc, StoreError) and not isinstance(exc, StoreCorruptError):
-            raise StartupError(open_hint(hold.path, exc)) from exc
+            raise StartupError(open_hint(lock.path, exc)) from exc
         raise

@@ -1,7 +1,4 @@
-"""What can be set about the store: limits, linger, clean-up.
-
-Owns the defaults. Every buffer of the store has its bound here.
-"""
+"""Options of the store: limits, commit delay, clean-up; every buffer has its bound here."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ COMMIT_DELAY_MS_MAX = 1000
 
 
 class ClockTrust(StrEnum):
-    """When the wall clock is believed."""
+    """When the wall clock is trusted."""
 
-    AUTO = "auto"  # once the kernel says that it is synchronised
-    ALWAYS = "always"  # unless it shows what cannot be
+    AUTO = "auto"  # once the kernel reports that it is synchronised
+    ALWAYS = "always"  # unless it shows an impossible time
     NEVER = "never"
 
 
@@ -37,8 +34,8 @@ class StoreOptions:
     Attributes:
         durable: Messages are kept on disk; False = in memory, as long as the process lives.
         commit_delay_ms: 0 = adaptive (up to 2 ms while traffic is steady); 1 to 1000 = each
-            row waits so long for its commit, confirmations too, to spare flash.
-        check_entire_queue_on_cleanup: Clean-up looks at all rows; False = stops at the first row
+            row waits for its commit this long, confirmations too, to spare flash.
+        check_entire_queue_on_cleanup: Clean-up checks all rows; False = it stops at the first row
             that has not expired.
         cache_bytes_max: Memory for rows just committed or read ahead, over all queues.
         pending_bytes_max: Memory for rows that wait for their commit; above it they are refused.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Pause:
-    """One task waits, anybody on the loop cuts it short; cutting nothing is harmless."""
+    """One task waits; any code on the loop can end the wait."""
 
     __slots__ = ("_waiter",)
 
@@ -30,6 +30,6 @@ class Pause:
                 timer.cancel()
 
     def cut(self) -> None:
-        """End the wait that runs now."""
+        """End the wait that runs now, if there is one."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

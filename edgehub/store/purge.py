@@ -158,7 +158,7 @@ class Purger:
             through: Highest offset of the rows.
 
         Raises:
-            StoreBusyError: The disk or a lock stands in the way; what was done stays done.
+            StoreBusyError: The disk or a lock prevents it; what was done stays done.
         """
         assert queue is not target
         if self._writer.failure is None:

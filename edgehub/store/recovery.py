@@ -1,6 +1,6 @@
-"""What is read from the file at start, and repaired where it contradicts the rows.
+"""Reads the file at start, and repairs what contradicts the rows.
 
-Rows are the truth: zone rows and checkpoints are made to fit them, never the other way round.
+Zone rows and checkpoints are made to fit the rows, never the other way round.
 Start-up cost does not depend on the number of rows: it reads zone rows and both ends of each
 queue. Runs as one job.
 """
@@ -39,14 +39,14 @@ COUNTED_ROWS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What the file holds.
+    """The contents of the file.
 
     Attributes:
         boots: All that are stored, oldest first; none = the file is new.
-        high_water: Highest offset that was ever handed out.
-        unreported_losses: What damage has cost and no commit has told of yet, None = nothing.
-        missing: See there; None = nothing.
-        damaged_logs: Names of damaged logs that were set aside and are still there.
+        high_water: Highest offset that was ever used.
+        unreported_losses: Losses by damage that no commit has reported to the journal yet.
+        missing: What was missing, None = nothing.
+        damaged_logs: Names of damaged logs that were set aside and still exist.
     """
 
     store_id: str
@@ -112,7 +112,7 @@ def recover(connection: sqlite3.Connection) -> Recovered:
 
 
 def _load(connection: sqlite3.Connection, record: QueueRecord) -> bool:
-    """Read ends and zones of one queue; returns True when the zones had to be made anew."""
+    """Read ends and zones of one queue; return whether the zones had to be rebuilt."""
     number = record.number
     if not connection.execute(
         "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (f"q_{number}",)
@@ -156,7 +156,7 @@ def _fits(connection: sqlite3.Connection, record: QueueRecord) -> bool:
         return False
     if zones.depth > COUNTED_ROWS_MAX:
         return True
-    # LIMIT: a wrong zone row must not turn this into a walk over millions.
+    # LIMIT: a wrong zone row must not turn this into a scan of millions.
     counted: tuple[int, int] = connection.execute(
         f"SELECT count(*), sum(size) FROM (SELECT size FROM q_{record.number} LIMIT ?)",  # noqa: S608 - our number
         (zones.depth + 1,),
@@ -167,7 +167,7 @@ def _fits(connection: sqlite3.Connection, record: QueueRecord) -> bool:
 def _repair_checkpoint(
     connection: sqlite3.Connection, record: QueueRecord, high_water: int
 ) -> bool:
-    """Put a checkpoint back that lies at or beyond a live row, or beyond all offsets."""
+    """Reset a checkpoint at or beyond an existing row, or beyond all offsets."""
     highest = high_water if record.lowest is None else record.lowest[0] - 1
     if record.checkpoint <= highest:
         return False

@@ -70,7 +70,7 @@ class Requeuer:
             ids: Their numbers, at most `LETTERS_MAX`; those that do not exist are skipped.
 
         Raises:
-            StoreBusyError: The disk or a lock stands in the way; nothing has changed.
+            StoreBusyError: The disk or a lock prevents it; nothing has changed.
         """
         letters = await self._shared.database.run(lambda conn: _letters(conn, ids))
         keys = {(EndpointId(letter[1]), Priority(letter[2])) for letter in letters}
@@ -84,13 +84,13 @@ class Requeuer:
             }
             step = _Step(letters, targets, self._shared, batch)
 
-            def apply(gone: list[Depth]) -> int:
+            def apply(removed: list[Depth]) -> int:
                 for target in targets.values():
                     target.apply(self._shared.offsets.committed)
                     target.queue.rows_requeued(target.rows)
                 if step.shortest_ttl_ms < self._retention.shortest_ttl_ms:
                     self._retention.ttl_seen(step.shortest_ttl_ms)
-                return self._removed(gone, released)
+                return self._apply_removal(removed, released)
 
             return step.run, apply
 
@@ -110,21 +110,21 @@ class Requeuer:
 
         def prepare(batch: EventBatch | None) -> Job:
             def delete(connection: sqlite3.Connection) -> list[Depth]:
-                gone = _depths(_letters(connection, ids))
+                removed = _depths(_letters(connection, ids))
                 _delete(connection, ids)
                 if batch is not None:
-                    batch.dead_letters_left(gone, "command")
-                return gone
+                    batch.dead_letters_left(removed, "command")
+                return removed
 
-            return delete, lambda gone: self._removed(gone, released)
+            return delete, lambda removed: self._apply_removal(removed, released)
 
         await self._writer.between(prepare)
         return released
 
-    def _removed(self, gone: list[Depth], released: Released) -> int:
-        self._dead_letters.committed([], gone)
-        released.rows = sum([rows for *_, rows, _ in gone])
-        released.bytes = sum([size for *_, size in gone])
+    def _apply_removal(self, removed: list[Depth], released: Released) -> int:
+        self._dead_letters.committed([], removed)
+        released.rows = sum([rows for *_, rows, _ in removed])
+        released.bytes = sum([size for *_, size in removed])
         return 0
 
 
@@ -158,11 +158,11 @@ class _Step:
         _delete(connection, [letter[0] for letter in moved])
         for target in self._targets.values():
             target.write(connection, self._empty_checkpoint)
-        gone = _depths(moved)
+        removed = _depths(moved)
         if self._batch is not None:
             self._record(connection, self._batch, moved)
-            self._batch.dead_letters_left(gone, "requeued")
-        return gone
+            self._batch.dead_letters_left(removed, "requeued")
+        return removed
 
     def _insert(self, connection: sqlite3.Connection, letter: _Letter, target: Target) -> bool:
         letter_id, _, _, offset, _ = letter

@@ -348,6 +348,6 @@ def _check_boot(clock: Clock) -> None:
         ) from exc
     if not boot_id:
         raise StartupError(
-            "the kernel's name of this boot is empty, and without it times to live mean nothing;"
+            "the kernel's id of this boot is empty, and without it times to live mean nothing;"
             " let the hub read /proc/sys/kernel/random/boot_id"
         )

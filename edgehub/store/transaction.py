@@ -59,18 +59,18 @@ class QueueWrite:
 
 
 class Outcome:
-    """What one transaction found out."""
+    """The result of one transaction."""
 
     __slots__ = ("changes", "evicted", "lowest", "operations")
 
     def __init__(self) -> None:
         self.changes = 0
-        """Rows of other tables that what joined the transaction has written or deleted."""
+        """Rows of other tables that operations have written or deleted."""
         self.lowest: dict[int, tuple[int, int] | None] = {}
         """Queue number -> offset and enqueue time of the lowest row left, None = empty."""
         self.operations: list[tuple[Any, Exception | None]] = []
         self.evicted: list[Depth] = []
-        """Dead letters that had to go: endpoint, priority, rows, bytes."""
+        """Evicted dead letters: endpoint, priority, rows, bytes."""
 
 
 class Transaction:
@@ -105,7 +105,7 @@ class Transaction:
         outcome = Outcome()
         if self.labels:
             connection.executemany("INSERT INTO label (id, text) VALUES (?, ?)", self.labels)
-        # First, so that what joins takes the pages of what leaves: the disk may have no others.
+        # First, so that new rows use the pages of deleted ones: the disk may have no others.
         for write in self.queues:
             delete_rows(connection, write)
         if self.bodies:
@@ -136,7 +136,7 @@ class Transaction:
 
 
 def write_boot(connection: sqlite3.Connection, boot: Params) -> None:
-    """Write hub time and its relation to UTC, as of now."""
+    """Store hub time and its relation to UTC, as of now."""
     connection.execute(_BOOT, boot)
 
 
@@ -171,7 +171,7 @@ def write_queue(
 
 
 def register_queue(connection: sqlite3.Connection, registration: Params) -> None:
-    """Enter a queue and make its table, inside the running transaction."""
+    """Insert a queue and create its table, inside the running transaction."""
     connection.execute(_REGISTER, registration)
     number = registration[0]
     assert isinstance(number, int)
@@ -179,24 +179,24 @@ def register_queue(connection: sqlite3.Connection, registration: Params) -> None
 
 
 def create_queue_table(connection: sqlite3.Connection, number: int) -> None:
-    """Make the table of one queue, inside the running transaction."""
-    # executescript would commit; the file's statements are told apart by blank lines.
+    """Create the table of one queue, inside the running transaction."""
+    # executescript would commit; the statements are separated by blank lines.
     for statement in QUEUE_TABLE.format(number=number).split("\n\n"):
         connection.execute(statement)
 
 
 def write_zones(connection: sqlite3.Connection, number: int, zones: list[ZoneValues]) -> None:
-    """Store the entries as given; those without rows go."""
+    """Store zone entries; those without rows are deleted."""
     kept = [(number, *values) for values in zones if values[4]]
-    gone = [(number, values[0]) for values in zones if not values[4]]
+    removed = [(number, values[0]) for values in zones if not values[4]]
     if kept:
         connection.executemany(_ZONE, kept)
-    if gone:
-        connection.executemany("DELETE FROM zone WHERE queue = ? AND zone = ?", gone)
+    if removed:
+        connection.executemany("DELETE FROM zone WHERE queue = ? AND zone = ?", removed)
 
 
 def rebuild_zones(connection: sqlite3.Connection, number: int) -> list[ZoneValues]:
-    """Make the zone rows of one queue from its rows, inside the running transaction."""
+    """Rebuild the zone rows of one queue from its rows, inside the running transaction."""
     connection.execute("DELETE FROM zone WHERE queue = ?", (number,))
     values: list[ZoneValues] = []
     for offsets in offset_ranges(connection, number):
@@ -212,9 +212,9 @@ def rebuild_zones(connection: sqlite3.Connection, number: int) -> list[ZoneValue
 
 
 def offset_ranges(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, int]]:
-    """Part the rows of one queue, by first and last offset, at the borders of zones.
+    """Split the rows of one queue at zone borders; return first and last offset of each part.
 
-    What SQLite gathers of a part to sort it stays in memory, so it must not be of a whole backlog.
+    SQLite sorts a part in memory, so it must not be a whole backlog.
     """
     lowest = f"SELECT min(offset) FROM q_{number} WHERE offset >= ?"  # noqa: S608 - our number
     low: int | None = connection.execute(lowest, (0,)).fetchone()[0]
@@ -252,23 +252,23 @@ def evict_dead_letters(
     Returns:
         Endpoint, priority, rows and bytes of those deleted, by queue.
     """
-    last_id = gone_bytes = 0
-    gone: dict[tuple[str, int], tuple[int, int]] = {}
+    last_id = removed_bytes = 0
+    removed: dict[tuple[str, int], tuple[int, int]] = {}
     cursor = connection.execute(
         "SELECT id, size, dead_ms, endpoint_id, priority FROM dead_letter ORDER BY id"
     )
-    for gone_rows, (letter_id, letter_bytes, dead_ms, *queue) in enumerate(cursor):
-        if gone_rows >= rows and gone_bytes >= size and dead_ms >= older_than_ms:
+    for removed_rows, (letter_id, letter_bytes, dead_ms, *queue) in enumerate(cursor):
+        if removed_rows >= rows and removed_bytes >= size and dead_ms >= older_than_ms:
             break
         last_id = letter_id
-        gone_bytes += letter_bytes
+        removed_bytes += letter_bytes
         key = (queue[0], queue[1])
-        before = gone.get(key, (0, 0))
-        gone[key] = (before[0] + 1, before[1] + letter_bytes)
+        before = removed.get(key, (0, 0))
+        removed[key] = (before[0] + 1, before[1] + letter_bytes)
     cursor.close()
-    if gone:
+    if removed:
         connection.execute("DELETE FROM dead_letter WHERE id <= ?", (last_id,))
-    return [(*queue, *sums) for queue, sums in gone.items()]
+    return [(*queue, *sums) for queue, sums in removed.items()]
 
 
 def json_list(offsets: Sequence[int]) -> str:
@@ -279,7 +279,7 @@ def json_list(offsets: Sequence[int]) -> str:
 def _isolated(
     connection: sqlite3.Connection, operation: Callable[[sqlite3.Connection], Any]
 ) -> tuple[Any, Exception | None]:
-    # One caller's mistake must not cost the others their commit; the disk's errors concern all.
+    # An error of one caller must not fail the commit of others; errors of the disk concern all.
     connection.execute("SAVEPOINT operation")
     try:
         result = operation(connection)

@@ -1,10 +1,9 @@
-"""The write-ahead log: when its pages go into the database file, and what was written.
+"""The write-ahead log: when it is checkpointed, and how much was written.
 
-Runs between groups only. A checkpoint inside a commit would make somebody wait for it; a longer
-log lets pages that are rewritten meanwhile go to the file once. On a small disk the log is kept
-short: one that has taken all space leaves none for the file, and then nothing can move any more.
-Another process that reads the file keeps the log from being emptied; that is looked for, reported,
-and tried again until the log is short.
+Checkpoints run between groups: inside a commit they would delay its waiters. With a longer log,
+pages that are written several times go to the file once. On a small disk the log is kept short: one
+that has taken all space leaves none for the file. Another process that reads the file keeps the log
+from being emptied; that is reported, and tried again until the log is short.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ log = structlog.get_logger(__name__)
 
 FRAME_BYTES: Final = PAGE_BYTES + 24
 COMMIT_PAGES: Final = 5
-"""Pages that every commit rewrites: boot row, zones, last pages of tables, maps of free pages."""
+"""Pages that every commit writes: boot row, zones, last pages of tables, maps of free pages."""
 TRUNCATE_FACTOR: Final = 4
 BYTES_MIN: Final = 256 * 1024
 FIRST_BYTES: Final = 2**20
-"""Before the first checkpoint has looked how much space there is."""
+"""Before the first checkpoint has measured the space."""
 SPACE_SHARE: Final = 4
-"""The log may take this part of the space that is free or its own."""
+"""The log may take this fraction of the space that is free or its own."""
 RETRY_S: Final = 30.0
-"""So long after a checkpoint that another process kept from its end it is tried again."""
+"""A checkpoint that another process kept from its end is tried again after this time."""
 
 
 class _Checkpoint(NamedTuple):
-    """What a checkpoint has found.
+    """The result of a checkpoint.
 
     Attributes:
         frames: In the log.
@@ -102,7 +101,7 @@ class Wal:
         self._estimate += COMMIT_PAGES * FRAME_BYTES + row_bytes + row_bytes // 8
 
     def checkpoint_soon(self) -> None:
-        """Have the next checkpoint made at once: the disk is full, and an emptied log has room."""
+        """Make the next checkpoint at once: the disk is full, and an emptied log has room."""
         self._estimate = max(self._estimate, self._threshold)
 
     async def checkpoint_if_due(self) -> None:
@@ -114,7 +113,7 @@ class Wal:
         """Move the log into the file; a failure is logged once and tried again later.
 
         Args:
-            cut: Give the log's own space back, too: it will not be wanted again soon.
+            cut: Truncate the log, too: its space is not needed again soon.
         """
         if self._database.in_memory:
             self._estimate = 0
@@ -138,7 +137,7 @@ class Wal:
         self._note_reader(is_held=found.is_held)
 
     async def retry(self) -> None:
-        """Empty the log once the process that has kept it from that reads no more."""
+        """Try again to empty a log that another process has kept from being emptied."""
         if self._held_since_s is not None and self._clock.monotonic() >= self._retry_s:
             await self.checkpoint(cut=True)
 
@@ -160,7 +159,7 @@ class Wal:
         try:
             await self._database.run(partial(_truncate, self._tables))
         except StoreError as exc:
-            # Nothing is lost by it, on a damaged file either: the next start reads the log.
+            # Nothing is lost: the next start reads the log.
             log.warning("store.wal_checkpoint_failed", error=str(exc))
 
 
@@ -179,8 +178,8 @@ def _checkpoint(
     # Before pages of a changed list of tables leave the log.
     tables.keep(connection)
     # PASSIVE never waits, and with one connection it moves everything; the next commit then starts
-    # the log from its beginning. One that a huge transaction has blown up is cut. Both leave what
-    # another process has begun to read.
+    # the log from its beginning. A log grown by a huge transaction is truncated. Both leave what
+    # another process reads.
     busy, frames, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     is_held = bool(busy) or moved < frames
     size = path.stat().st_size
@@ -193,5 +192,5 @@ def _checkpoint(
 
 
 def threshold_bytes(space: int, bytes_max: int) -> int:
-    """Give the length at which the log is emptied, of `space` bytes that it could have at most."""
+    """Return the length at which the log is emptied, of `space` bytes at most."""
     return min(bytes_max, max(BYTES_MIN, space // SPACE_SHARE))

@@ -1,9 +1,9 @@
-"""What is known about the rows of a queue without reading them: one entry per 1000 offsets.
+"""Summaries of the rows of a queue: one entry per 1000 offsets.
 
 Owns the zone entries of one queue in memory, 56 bytes each, and with them its depth and bytes.
 They change after a transaction that wrote the same values has committed, so they equal the table
-`zone` and the rows at any moment. Invariant: an entry covers every row of its zone; it is gone
-when its last row is.
+`zone` and the rows at any moment. Invariant: an entry covers every row of its zone; it is
+removed with its last row.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Zones:
         self._rows = array("q")
         self._bytes = array("q")
         self._stale = array("q")
-        # Not above any value of their columns: most looks, of many zones, end at these.
+        # Lower bounds of their columns: most scans end at these.
         self._expiry_bound: int = NEVER_MS
         self._stale_bound: int = NEVER_MS
         self.depth = 0
@@ -149,7 +149,7 @@ class Zones:
         return min(self._min, default=NEVER_MS)
 
     def expired_from_ms(self, now_ms: int) -> int:
-        """Give the same as far as it lies in the past, else any later time: that costs no look."""
+        """Return the same if it is in the past, else any later time: that costs no scan."""
         return self._expiry_bound if now_ms < self._expiry_bound else self.min_expires_ms
 
     def values_after(self, changes: ZoneChanges) -> list[ZoneValues]:
@@ -190,7 +190,7 @@ class Zones:
         return self._values(index) if index < len(self._zones) else None
 
     def replace(self, entries: Iterable[ZoneValues]) -> None:
-        """Take over entries that have been committed."""
+        """Replace entries by those that have been committed."""
         for values in entries:
             index = bisect_left(self._zones, values[0])
             if index < len(self._zones) and self._zones[index] == values[0]:
@@ -214,7 +214,7 @@ class Zones:
             first: Lowest offset that may be read.
             last: Highest offset that may be read.
             now_ms: Hub time.
-            rows_max: Ranges with about so many rows suffice.
+            rows_max: Ranges with about this number of rows suffice.
 
         Returns:
             Ranges (both ends included), the offset up to which they cover the queue, and whether
@@ -326,7 +326,7 @@ def _due(times: array[int], now_ms: int) -> tuple[list[int], int]:
     """Return the places of the times up to now, and the lowest time of all."""
     lowest: int = NEVER_MS
     due: list[int] = []
-    # Ten thousand zones are looked at every few seconds; blocks without any cost little.
+    # Ten thousand zones are scanned every few seconds; blocks without any cost little.
     for start in range(0, len(times), BLOCK_ZONES):
         block = times[start : start + BLOCK_ZONES]
         least = min(block)

@@ -1,4 +1,4 @@
-"""How a hub gets its first table, and what stands in until it has it.
+"""Loads the first table of a hub, or a substitute until the storage answers.
 
 Owns the reason why the table is not the storage's yet. Invariants: a hub that cannot read the table
 routes by its last copy of it, else by its manifest; a table that never was gets the manifest only
@@ -36,9 +36,9 @@ class Bootstrap:
 
     Args:
         storage: Of the table.
-        reconciler: Runs what stands in.
+        reconciler: Runs the substitute.
         follower: Reads the table.
-        restoration: Puts a copy back.
+        rebuild: Puts a copy back.
         shared: The manifest of a hub with a shared table; None = the table is its own.
         clock: For waits.
     """
@@ -48,7 +48,7 @@ class Bootstrap:
         storage: TableStorage,
         reconciler: Reconciler,
         follower: Follower,
-        restoration: Rebuild,
+        rebuild: Rebuild,
         shared: SharedManifest | None,
         clock: Clock,
     ) -> None:
@@ -58,13 +58,13 @@ class Bootstrap:
         self._storage = storage
         self._reconciler = reconciler
         self._follower = follower
-        self._restoration = restoration
+        self._rebuild = rebuild
         self._shared = shared
         self._clock = clock
         self._current = asyncio.Event()
 
     async def open(self) -> None:
-        """Load the table, or what stands in for a shared one.
+        """Load the table, or the substitute for a shared one.
 
         Raises:
             StorageUnavailableError: The hub's own table cannot be read.
@@ -81,12 +81,12 @@ class Bootstrap:
             await self._open_without(error, self._shared)
 
     def applied(self) -> None:
-        """Hear that rows were applied."""
+        """Record that rows were applied."""
         if self.reason and self._follower.reloads_total:
             self._current.set()
 
     async def run(self) -> None:
-        """Let go of what stands in, once the table is there."""
+        """Remove the substitute once the table is loaded."""
         if not self.reason:
             return
         await self._current.wait()
@@ -103,14 +103,14 @@ class Bootstrap:
             return
         copy = None if self.copy is None else await self.copy.load()
         if copy is None:
-            self._restoration.begins()
+            self._rebuild.begins()
             await shared.import_once()
             return
         # The server has lost its data while this hub was down.
         version, rows = copy
         whole = [row for row in rows.values() if isinstance(row, StoredRow) and row.text]
         left_out = len(rows) - len(whole)
-        await self._restoration.write(whole, at=position, version=version, left_out=left_out)
+        await self._rebuild.write(whole, at=position, version=version, left_out=left_out)
 
     async def _import_late(self, shared: SharedManifest) -> None:
         """Put the manifest into a table that never was, and wait until its routes run."""
@@ -129,14 +129,16 @@ class Bootstrap:
         copy = None if self.copy is None else await self.copy.load()
         if copy is None:
             # A hub that routes nothing would lose what it is sent.
-            self.reason = f"the storage is away ({error.reason}); the manifest stands in"
+            self.reason = (
+                f"the storage is unreachable ({error.reason}); the manifest is used instead"
+            )
             await self._reconciler.take_file(shared.manifest, contents_of(shared.manifest))
         else:
             position, rows = copy
-            self.reason = f"the storage is away ({error.reason}); a copy stands in"
+            self.reason = f"the storage is unreachable ({error.reason}); a copy is used instead"
             await self._reconciler.take(rows)
             self._hold(position)
-        log.warning("sync.started_without_storage", reason=error.reason, stand_in=self.reason)
+        log.warning("sync.started_without_storage", reason=error.reason, substitute=self.reason)
 
     def _hold(self, position: Position) -> None:
         self._follower.position = position

@@ -52,7 +52,7 @@ class Comparison:
     Args:
         storage: The truth.
         reconciler: What this hub knows, and who repairs it.
-        restoration: Puts back what the storage has lost.
+        rebuild: Puts back what the storage has lost.
         follower: Up to where it has heard.
         live: What runs.
         clock: For waits and times.
@@ -64,7 +64,7 @@ class Comparison:
         self,
         storage: TableStorage,
         reconciler: Reconciler,
-        restoration: Rebuild,
+        rebuild: Rebuild,
         follower: Follower,
         live: LiveRoutes,
         *,
@@ -78,7 +78,7 @@ class Comparison:
         self.repaired_total = 0
         self._storage = storage
         self._reconciler = reconciler
-        self._restoration = restoration
+        self._rebuild = rebuild
         self._restored_told = 0
         self._pieces = 0
         self._follower = follower
@@ -96,14 +96,14 @@ class Comparison:
             try:
                 await self.compare(repair=True)
             except StorageUnavailableError as error:
-                # A table that cannot be read changes nothing; the follower tells of it.
+                # A table that cannot be read changes nothing; the follower reports it.
                 log.debug("sync.comparison_failed", reason=error.reason)
 
     async def compare(self, *, repair: bool) -> DriftReport:
         """Compare now.
 
         Args:
-            repair: Have those rows looked at that differ, and try again what failed.
+            repair: Apply rows that differ, and try failed ones again.
 
         Raises:
             StorageUnavailableError: The storage cannot be read.
@@ -134,10 +134,10 @@ class Comparison:
         return report
 
     async def _put_back(self) -> None:
-        """Put back a table that is gone, so that no route is taken for one too many."""
+        """Put back a table that is lost, so that no route is taken for a deleted one."""
         now = await self._storage.position()
         if not now.epoch and now.lacks(self._reconciler.applied):
-            await self._restoration.put_back(now)
+            await self._rebuild.put_back(now)
 
     async def _differing_rows(self) -> set[RouteKey]:
         """Return the keys whose row here is not the one in the storage."""
@@ -161,7 +161,7 @@ class Comparison:
         yield list(self._reconciler.file_routes)
 
     async def _differing_routes(self, keys: Sequence[RouteKey]) -> set[RouteKey]:
-        """Return those keys under which something else runs than their row says."""
+        """Return the keys whose live route differs from their row."""
         reconciler, wrong = self._reconciler, set()
         for start in range(0, len(keys), LOOKED_AT_ONCE):
             if start:
@@ -205,7 +205,7 @@ class Comparison:
             kind = missing if had is None else extra if has is None else changed
             kind.append(key.name)
         moved = [k for k in suspects | failed if before.get(k) != after.get(k)] if repair else []
-        restored = self._restoration.rows_total - self._restored_told
+        restored = self._rebuild.rows_total - self._restored_told
         if repair:
             self._restored_told += restored
         return DriftReport(

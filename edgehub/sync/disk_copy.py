@@ -1,7 +1,7 @@
 """The last table of a shared storage, kept in `state.db` for a start without that storage.
 
 Owns the tables `route_copy` and `route_copy_of`. The copy follows at most once a second, and is
-only ever a start: what the storage says, once it answers, counts.
+only used at start: the table of the storage, once it answers, replaces it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 
 
 class DiskCopy:
-    """See the module.
+    """The copy.
 
     Args:
         file: The open file.
-        reconciler: What is copied.
+        reconciler: Has the rows to copy.
         clock: For waits.
-        table: Names the shared table; the copy of another one is of no use.
+        table: Name of the shared table; the copy of another one is ignored.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DiskCopy:
         self._due = asyncio.Event()
 
     def changed(self, keys: Iterable[RouteKey]) -> None:
-        """Have rows copied soon."""
+        """Schedule a copy of these rows."""
         self._changed.update(keys)
         if self._changed:
             self._due.set()
@@ -99,7 +99,7 @@ class DiskCopy:
             await self.write()
 
     async def write(self) -> None:
-        """Copy what has changed; the first time all, since routes may have gone while we were away.
+        """Copy what has changed; the first time all, since routes may have been deleted before.
 
         A table that was never read leaves the copy as it is.
         """
@@ -110,19 +110,19 @@ class DiskCopy:
         if whole:
             keys |= self._reconciler.rows.keys()
         self._whole = False
-        gone: list[tuple[str]] = []
+        deleted: list[tuple[str]] = []
         rows: list[tuple[str, str, str | None]] = []
         for key in keys:
             row = self._reconciler.rows.get(key)
             if row is None:
-                gone.append((str(key),))
+                deleted.append((str(key),))
             else:
                 rows.append((str(key), row.raw, self._text(row)))
 
         def job(connection: sqlite3.Connection) -> None:
             if whole:
                 connection.execute("DELETE FROM route_copy")
-            connection.executemany("DELETE FROM route_copy WHERE key = ?", gone)
+            connection.executemany("DELETE FROM route_copy WHERE key = ?", deleted)
             connection.executemany("INSERT OR REPLACE INTO route_copy VALUES (?, ?, ?)", rows)
             connection.executemany(
                 "INSERT OR REPLACE INTO route_copy_of VALUES (?, ?)",

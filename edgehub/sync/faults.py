@@ -1,4 +1,4 @@
-"""Why the routing table refuses something."""
+"""Errors of the routing table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class TableError(EdgeHubError):
-    """Root of these errors, beside `InvalidRouteError`."""
+    """Base of these errors, except `InvalidRouteError`."""
 
 
 class RouteNotFoundError(TableError):
@@ -36,7 +36,7 @@ class RouteNotFoundError(TableError):
 
 
 class PreconditionError(TableError):
-    """The route is not as the caller thought.
+    """The route is not as the caller expects.
 
     Attributes:
         route_id: Its id.
@@ -54,7 +54,7 @@ class PreconditionError(TableError):
 
 
 class ConflictError(TableError):
-    """The table is not as the caller thought.
+    """The table is not as the caller expects.
 
     Attributes:
         reason: In which way.
@@ -68,7 +68,7 @@ class ConflictError(TableError):
 
 
 class OwnedByManifestError(TableError):
-    """The route comes from a manifest's file and changes with that file alone.
+    """The route belongs to a manifest's file and changes with that file alone.
 
     Attributes:
         route_id: Its id.
@@ -112,14 +112,14 @@ class StorageUnavailableError(TableError):
 
     Attributes:
         reason: Why.
-        unsure: The change may have been stored all the same.
+        outcome_unknown: The change may have been stored nevertheless.
     """
 
-    def __init__(self, reason: str, *, unsure: bool = False) -> None:
-        doubt = "; the change may have been stored" if unsure else ""
-        super().__init__(f"the storage of the routing table is away: {reason}{doubt}")
+    def __init__(self, reason: str, *, outcome_unknown: bool = False) -> None:
+        doubt = "; the change may have been stored" if outcome_unknown else ""
+        super().__init__(f"the storage of the routing table is unreachable: {reason}{doubt}")
         self.reason = reason
-        self.unsure = unsure
+        self.outcome_unknown = outcome_unknown
 
 
 class TableLostError(StorageUnavailableError):

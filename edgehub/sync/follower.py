@@ -2,7 +2,7 @@
 
 Owns the position up to which this hub has heard of changes. Invariant: a change that was missed,
 for whatever reason, is noticed by the number of its revision within `check_s` of the storage being
-there; a table that was begun anew, or is another server's, is read whole.
+there; a table that was created again, or is another server's, is read whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgehub.sync.storage import LogEntry, TableStorage, WriteResult
 
 RETRY_S: Final = (0.1, 2.0)
-"""First and longest wait before a storage that was away is asked again."""
+"""First and longest wait before an unreachable storage is tried again."""
 
 SECOND_LOOK_S: Final = 1.0
 """A table that was lost, or is another one and empty, is believed to be so after so long: it may be
@@ -46,19 +46,19 @@ class Follower:
 
     Args:
         storage: What is followed.
-        reconciler: Told which rows to look at.
-        restoration: Puts back what the storage has lost.
+        reconciler: Notified of the rows that changed.
+        rebuild: Puts back what the storage has lost.
         instance: Names this hub in the log.
         clock: For waits.
         rng: Jitter of the waits.
-        check_s: Longest time between two looks at the position.
+        check_s: Longest time between two checks of the position.
     """
 
     def __init__(
         self,
         storage: TableStorage,
         reconciler: Reconciler,
-        restoration: Rebuild,
+        rebuild: Rebuild,
         *,
         instance: str,
         clock: Clock,
@@ -76,7 +76,7 @@ class Follower:
         self.losses_total = 0
         self._storage = storage
         self._reconciler = reconciler
-        self._restoration = restoration
+        self._rebuild = rebuild
         self._instance = instance
         self._clock = clock
         self._rng = rng
@@ -86,14 +86,14 @@ class Follower:
         self._reloaded = asyncio.Event()
 
     def wrote(self, session: str, result: WriteResult) -> None:
-        """Hear that what a write of this hub changed is being looked at already."""
+        """Record that the changes of a write of this hub are being applied already."""
         self._own[session] = None
         if len(self._own) > SESSIONS_MAX:
             del self._own[next(iter(self._own))]
         before = result.revision - sum(each.changed for each in result.stored)
         own = self.position
         if before == own.revision and own.epoch in {0, result.epoch}:
-            # Nobody wrote in between, so there is nothing that the log could tell.
+            # There was no other write in between, so the log has nothing new.
             self.position = replace(own, epoch=result.epoch, revision=result.revision)
             self._reconciler.seen(self.position)
 
@@ -120,7 +120,7 @@ class Follower:
                 await self._step()
             except StorageUnavailableError as error:
                 if self._clock.monotonic() - began > wait_s:
-                    # It was there meanwhile; a network that cuts often is no server that is away.
+                    # It was reachable in between: a bad network is not an unreachable server.
                     wait_s = RETRY_S[0]
                 if self.away_since is None:
                     self.away_since = self._clock.monotonic()
@@ -158,7 +158,7 @@ class Follower:
             return ()
 
     def _take(self, entries: Sequence[LogEntry]) -> bool:
-        """Hear entries of the log; True = some are missing."""
+        """Process entries of the log; True = some are missing."""
         gap = False
         keys: list[RouteKey] = []
         position = self.position
@@ -172,7 +172,7 @@ class Follower:
             elif entry.instance == self._instance and entry.session in self._own:
                 del self._own[entry.session]
             elif entry.epoch in {0, position.epoch}:
-                # What another table says of a row counts only once this one is known to have gone.
+                # Rows of another table count only once this one is known to be lost.
                 keys.append(entry.key)
             if entry.epoch == position.epoch and entry.revision == position.revision + 1:
                 position = replace(position, revision=entry.revision)
@@ -187,7 +187,7 @@ class Follower:
         return gap
 
     async def _reload(self, now: Position) -> None:
-        """Read all rows, and have those looked at that are not as they were."""
+        """Read all rows, and schedule those that have changed."""
         known = self._reconciler.rows
         now = await self._whole(now)
         self.reloads_total += 1
@@ -200,7 +200,7 @@ class Follower:
                 rows=found,
                 changed=len(changed),
             )
-        self._restoration.heard(self.position, now)
+        self._rebuild.heard(self.position, now)
         self._reconciler.look(changed)
         self.position = now
         if now.epoch:
@@ -222,7 +222,7 @@ class Follower:
             await self._clock.sleep(SECOND_LOOK_S)
             now = await self._storage.position()
         while now.lacks(reconciler.applied):
-            await self._restoration.put_back(now)
+            await self._rebuild.put_back(now)
             now = await self._storage.position()
         return now
 

@@ -1,7 +1,4 @@
-"""The ids of each tenant in their order, kept so while they come and go.
-
-Owns nothing else. To sort thousands of ids anew after each change would hold up messages.
-"""
+"""The sorted ids of each tenant; sorting thousands after each change would delay messages."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class KeyIndex:
-    """See the module."""
+    """Ids by tenant."""
 
     __slots__ = ("_ids",)
 
@@ -21,14 +18,14 @@ class KeyIndex:
         self._ids: dict[Tenant, list[str]] = {}
 
     def add(self, key: RouteKey) -> None:
-        """Take in a key; one that is there stays."""
+        """Add a key, unless it exists."""
         ids = self._ids.setdefault(key.tenant, [])
         at = bisect_left(ids, key.id)
         if at == len(ids) or ids[at] != key.id:
             ids.insert(at, key.id)
 
     def discard(self, key: RouteKey) -> None:
-        """Let go of a key, if it is there."""
+        """Remove a key, if it exists."""
         ids = self._ids.get(key.tenant, [])
         at = bisect_left(ids, key.id)
         if at < len(ids) and ids[at] == key.id:

@@ -1,8 +1,8 @@
 """What a deployment manifest is to the routing table.
 
-On a hub of its own the file keeps its routes: they run beside those of the table, a reload replaces
-them and no others. In a shared table a file is imported once, into a table that never was; later a
-person applies it, and only to the revision that the person has seen.
+On a hub of its own the file keeps its routes: they run in addition to those of the table, a reload
+replaces them and no others. In a shared table a file is imported once, into a table that never was;
+later a operator applies it, and only to the revision that the operator has seen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def contents_of(manifest: Manifest) -> dict[RouteKey, RouteContent]:
 
 
 def shared_head(manifest: Manifest) -> Manifest:
-    """Return what holds for a shared table until its own row says otherwise."""
+    """Return the defaults of a shared table until it has a row of its own."""
     return replace(manifest, file=SHARED_NAME, routes=(), warnings=())
 
 
@@ -125,7 +125,7 @@ class SharedManifest:
         return self._own.keys()
 
     def differs(self) -> bool:
-        """Return whether the file says something else than the table's routes of a manifest."""
+        """Return whether the file differs from the table's routes of a manifest."""
         reconciler = self._reconciler
         # Each status asks, and a table may have thousands of rows.
         if self._present_at != reconciler.taken_total:
@@ -173,12 +173,12 @@ class SharedManifest:
                 reason = f"route {change.key.id!r} was added by the API; remove it first"
                 raise ConflictError(reason, revision=row.revision)
         wanted = {change.key for change in puts}
-        gone = [
+        removed = [
             key
             for key, row in rows.items()
             if isinstance(row, StoredRow) and row.origin == "manifest" and key not in wanted
         ]
-        return [*puts, *(Change(key=key, delete=True) for key in sorted(gone))]
+        return [*puts, *(Change(key=key, delete=True) for key in sorted(removed))]
 
     def _puts(self, manifest: Manifest) -> list[Change]:
         seconds = -1 if manifest.global_ttl_ms is None else manifest.global_ttl_ms // 1000

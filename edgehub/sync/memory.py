@@ -1,7 +1,6 @@
-"""The table in memory: for a hub that asks for no disk, and for several hubs of one process.
+"""The table in memory: for a hub without a disk, and for several hubs of one process.
 
-Owns the rows, their log and what hubs say of themselves. Behind the same contract as the others:
-what is proven of hubs on it holds for what they do, whatever the storage.
+Owns the rows, their log and the reports of hubs.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ LOG_MAX: Final = 10_000
 
 
 class MemoryTable:
-    """What several `MemoryStorage` share.
+    """The table that several `MemoryStorage` share.
 
     Args:
-        clock: Gives times of rows and ages of reports.
+        clock: For times of rows and ages of reports.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,7 +61,7 @@ class MemoryTable:
         return sum(1 for key in self.rows if key.tenant == tenant)
 
     def wake(self) -> None:
-        """Let those who wait for the log look."""
+        """Wake the waiters for the log."""
         woken, self._woken = self._woken, []
         for waiter in woken:
             if not waiter.done():
@@ -161,7 +160,7 @@ class MemoryStorage:
     async def restore(
         self,
         rows: Sequence[StoredRow],
-        gone: Sequence[RouteKey],
+        deleted: Sequence[RouteKey],
         *,
         at: Position,
         version: Position,
@@ -172,7 +171,7 @@ class MemoryStorage:
             return False
         now_ms = table.clock.wall_ms()
         revision = max(table.revision, version.revision) + 1
-        for key in gone:
+        for key in deleted:
             self._put(Change(key=key, delete=True), None)
         for row in rows:
             assert row.text is not None

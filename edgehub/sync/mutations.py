@@ -1,8 +1,8 @@
 """What is written to the routing table: checked, stored, and run here before the answer.
 
 Owns the checks that come before the storage. Invariants: an answer that is an error means that
-nothing was stored, unless it says that it does not know; a change that was stored runs on this hub
-when its caller is answered, or the answer says why it does not.
+nothing was stored, unless it says that the outcome is unknown; a change that was stored runs on
+this hub when its caller is answered, or the answer has the reason why not.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Mutations:
         host: Says whether a route could run here.
         options: See `TableOptions`.
         reconciler: Runs what was stored.
-        restoration: Puts back what the storage has lost.
+        rebuild: Puts back what the storage has lost.
         follower: Told of own writes.
         presence: Knows what the other hubs have applied.
-        lookup: Gives the answers.
+        queries: Builds the answers.
     """
 
     def __init__(
@@ -66,25 +66,25 @@ class Mutations:
         options: TableOptions,
         *,
         reconciler: Reconciler,
-        restoration: Rebuild,
+        rebuild: Rebuild,
         follower: Follower,
         presence: Presence,
-        lookup: Queries,
+        queries: Queries,
     ) -> None:
         self._storage = storage
         self._host = host
         self._options = options
         self._reconciler = reconciler
-        self._restoration = restoration
+        self._rebuild = rebuild
         self._follower = follower
         self._presence = presence
-        self._lookup = lookup
+        self._queries = queries
         # Writes of a hub of its own and reloads of its manifest wait for one another, since both
         # ask who owns an id. In a shared table the storage decides.
         self._writing = asyncio.Lock()
 
-    # Beside what is named, each raises UnknownTenantError, OwnedByManifestError and
-    # StorageUnavailableError.
+    # In addition to the errors that are named, each raises UnknownTenantError, OwnedByManifestError
+    # and StorageUnavailableError.
 
     async def add(
         self,
@@ -164,7 +164,7 @@ class Mutations:
         return await self._change(change, wait=wait, timeout_s=timeout_s)
 
     async def enable(self, route_id: str, **how: Any) -> Written:
-        """Have a route run. Arguments as in `delete`.
+        """Enable a route. Arguments as in `delete`.
 
         Raises:
             RouteNotFoundError: There is none.
@@ -223,7 +223,7 @@ class Mutations:
     async def _change(
         self, change: Change, *, wait: bool, timeout_s: float, warnings: tuple[str, ...] = ()
     ) -> Written:
-        had_catch_all = self._lookup.has_catch_all()
+        had_catch_all = self._queries.has_catch_all()
         result = await self._write([change], timeout_s=timeout_s)
         (stored,) = result.stored
         applied = None
@@ -231,12 +231,12 @@ class Mutations:
             applied = await self._presence.applied([change.key], result, timeout_s)
         view = None
         if stored.row is not None and self._reconciler.awaits(change.key):
-            view = self._lookup.stored(stored.row)
+            view = self._queries.stored(stored.row)
         elif stored.row is not None:
-            # Somebody else may have removed it since.
+            # It may have been deleted since.
             with contextlib.suppress(RouteNotFoundError):
-                view = self._lookup.view(change.key)
-        has_catch_all = self._lookup.has_catch_all()
+                view = self._queries.view(change.key)
+        has_catch_all = self._queries.has_catch_all()
         warnings = (*warnings, *lost_warnings(had_catch_all, has_catch_all, LOST_OF_TABLE))
         return Written(
             view=view,
@@ -273,7 +273,7 @@ class Mutations:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 if self._options.shared:
-                    # Begun anew meanwhile: what this hub holds counts as of that table only then.
+                    # Created again in between: only now this hub's rows belong to that table.
                     await self._follower.caught_up(result.epoch)
                 await self._reconciler.settled()
         return result
@@ -285,7 +285,7 @@ class Mutations:
             return await self._storage.write(changes, session=session, expected=expected)
         except TableLostError:
             # Nothing was stored; what is written into a table stands on all that was in it.
-            await self._restoration.put_back(await self._storage.position())
+            await self._rebuild.put_back(await self._storage.position())
             return await self._storage.write(changes, session=session, expected=expected)
 
     def _known(self, tenant: Tenant) -> None:
@@ -297,7 +297,7 @@ class Mutations:
         self._known(tenant)
         key = RouteKey(tenant, route_id)
         if key in self._reconciler.file_routes:
-            raise OwnedByManifestError(route_id, self._lookup.file)
+            raise OwnedByManifestError(route_id, self._queries.file)
         return key
 
     def _could_run(self, content: RouteContent) -> None:

@@ -22,8 +22,8 @@ class TableOptions:
         check_s: Longest time until a missed change is noticed.
         compare_s: Time between two comparisons.
         routes_max: Routes of a tenant.
-        tenants: Tenants that exist beside the default one, with their own number of routes; None =
-            `routes_max`.
+        tenants: Tenants that exist in addition to the default one, with their own number of routes;
+            None = `routes_max`.
     """
 
     hub_id: str

@@ -1,6 +1,7 @@
 """A write of the table, decided: what `write.lua` does inside of Redis, for the other storages.
 
-Pure. Invariant: either all changes get their row, or an error says which one is refused and why.
+Pure. Invariant: either all changes get their row, or an error names the one that is refused, and
+why.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def check_table(expected: int | None, revision: int) -> None:
 
 
 def table_moved(expected: int, revision: int) -> ConflictError:
-    """Say that the table has another revision."""
+    """Return the error for a table with another revision."""
     reason = f"the table has revision {revision}, the request wants {expected}"
     return ConflictError(reason, revision=revision)
 

@@ -1,8 +1,8 @@
 """What hubs of one table say of themselves, and who has applied a change.
 
-Owns this hub's report. There is no channel for acknowledgements: each hub says up to which revision
-it has applied everything and what it could not build, and who wants to know looks. So one who comes
-late or died is no riddle, and a hub that failed to apply is not taken for one that did.
+Owns this hub's report. There is no channel for acknowledgements: each hub reports the revision up
+to which it has applied everything and what it could not build, and who wants to know looks. So one
+who comes late or died is no riddle, and a hub that failed to apply is not taken for one that did.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from edgehub.sync.storage import TableStorage, WriteResult
 
 POLL_S: Final = (0.004, 0.1)
-"""First and longest wait between two looks at what the others have applied."""
+"""First and longest wait between two checks of what the others have applied."""
 
 RETRY_S: Final = 1.0
 """Wait before a report is tried again that the storage did not take."""
 
 FORGOTTEN_S: Final = 60.0
-"""A hub that says nothing counts as behind for so long; then nobody waits for it. Longer than a
+"""A hub without a report counts as behind for this time; then it is not waited for. Longer than a
 restart of the storage takes, after which hubs need a moment to be heard again."""
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class Presence:
         clock: For waits.
         beat_s: Time between two reports when nothing happens.
         stale: Why the table of this hub may be old; empty = it is not.
-        unheard: Whether reports may have been lost a moment ago, and not all been made anew.
+        may_lack_reports: Whether reports may have been lost a moment ago, and are not all renewed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Presence:
         clock: Clock,
         beat_s: float,
         stale: Callable[[], str],
-        unheard: Callable[[], bool],
+        may_lack_reports: Callable[[], bool],
     ) -> None:
         self._storage = storage
         self._reconciler = reconciler
@@ -71,15 +71,15 @@ class Presence:
         self._clock = clock
         self._beat_s = beat_s
         self._stale = stale
-        self._unheard = unheard
+        self._may_lack_reports = may_lack_reports
         self._due = asyncio.Event()
-        self.twin = ""
+        self.duplicate_hub = ""
         """Another running hub with this one's id, as a copied disk makes it; empty = none."""
-        self._twin_at = 0.0
+        self._duplicate_at = 0.0
         self._told = False
 
     def tell(self) -> None:
-        """Have this hub's report renewed soon."""
+        """Renew this hub's report soon."""
         self._due.set()
 
     async def run(self) -> None:
@@ -110,11 +110,11 @@ class Presence:
         before = await self._storage.report(self.own(), expires_s=FORGOTTEN_S + self._beat_s)
         now = self._clock.monotonic()
         if self._told and before not in {"", self._instance}:
-            if not self.twin:
+            if not self.duplicate_hub:
                 log.warning("sync.duplicate_hub_id", hub_id=self._hub_id, instance=before)
-            self.twin, self._twin_at = before, now
-        elif self.twin and now - self._twin_at > FORGOTTEN_S:
-            self.twin = ""
+            self.duplicate_hub, self._duplicate_at = before, now
+        elif self.duplicate_hub and now - self._duplicate_at > FORGOTTEN_S:
+            self.duplicate_hub = ""
         self._told = True
 
     async def leave(self) -> None:
@@ -139,7 +139,7 @@ class Presence:
             stale=self._stale(),
         )
 
-    async def everybody(self) -> list[Report]:
+    async def all_reports(self) -> list[Report]:
         """Return the reports of all hubs, this one's as it is now."""
         others = [each for each in await self._storage.reports() if each.instance != self._instance]
         return [self.own(), *sorted(others, key=lambda each: (each.hub_id, each.instance))]
@@ -149,14 +149,14 @@ class Presence:
     ) -> Applied:
         """Wait until every hub has applied a write of this hub, which has done so already.
 
-        A storage that goes away meanwhile is no error: the write is stored.
+        A storage that becomes unreachable is no error: the write is stored.
         """
         deadline = self._clock.monotonic() + timeout_s
         wait_s, longest_s = POLL_S
         reports: list[Report] | None = None
         while True:
             try:
-                reports = await self.everybody()
+                reports = await self.all_reports()
             except StorageUnavailableError as error:
                 log.debug("sync.reports_unread", reason=error.reason)
                 wait_s = longest_s
@@ -164,7 +164,7 @@ class Presence:
             if reports is None:
                 outcome = replace(outcome, result="timeout")
             left_s = deadline - self._clock.monotonic()
-            if (outcome.result != "timeout" and not self._unheard()) or left_s <= 0:
+            if (outcome.result != "timeout" and not self._may_lack_reports()) or left_s <= 0:
                 return outcome
             await self._clock.sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, longest_s)

@@ -44,7 +44,7 @@ class Queries:
         views: list[RouteView] = []
         documents: list[dict[str, Any]] = []
         for place, each in enumerate(shown, 1):
-            # One that goes meanwhile is left out.
+            # One that is deleted in between is left out.
             with contextlib.suppress(RouteNotFoundError):
                 view = self.view(RouteKey(tenant, each))
                 views.append(view)
@@ -79,7 +79,7 @@ class Queries:
         return self._view(key, row, row.hash, enabled=row.enabled)
 
     def stored(self, row: StoredRow) -> RouteView:
-        """Return a row that was just stored, as it is now if this hub has looked at it since."""
+        """Return a row that was just stored, as it is now if this hub has applied it since."""
         known = self._reconciler.rows.get(row.key)
         if isinstance(known, StoredRow) and known.revision >= row.revision:
             return self.view(row.key)

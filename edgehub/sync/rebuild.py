@@ -1,9 +1,10 @@
 """Puts back a table that its storage has lost, from what this hub holds of it.
 
 Owns the record of when that happened. A storage is the truth as long as it has one: a server that
-comes back without its data says nothing about routes, and alarms must not stop for it. Invariants:
-one hub at a time puts back, and only what it has seen of that table; whatever order hubs come in,
-the latest version that one of them holds is there in the end; what people have changed since stays.
+comes back without its data does not mean that routes were deleted, and alarms must not stop.
+Invariants: one hub at a time puts back, and only what it has seen of that table; whatever order
+hubs come in, the latest version that one of them holds is there in the end; what operators have
+changed since stays.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from edgehub.sync.storage import Row, TableStorage
 
 TOLD_S: Final = 86_400.0
-"""Status tells of it for so long."""
+"""The status shows a rebuild for this time."""
 
 HEARD_S: Final = 5.0
-"""A hub that has put a table back hears of that itself."""
+"""A hub that has put a table back sees that change itself."""
 
 GATHERED_AT_ONCE: Final = 500
 
@@ -42,7 +43,7 @@ class Rebuilt:
     Attributes:
         at: Monotonic seconds when this hub saw it.
         rows: Rows that this hub has put back, 0 = another one did.
-        left_out: Rows that it could not put back, since nobody could read them.
+        left_out: Rows that could not be put back, since they are unreadable.
     """
 
     at: float
@@ -69,7 +70,7 @@ class Rebuild:
         self._begun_at: float | None = None
 
     async def put_back(self, now: Position) -> None:
-        """Put back what the table lacks, unless it has moved on; the position tells.
+        """Put back what the table lacks, unless it has changed; the position shows that.
 
         Args:
             now: Where the table stands.
@@ -83,7 +84,7 @@ class Rebuild:
         if now.epoch:
             found = await self._storage.asked_since(now)
             if found is None:
-                # Nobody can tell any more what is missing and what was removed.
+                # It is not known any more what is missing and what was deleted.
                 log.warning("sync.table_replaced", epoch=now.epoch, held_revision=held.revision)
                 self._reconciler.let_go()
                 return
@@ -91,20 +92,20 @@ class Rebuild:
             async for page in self._storage.scan():
                 present.update((row.key, row) for row in page)
         rows, left_out = await self._missing(known, present, asked)
-        gone = sorted(present.keys() - known.keys() - asked)
-        await self.write(rows, gone, at=now, version=held, left_out=left_out)
+        deleted = sorted(present.keys() - known.keys() - asked)
+        await self.write(rows, deleted, at=now, version=held, left_out=left_out)
 
     async def write(
         self,
         rows: list[StoredRow],
-        gone: Iterable[RouteKey] = (),
+        deleted: Iterable[RouteKey] = (),
         *,
         at: Position,
         version: Position,
         left_out: int = 0,
     ) -> None:
         """Put rows with contents back; see `TableStorage.restore`."""
-        if not await self._storage.restore(rows, list(gone), at=at, version=version):
+        if not await self._storage.restore(rows, list(deleted), at=at, version=version):
             return
         self.restored_total += 1
         self.rows_total += len(rows)
@@ -119,7 +120,7 @@ class Rebuild:
         )
 
     def heard(self, before: Position, now: Position) -> None:
-        """Hear that the table that this hub reads is another one than before."""
+        """Record that the table that this hub reads is another one than before."""
         begun = now.begun
         if begun is None or not begun.epoch or not before.epoch or now.epoch <= before.epoch:
             return
@@ -129,7 +130,7 @@ class Rebuild:
         self.begins()
 
     def begins(self) -> None:
-        """Hear that the table is begun anew: what hubs said of themselves may be lost as well."""
+        """Record that the table was created again: reports of hubs may be lost as well."""
         self._begun_at = self._clock.monotonic()
 
     def has_begun(self, seconds: float) -> bool:
@@ -138,7 +139,7 @@ class Rebuild:
 
     @property
     def warning(self) -> str:
-        """Say that the table was put back; empty = it was not, or long ago."""
+        """Return that the table was put back; empty = it was not, or long ago."""
         last = self._last
         if last is None or (ago_s := self._clock.monotonic() - last.at) > TOLD_S:
             return ""
@@ -152,7 +153,7 @@ class Rebuild:
     async def _missing(
         self, known: Mapping[RouteKey, Row], present: Mapping[RouteKey, Row], asked: set[RouteKey]
     ) -> tuple[list[StoredRow], int]:
-        """Give the rows to put back, and how many cannot be."""
+        """Return the rows to put back, and how many cannot be."""
         rows: list[StoredRow] = []
         left_out = 0
         for count, (key, row) in enumerate(known.items(), 1):

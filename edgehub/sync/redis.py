@@ -4,8 +4,8 @@ Owns the keys below one prefix and their meaning: `rows` (key -> row), `contents
 text), `references` (hash -> rows that have it), `counts` (tenant -> rows), `meta` (epoch, revision
 and what the table was begun with), `log` (a stream with ids `epoch-revision`), `reports` and
 `deadlines` (what hubs say of themselves). All lie in one slot of a cluster. Only scripts write, so
-that nobody sees half a change, and times come from the server, so that no decision compares clocks
-of two machines.
+that no reader sees half a change, and times come from the server, so that no decision compares
+clocks of two machines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
+from edgehub.redis_link.faults import RedisRefusedError, RedisUnavailableError
 from edgehub.redis_link.script import Script
 from edgehub.routes.tenant import RouteKey
 from edgehub.sync.faults import (
@@ -204,14 +204,14 @@ class RedisStorage:
     async def restore(
         self,
         rows: Sequence[StoredRow],
-        gone: Sequence[RouteKey],
+        deleted: Sequence[RouteKey],
         *,
         at: Position,
         version: Position,
     ) -> bool:
         """See `TableStorage`."""
         document: list[tuple[str | int, ...]] = [
-            (str(key), str(key.tenant), "", "", "", "", "") for key in gone
+            (str(key), str(key.tenant), "", "", "", "", "") for key in deleted
         ]
         for count, row in enumerate(rows, 1):
             assert row.text is not None
@@ -228,7 +228,7 @@ class RedisStorage:
         return bool(await _asked(self._link.run(_RESTORE, self._written, arguments)))
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
-        """See `TableStorage`; the log tells, if it was not cut."""
+        """See `TableStorage`; from the log, if it was not cut."""
         keys: set[RouteKey] = set()
         assert begun.begun is not None
         revision = begun.begun.first
@@ -296,7 +296,7 @@ def log_entry(entry_id: bytes, fields: Sequence[bytes] | None) -> LogEntry:
     """Read one entry of the log; one that makes no sense has no key.
 
     Args:
-        entry_id: As Redis gives it, `epoch-revision`.
+        entry_id: As Redis returns it, `epoch-revision`.
         fields: Names and values in turn.
     """
     place = _ENTRY_ID.fullmatch(entry_id)
@@ -321,10 +321,10 @@ def log_entry(entry_id: bytes, fields: Sequence[bytes] | None) -> LogEntry:
 async def _asked(work: Awaitable[Any]) -> Any:
     try:
         return await work
-    except RedisAwayError as exc:
-        raise StorageUnavailableError(exc.reason, unsure=exc.unsure) from exc
+    except RedisUnavailableError as exc:
+        raise StorageUnavailableError(exc.reason, outcome_unknown=exc.outcome_unknown) from exc
     except RedisRefusedError as exc:
-        # READONLY after a fail-over, OOM, a wrong password: nothing that the caller could mend.
+        # READONLY after a fail-over, OOM, a wrong password: nothing that the caller could fix.
         raise StorageUnavailableError(exc.reason) from exc
 
 
@@ -389,5 +389,5 @@ def _number(value: bytes | None) -> int:
 
 
 def _text(value: bytes) -> str:
-    # What cannot be decoded cannot be parsed either, and is told as a broken row.
+    # What cannot be decoded cannot be parsed either, and becomes a broken row.
     return value.decode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""The routing table of one hub: what is asked of it, and how its parts start and stop.
+"""The routing table of one hub: queries, changes, start and stop.
 
-Owns the parts: storage, live routes, and those that keep the two in step. Invariants: an answer
-that is an error means that nothing was stored, unless it says that it does not know; a change that
-was stored runs on this hub when its caller is answered, or the answer says why it does not.
+Owns the parts: storage, live routes, and those that synchronise the two. Invariants: an error means
+that nothing was stored, unless it says that the outcome is unknown; a change that was stored runs
+on this hub when its caller is answered, or the answer has the reason why not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from edgehub.sync.views import DriftReport
 
 STALE_S: Final = 10.0
-"""A storage may be away for so long before the table is called stale."""
+"""A storage may be unreachable for this time before the table is called stale."""
 
 RETRY_LOOK_S: Final = 1.0
 BEAT_S: Final = (1.0, 30.0)
@@ -85,15 +85,15 @@ class RoutingTable(Mutations):
         head = shared_head(manifest) if options.shared else manifest
         self.live = LiveRoutes(host, head, hub_id=options.hub_id)
         reconciler = Reconciler(storage, self.live, clock, head)
-        restoration = Rebuild(storage, reconciler, clock)
+        rebuild = Rebuild(storage, reconciler, clock)
         follower = Follower(
             storage,
             reconciler,
-            restoration,
+            rebuild,
             instance=options.instance,
             clock=clock,
             rng=rng,
-            # Nobody else writes into a hub's own table.
+            # A hub's own table has no other writers.
             check_s=options.check_s if options.shared else options.compare_s,
         )
         beat_s = min(max(BEAT_S[0], options.check_s / 2), BEAT_S[1])
@@ -105,24 +105,24 @@ class RoutingTable(Mutations):
             clock=clock,
             beat_s=beat_s,
             stale=lambda: self.stale_reason,
-            unheard=lambda: restoration.has_begun(1.5 * beat_s),
+            may_lack_reports=lambda: rebuild.has_begun(1.5 * beat_s),
         )
         super().__init__(
             storage,
             host,
             options,
             reconciler=reconciler,
-            restoration=restoration,
+            rebuild=rebuild,
             follower=follower,
             presence=presence,
-            lookup=Queries(reconciler, self.live),
+            queries=Queries(reconciler, self.live),
         )
         self._manifest = manifest
         self._clock = clock
         self._comparison = Comparison(
             storage,
             reconciler,
-            restoration,
+            rebuild,
             follower,
             self.live,
             clock=clock,
@@ -131,15 +131,13 @@ class RoutingTable(Mutations):
         )
         self._shared = SharedManifest(storage, reconciler, host, options, manifest)
         shared = self._shared if options.shared else None
-        self._stand_in = Bootstrap(storage, reconciler, follower, restoration, shared, clock)
+        self._bootstrap = Bootstrap(storage, reconciler, follower, rebuild, shared, clock)
         self._reconciler.on_applied.append(self._applied)
-
-    # Life.
 
     def copy_to(self, make: Callable[[Reconciler], DiskCopy]) -> None:
         """Keep a copy of a shared table on the disk."""
-        self._stand_in.copy = make(self._reconciler)
-        self._reconciler.on_applied.append(self._stand_in.copy.changed)
+        self._bootstrap.copy = make(self._reconciler)
+        self._reconciler.on_applied.append(self._bootstrap.copy.changed)
 
     async def open(self) -> None:
         """Load the table and run its routes.
@@ -148,14 +146,14 @@ class RoutingTable(Mutations):
             ManifestError: Routes of the manifest have ids that the hub's own table has as well.
             StorageUnavailableError: The hub's own table cannot be read.
         """
-        await self._stand_in.open()
-        if not self._stand_in.reason:
+        await self._bootstrap.open()
+        if not self._bootstrap.reason:
             await self._presence.join()
         if not self._options.shared:
             await self.follow_file(self._manifest)
 
     async def run(self) -> None:
-        """Keep the table in step, until cancelled."""
+        """Synchronise the table until cancelled."""
         async with asyncio.TaskGroup() as group:
             for name, work in (
                 ("follower", self._follower.run),
@@ -163,21 +161,19 @@ class RoutingTable(Mutations):
                 ("comparison", self._comparison.run),
                 ("presence", self._presence.run),
                 ("retries", self._retry),
-                ("stand-in", self._stand_in.run),
+                ("bootstrap", self._bootstrap.run),
             ):
                 group.create_task(work(), name=f"table[{name}]")
-            if self._stand_in.copy is not None:
-                group.create_task(self._stand_in.copy.run(), name="table[copy]")
+            if self._bootstrap.copy is not None:
+                group.create_task(self._bootstrap.copy.run(), name="table[copy]")
 
     async def close(self) -> None:
-        """Stop and let go of all routes, after `run` has ended; the storage is not touched."""
+        """Stop all routes, after `run` has ended; the storage is not touched."""
         await self._reconciler.stop_all()
-        if self._stand_in.copy is not None:
-            await self._stand_in.copy.write()
+        if self._bootstrap.copy is not None:
+            await self._bootstrap.copy.write()
         await self._presence.leave()
         await self._storage.close()
-
-    # What is read.
 
     async def list(
         self, *, tenant: Tenant = DEFAULT_TENANT, after: str | None = None, limit: int = LIST_MAX
@@ -193,9 +189,9 @@ class RoutingTable(Mutations):
             UnknownTenantError: There is no such tenant.
         """
         self._known(tenant)
-        # Of what was looked at, not of what was merely heard of: a manifest is applied to it.
+        # The applied revision, not the latest one: a manifest is applied to it.
         revision = self._reconciler.applied.revision
-        return await self._lookup.page(tenant, after, limit, revision)
+        return await self._queries.page(tenant, after, limit, revision)
 
     async def get(self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT) -> RouteView:
         """Return one route.
@@ -205,15 +201,13 @@ class RoutingTable(Mutations):
             UnknownTenantError: There is no such tenant.
         """
         self._known(tenant)
-        return self._lookup.view(RouteKey(tenant, route_id))
-
-    # Several hubs.
+        return self._queries.view(RouteKey(tenant, route_id))
 
     async def instances(self) -> tuple[InstanceView, ...]:
         """Return the running hubs, this one first.
 
         Raises:
-            StorageUnavailableError: They cannot be asked for.
+            StorageUnavailableError: Their reports cannot be read.
         """
         return tuple(
             InstanceView(
@@ -227,27 +221,27 @@ class RoutingTable(Mutations):
                 age_s=report.age_ms / 1000,
                 own=report.instance == self._options.instance,
             )
-            for report in await self._presence.everybody()
+            for report in await self._presence.all_reports()
         )
 
     async def route_status(
         self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT
     ) -> tuple[RouteStatus, ...]:
-        """Return what each running hub makes of a route.
+        """Return the state of a route on each running hub.
 
         Raises:
             RouteNotFoundError: There is none.
-            StorageUnavailableError: The others cannot be asked.
+            StorageUnavailableError: The reports of the others cannot be read.
         """
         view = await self.get(route_id, tenant=tenant)
-        reports = await self._presence.everybody()
+        reports = await self._presence.all_reports()
         return tuple(self._status(view, report) for report in reports)
 
     async def drift(self, *, repair: bool = True) -> DriftReport:
         """Compare this hub's table with the storage now.
 
         Args:
-            repair: Also mend what differs, and try again what failed.
+            repair: Also fix what differs, and try again what failed.
 
         Raises:
             StorageUnavailableError: It cannot be read.
@@ -259,10 +253,8 @@ class RoutingTable(Mutations):
         """Return the latest report of drift, None = there was no comparison yet."""
         return self._comparison.last
 
-    # The manifest.
-
     def check_file(self, manifest: Manifest) -> None:
-        """Return whether `follow_file` would take a manifest.
+        """Check that `follow_file` would accept a manifest.
 
         Raises:
             ManifestError: It has ids that the hub's own table has as well.
@@ -273,7 +265,7 @@ class RoutingTable(Mutations):
                 raise error
 
     async def follow_file(self, manifest: Manifest) -> None:
-        """Take over the manifest that the settings name, after a start or reload.
+        """Apply the manifest that the settings name, after a start or reload.
 
         Raises:
             ManifestError: See `check_file`; nothing has changed.
@@ -286,7 +278,7 @@ class RoutingTable(Mutations):
         async with self._writing:
             self.check_file(manifest)
             self._manifest = manifest
-            self._lookup.file = manifest.file
+            self._queries.file = manifest.file
             await self._reconciler.take_file(manifest, contents_of(manifest))
         self.settings_changed()
 
@@ -306,7 +298,7 @@ class RoutingTable(Mutations):
             file: Its name, for messages.
             expected_revision: Revision that the table must have, None = the one known here.
             wait: Also wait for the other hubs.
-            timeout_s: Longest wait for anybody.
+            timeout_s: Longest wait.
 
         Raises:
             InvalidRouteError: With all faults.
@@ -318,7 +310,7 @@ class RoutingTable(Mutations):
             raise ConflictError(reason)
         manifest = await asyncio.to_thread(self._shared.read, text, file)
         changes = self._shared.plan(manifest)
-        had_catch_all = self._lookup.has_catch_all()
+        had_catch_all = self._queries.has_catch_all()
         if expected_revision is None:
             expected_revision = self._reconciler.applied.revision
         result = await self._write(changes, expected=expected_revision, timeout_s=timeout_s)
@@ -331,7 +323,7 @@ class RoutingTable(Mutations):
         applied = None
         if wait:
             applied = await self._presence.applied([k for k, _ in changed], result, timeout_s)
-        lost = lost_warnings(had_catch_all, self._lookup.has_catch_all())
+        lost = lost_warnings(had_catch_all, self._queries.has_catch_all())
         warnings = [*map(str, manifest.warnings), *lost]
         return ManifestApplied(
             added=tuple(key.id for key, stored in changed if stored.created),
@@ -344,7 +336,7 @@ class RoutingTable(Mutations):
         )
 
     def manifest_in_force(self) -> Manifest:
-        """Return those routes in force that come from a manifest."""
+        """Return the routes in force that belong to a manifest."""
         rows, own = self._reconciler.rows, self._reconciler.file_routes
         ours = {key.name for key in own}
         ours |= {
@@ -360,20 +352,18 @@ class RoutingTable(Mutations):
         """Try again what could not be built: there may be other endpoints now."""
         self._reconciler.retry_failed()
 
-    # How it is.
-
     @property
     def stale_reason(self) -> str:
         """Return why the table may be old; empty = it is not."""
-        if self._stand_in.reason:
-            return self._stand_in.reason
+        if self._bootstrap.reason:
+            return self._bootstrap.reason
         away_since = self._follower.away_since
         if away_since is None:
             return ""
         away_s = self._clock.monotonic() - away_since
         if away_s < STALE_S:
             return ""
-        return f"the storage has been away for {away_s:.0f} s: {self._follower.away_reason}"
+        return f"the storage has been unreachable for {away_s:.0f} s: {self._follower.away_reason}"
 
     @property
     def ready(self) -> tuple[bool, str]:
@@ -382,7 +372,7 @@ class RoutingTable(Mutations):
         return (True, "") if not reason else (False, f"table stale: {reason}")
 
     def warnings(self) -> Sequence[str]:
-        """List what a person should look at."""
+        """Return the warnings for the operator."""
         found = []
         if self.stale_reason:
             found.append(f"the routing table may be old: {self.stale_reason}")
@@ -390,15 +380,15 @@ class RoutingTable(Mutations):
             names = sorted(key.name for key in self._reconciler.failures)
             shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")  # noqa: PLR2004 - a line
             found.append(f"{len(names)} routes cannot run here: {shown}")
-        if self._restoration.warning:
-            found.append(self._restoration.warning)
+        if self._rebuild.warning:
+            found.append(self._rebuild.warning)
         if self._options.shared and not self._reconciler.rows.keys() - {DEFAULTS}:
             hint = "`edgehub manifest apply` or `route add` fills it"
             found.append(f"the shared routing table is empty, every message is dropped; {hint}")
-        if self._presence.twin:
+        if self._presence.duplicate_hub:
             found.append(
-                f"another running hub is called {self._options.hub_id} as well: nobody can tell "
-                "which of the two has applied a change; give it another hub_id"
+                f"another running hub is called {self._options.hub_id} as well: which of the "
+                "two has applied a change is unknown; set another hub_id there"
             )
         if self._manifest_differs():
             found.append(
@@ -433,7 +423,7 @@ class RoutingTable(Mutations):
             reloads_total=follower.reloads_total,
             gaps_total=follower.gaps_total,
             losses_total=follower.losses_total,
-            restored_total=self._restoration.restored_total,
+            restored_total=self._rebuild.restored_total,
             notices_total=follower.notices_total,
             notices_malformed_total=follower.malformed_total,
             routes_started_total=live.started_total,
@@ -444,10 +434,8 @@ class RoutingTable(Mutations):
 
     @property
     def busy(self) -> bool:
-        """Whether rows wait to be looked at."""
+        """Whether rows wait to be applied."""
         return self._reconciler.busy
-
-    # Within.
 
     def _status(self, view: RouteView, report: Report) -> RouteStatus:
         reason = report.failed.get(str(view.key))
@@ -465,11 +453,11 @@ class RoutingTable(Mutations):
         )
 
     def _manifest_differs(self) -> bool:
-        return self._options.shared and not self._stand_in.reason and self._shared.differs()
+        return self._options.shared and not self._bootstrap.reason and self._shared.differs()
 
     def _applied(self, keys: frozenset[RouteKey]) -> None:
         del keys
-        self._stand_in.applied()
+        self._bootstrap.applied()
         self._presence.tell()
 
     async def _retry(self) -> None:

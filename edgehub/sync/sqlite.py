@@ -1,8 +1,8 @@
 """The table of one hub in `state.db`.
 
 Owns the tables `route_row`, `route_content` and `route_table`. A write is one transaction, synced
-before it is answered. Nobody else writes, so the log is of no use beyond this process and is not
-kept; a hub that starts reads everything anyway.
+before it is answered. There are no other writers, so no log is kept; a hub that starts reads
+everything anyway.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class SqliteStorage:
     async def restore(
         self,
         rows: Sequence[StoredRow],
-        gone: Sequence[RouteKey],
+        deleted: Sequence[RouteKey],
         *,
         at: Position,
         version: Position,
     ) -> bool:
-        """See `TableStorage`; rows and epoch lie in one file, and nobody else holds them."""
-        del rows, gone, at, version
+        """See `TableStorage`; not needed: rows and epoch are in one file of this hub alone."""
+        del rows, deleted, at, version
         return False
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
@@ -106,10 +106,10 @@ class SqliteStorage:
         return None
 
     def knows(self, epoch: int) -> None:
-        """See `TableStorage`; this file is all that there is to know."""
+        """See `TableStorage`; not needed with one writer."""
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
-        """See `TableStorage`; there is nobody else to hear of."""
+        """See `TableStorage`; there are no other writers."""
         del after
         await self._clock.sleep(wait_s)
         return []
@@ -140,7 +140,7 @@ class SqliteStorage:
 
 
 def parse_row(key: str, raw: str, text: str | None = None) -> Row:
-    """Read a row, whatever it looks like."""
+    """Parse a row; a broken one becomes a `BrokenRow`."""
     try:
         parsed = RouteKey.parse(key)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What the routing table asks of its storage, and the values that pass between them.
+"""The routing table's contract with its storage, and the values that both use.
 
-A storage is the truth. It gives every change the next revision of the table, in one step with the
-row itself and the entry of its log that the other hubs read. Its epoch differs when it was begun
-anew, its server when another process answers; a hub's position is all three.
+The storage assigns every change the next revision of the table, atomically with the row itself and
+the entry of its log that the other hubs read. Its epoch changes when it is created again, its
+server when another process answers; a hub's position is all three.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 IMPORT: Final = "import"
 RESTORE: Final = "restore"
-"""Sessions of writes that no person asked for."""
+"""Sessions of writes that no operator asked for."""
 
 DEFAULTS: Final = RouteKey(Tenant("$", "$"), "defaults")
 """Key of a row that is no route: what holds for all routes of a shared table.
@@ -34,7 +34,7 @@ _RAW: Final = re.compile(r"([0-9]{1,15}) ([^ ]*) ([01]) ([^ ]*) ([0-9]{1,15}) ([
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What a table was begun with.
+    """How a table was created.
 
     Attributes:
         epoch: Of the table before it that a hub put back; 0 = there was none.
@@ -51,7 +51,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a table stands.
+    """The position of a table.
 
     Attributes:
         epoch: Milliseconds since 1970 when it was begun; 0 = it never was.
@@ -83,11 +83,11 @@ class Position:
     def lacks(self, held: Position) -> bool:
         """Return whether this table has lost what a hub holds.
 
-        It has if it is as if it never was, and if it was begun anew since without that version or a
-        later one: by the manifest of a hub that knew nothing, or from an older copy. Of two tables
-        begun from nothing the earlier one counts, since the later one came by such an accident. A
-        table that was emptied in its epoch, or that a person brought back from a backup, has lost
-        nothing.
+        It has if it is empty as a new one, or if it was created again without that version or a
+        later
+        one: by the manifest of a hub without a copy, or from an older copy. Of two tables created
+        from nothing the earlier one counts, since the later one is such an accident. A table that
+        was emptied in its epoch, or that an operator restored from a backup, has lost nothing.
         """
         if not held.epoch:
             return False
@@ -134,10 +134,10 @@ class StoredRow:
 
     @classmethod
     def parse(cls, key: RouteKey, raw: str, text: str | None = None) -> Self:
-        """Read what `raw` gives.
+        """Parse the form of `raw`.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not of that form.
         """
         found = _RAW.fullmatch(raw)
         if found is None:
@@ -201,7 +201,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What became of one change.
+    """The result of one change.
 
     Attributes:
         row: The row as it is now, None = there is none.
@@ -216,7 +216,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """What became of a write.
+    """The result of a write.
 
     Attributes:
         epoch: Of the table.
@@ -231,7 +231,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One entry of the log: look at this key.
+    """One entry of the log: a key that has changed.
 
     Attributes:
         epoch: Of the table.
@@ -250,7 +250,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one hub says of itself.
+    """The report of one hub.
 
     Attributes:
         instance: Names the running hub; another one after each start.
@@ -282,8 +282,8 @@ FAILED_SHOWN_MAX: Final = 100
 class Digest:
     """A sum over rows by which two tables are compared without reading them.
 
-    The sum is of two numbers that SHA-1 gives for each row, so it does not depend on the order;
-    Redis computes the same in Lua. It guards against accidents, not against somebody.
+    The sum is of two numbers from the SHA-1 of each row, so it does not depend on the order; Redis
+    computes the same in Lua. It protects against accidents, not against attacks.
 
     Attributes:
         count: Rows.
@@ -297,7 +297,7 @@ class Digest:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, str]]) -> Self:
-        """Take the sum over keys and raw rows."""
+        """Return the sum over keys and raw rows."""
         count = high = low = 0
         for key, raw in rows:
             mark = hashlib.sha1(f"{key}\n{raw}".encode(), usedforsecurity=False).hexdigest()
@@ -314,14 +314,14 @@ class Digest:
 
 
 class TableStorage(Protocol):
-    """What keeps the rows; every method may raise `StorageUnavailableError`."""
+    """Stores the rows; every method may raise `StorageUnavailableError`."""
 
     @property
     def kind(self) -> str:
         """Return its name in the settings."""
 
     async def position(self) -> Position:
-        """Return where the table stands."""
+        """Return the position of the table."""
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
         """Read rows with their contents, each as it is now; None = there is none."""
@@ -330,12 +330,12 @@ class TableStorage(Protocol):
         """Read all rows without contents, page by page; a row may come twice."""
 
     async def digest(self) -> Digest:
-        """Take the sum over all rows where they are."""
+        """Return the sum over all rows, computed where they are."""
 
     async def write(
         self, changes: Sequence[Change], *, session: str, expected: int | None = None
     ) -> WriteResult:
-        """Carry out all changes or none.
+        """Apply all changes or none.
 
         Args:
             changes: Each of another key.
@@ -350,7 +350,7 @@ class TableStorage(Protocol):
     async def restore(
         self,
         rows: Sequence[StoredRow],
-        gone: Sequence[RouteKey],
+        deleted: Sequence[RouteKey],
         *,
         at: Position,
         version: Position,
@@ -359,7 +359,7 @@ class TableStorage(Protocol):
 
         Args:
             rows: What is to be there again, with contents.
-            gone: What is not to be there.
+            deleted: Keys that must not exist.
             at: Where the table must stand; else nothing happens.
             version: What is put back.
 
@@ -368,26 +368,26 @@ class TableStorage(Protocol):
         """
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
-        """Return the keys that people changed since the table was begun; None = nobody knows."""
+        """Return the keys that operators changed since the table was created; None = unknown."""
 
     def knows(self, epoch: int) -> None:
-        """Hear of a table that this hub knows, so that no write begins another one unseen."""
+        """Record a table that this hub knows, so that no write creates another one unnoticed."""
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
         """Wait for entries of the log behind a position, at most `wait_s`."""
 
     async def report(self, report: Report, *, expires_s: float) -> str:
-        """Return where this hub stands, in place of what it said before; forgotten after a time.
+        """Store this hub's report in place of its last one; it expires.
 
         Returns:
-            The instance that said something under this hub's id last, empty = none did.
+            The instance of the last report under this hub's id, empty = there was none.
         """
 
     async def reports(self) -> list[Report]:
-        """Read what hubs say, those that are not heard of any more left out."""
+        """Read the reports that have not expired."""
 
     async def leave(self, hub_id: str) -> None:
-        """Take back what this hub says; it stops."""
+        """Delete this hub's report: it stops."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""

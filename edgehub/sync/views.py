@@ -1,4 +1,4 @@
-"""What people and programs are told of the table: values, and the documents that they become."""
+"""Views of the routing table for operators and programs, and their documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edgehub.routes.tenant import RouteKey
 
 LISTED_MAX: Final = 100
-"""Ids in a report; their number is told besides."""
+"""Ids in a report; their number is reported in addition."""
 
 
 class RouteState(StrEnum):
@@ -22,7 +22,7 @@ class RouteState(StrEnum):
     RUNNING = "running"
     FAILED = "failed"  # it cannot run as it should; what ran before under its id goes on
     DISABLED = "disabled"
-    PENDING = "pending"  # it is about to be looked at
+    PENDING = "pending"  # it is about to be applied
     BEHIND = "behind"  # the hub has not heard of its latest change
 
 
@@ -111,7 +111,7 @@ class Applied:
     """Who has applied a change.
 
     Attributes:
-        result: `complete` = everybody; `failed` = everybody heard of it, some cannot run it;
+        result: `complete` = all hubs; `failed` = all hubs have read it, some cannot run it;
             `timeout` = some did not say so in time.
         by: Instances that have.
         behind: Those that have not said so.
@@ -139,11 +139,11 @@ class Written:
     """What became of a write.
 
     Attributes:
-        view: The route, None = it is gone.
+        view: The route, None = it was deleted.
         created: It is new.
         changed: Something was stored; False = it was like that.
         revision: Of the table after it.
-        applied: Who has applied it, None = nobody asked.
+        applied: Who has applied it, None = not asked for.
         warnings: What is allowed but hardly meant.
     """
 
@@ -176,7 +176,7 @@ class ManifestApplied:
         removed: Ids.
         unchanged: Their number.
         revision: Of the table after it.
-        applied: Who has applied it, None = nobody asked.
+        applied: Who has applied it, None = not asked for.
         warnings: What is allowed but hardly meant.
     """
 
@@ -307,14 +307,14 @@ class TableStatistics:
         drift_repaired_total: Ids whose live route was changed by that.
         reloads_total: The table was read whole.
         gaps_total: A notice had been missed.
-        losses_total: The storage went away.
+        losses_total: The storage became unreachable.
         restored_total: It had lost the table, which this hub put back.
         notices_total: Entries of the log that were heard.
         notices_malformed_total: Those that made no sense.
         routes_started_total: Live routes.
         routes_stopped_total: Live routes.
         last_compare_ms: UTC, None = never.
-        manifest_difference: The manifest's file says something else than the shared table.
+        manifest_difference: The manifest's file differs from the shared table.
     """
 
     storage: str
@@ -360,6 +360,6 @@ def _time(milliseconds: int | None) -> str | None:
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        # Somebody's hand in the storage; no time at all.
+        # Edited by hand in the storage; not a time.
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

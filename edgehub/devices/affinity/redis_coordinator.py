@@ -16,7 +16,7 @@ import structlog
 
 from edgehub.devices.affinity.coordinator import ElectionResult, Notice, NoticeBatch
 from edgehub.devices.faults import CoordinatorUnreachableError
-from edgehub.redis_link.faults import RedisAwayError, RedisError
+from edgehub.redis_link.faults import RedisError, RedisUnavailableError
 from edgehub.redis_link.script import Script
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class RedisCoordinator:
         try:
             try:
                 return await self._link.run(self._script, keys, values)
-            except RedisAwayError:
+            except RedisUnavailableError:
                 # A connection that a restart of the server closed is found out by using it. All
                 # but a claim may be asked twice: the same frame of the same hub is allowed again.
                 if operation == CLAIM:

@@ -14,7 +14,7 @@ from edgehub.endpoints.device_session import SessionError
 from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.tcp import connect_tcp
-from edgehub.redis_link.faults import RedisAwayError
+from edgehub.redis_link.faults import RedisUnavailableError
 from edgehub.storage.credentials import TlsOptions
 from tests.support.addresses import LOOPS, NAME, SILENT_NAME, black_hole, link_local_addresses
 from tests.support.certificates import Authority
@@ -151,7 +151,12 @@ def test_redis_reaches_the_working_address(
 @pytest.mark.parametrize("host", [SILENT_NAME, "::1"])
 @pytest.mark.parametrize(
     ("user", "error"),
-    [(mqtt, LinkError), (device, SessionError), (http, HttpLinkError), (redis, RedisAwayError)],
+    [
+        (mqtt, LinkError),
+        (device, SessionError),
+        (http, HttpLinkError),
+        (redis, RedisUnavailableError),
+    ],
 )
 def test_a_name_without_answer_is_given_up(
     loop: Loop, user: Callable[..., Awaitable[None]], error: type[Exception], host: str

@@ -130,14 +130,14 @@ async def test_a_cancel_within_the_commit_cuts_no_lines(
     forget = JournalFeed.forget
     cuts = 3
 
-    async def cut(self: JournalFeed, number: int, state: bytes, told_ms: int) -> None:
+    async def cut(self: JournalFeed, number: int, state: bytes, written_ms: int) -> None:
         nonlocal cuts
         task = asyncio.current_task()
         assert task is not None
         if cuts:
             cuts -= 1
             asyncio.get_running_loop().call_soon(task.cancel)
-        await forget(self, number, state, told_ms)
+        await forget(self, number, state, written_ms)
 
     monkeypatch.setattr(JournalFeed, "forget", cut)
     async with journaling(tmp_path / "queue.db") as it:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.redis_link.faults import RedisAwayError, RedisRefusedError
+from edgehub.redis_link.faults import RedisRefusedError, RedisUnavailableError
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.redis_link.script import Script
@@ -79,9 +79,9 @@ async def test_a_server_that_is_away_is_told_as_sure(tmp_path: Path):
     """Without a server nothing was done, and the caller knows that."""
     server = RedisServer(tmp_path)
     async with linked(server) as link:
-        with pytest.raises(RedisAwayError) as away:
+        with pytest.raises(RedisUnavailableError) as away:
             await link.call("PING")
-        assert not away.value.unsure
+        assert not away.value.outcome_unknown
 
 
 async def test_a_server_that_hangs_is_told_as_unsure(server: RedisServer):
@@ -89,9 +89,9 @@ async def test_a_server_that_hangs_is_told_as_unsure(server: RedisServer):
     async with linked(server) as link:
         await link.call("SET", "n", "0")
         server.pause(1000)
-        with pytest.raises(RedisAwayError) as away:
+        with pytest.raises(RedisUnavailableError) as away:
             await link.call("INCR", "n")
-        assert away.value.unsure
+        assert away.value.outcome_unknown
     async with linked(server, timeout_s=3) as link:
         assert await link.call("GET", "n") in {b"0", b"1"}
 
@@ -102,7 +102,7 @@ async def test_a_new_connection_counts_as_a_session(server: RedisServer):
         await link.call("PING")
         assert link.sessions == 1
         server.cut()
-        with suppress(RedisAwayError):
+        with suppress(RedisUnavailableError):
             # The loop may not have heard of the end yet.
             await link.call("PING")
         await link.call("PING")
@@ -143,7 +143,7 @@ async def test_a_reader_ends_when_the_server_does(server: RedisServer):
             while b"cmd=xread" not in await link.call("CLIENT", "LIST"):  # noqa: ASYNC110 - the server gives no event
                 await asyncio.sleep(0.005)
             server.stop()
-        assert isinstance(reading.result(), RedisAwayError)
+        assert isinstance(reading.result(), RedisUnavailableError)
         server.start()
         assert await reader.call("XREAD", "BLOCK", 1, "STREAMS", "log", "0", block_s=1) is None
 
@@ -183,12 +183,12 @@ async def test_tls_checks_the_certificate(tmp_path: Path):
         async with linked(server, url=url, tls=TlsOptions(ca_file=authority.certificate)) as link:
             assert await link.call("PING") == b"PONG"
         async with linked(server, url=url, tls=TlsOptions(ca_file=other.certificate)) as link:
-            with pytest.raises(RedisAwayError, match="certificate"):
+            with pytest.raises(RedisUnavailableError, match="certificate"):
                 await link.call("PING")
 
 
 async def _outcome(work: object) -> object:
     try:
         return await work
-    except RedisAwayError as error:
+    except RedisUnavailableError as error:
         return error

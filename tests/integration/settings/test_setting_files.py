@@ -12,7 +12,7 @@ import pytest
 from edgehub.endpoints.device_session import SessionError
 from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.endpoints.mqtt_link import LinkError
-from edgehub.redis_link.faults import RedisAwayError
+from edgehub.redis_link.faults import RedisUnavailableError
 from edgehub.settings import Settings, SettingsError
 from edgehub.settings.configuration import ConfigurationError, fault_documents, read_configuration
 from edgehub.settings.loading import find_hub
@@ -233,7 +233,12 @@ def test_a_secret_is_the_first_line(content: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("user", "error"),
-    [(mqtt, LinkError), (device, SessionError), (http, HttpLinkError), (redis, RedisAwayError)],
+    [
+        (mqtt, LinkError),
+        (device, SessionError),
+        (http, HttpLinkError),
+        (redis, RedisUnavailableError),
+    ],
 )
 async def test_no_connection_asks_for_a_passphrase(
     user: Callable[..., Awaitable[None]], error: type[Exception], files: Files
