@@ -1,4 +1,4 @@
-"""Between heads and store: decide where a message goes, then hand it to all its queues at once.
+"""Between heads and store: decides where a message goes, then appends it to all its queues at once.
 
 Owns the current route table and the count of messages that no route wanted. Invariant: a message is
 evaluated against one whole table, the old one or the new one, never a mixture.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgehub.devices.tenancy import Tenancy
     from edgehub.message import Message, RouteResult
     from edgehub.routes.table import RouteTable
-    from edgehub.store.store import Store
+    from edgehub.store.appender import Appender
 
 SHOWN_PROPERTIES_MAX: Final = 8
 SHOWN_CHARS_MAX: Final = 100
@@ -31,9 +31,9 @@ class Router:
 
     __slots__ = (
         "_append",
+        "_appender",
         "_evaluate",
         "_followers",
-        "_store",
         "_table",
         "_too_large",
         "_unrouted",
@@ -42,11 +42,13 @@ class Router:
         "unrouted_total",
     )
 
-    def __init__(self, table: RouteTable, store: Store, limits: PacketLimits | None = None) -> None:
+    def __init__(
+        self, table: RouteTable, appender: Appender, limits: PacketLimits | None = None
+    ) -> None:
         self._table = table
         self._evaluate = table.evaluate
-        self._append = store.appender.append
-        self._store = store
+        self._append = appender.append
+        self._appender = appender
         self.limits = PacketLimits() if limits is None else limits
         self.too_large_total = 0
         self._too_large = ("", "")
@@ -115,7 +117,7 @@ class Router:
             settle(token, None)
 
     def route(self, message: Message) -> Sequence[RouteResult]:
-        """Return where a message goes, for those who hand it to the store themselves."""
+        """Return where a message goes, for callers that append it themselves."""
         results = self._evaluate(message)
         if not results:
             self._count_unrouted(message)
@@ -134,18 +136,18 @@ class Router:
             return results
         self._count_too_large(message, next(fault for fault in faults if fault))
         if all(faults):
-            self._store.appender.refuse(message, str(faults[0]))
+            self._appender.refuse(message, str(faults[0]))
             settle(token, Refusal.INVALID)
             return ()
         for result, fault in zip(results, faults, strict=True):
             if fault:
-                self._store.appender.drop(message, result, fault)
+                self._appender.drop(message, result, fault)
         return [result for result, fault in zip(results, faults, strict=True) if not fault]
 
     def _refuse_batch(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
-        self._store.appender.refuse(message, Refusal.RESERVED.value)
+        self._appender.refuse(message, Refusal.RESERVED.value)
         settle(token, Refusal.RESERVED)
 
     def _count_too_large(self, message: Message, reason: str) -> None:
@@ -196,7 +198,7 @@ class TenantRouter(Router):
 
     Args:
         table: Routes of all tenants.
-        store: The queues.
+        appender: Appends to the queues.
         limits: What peers can take.
         tenancy: Knows whose a message is.
     """
@@ -204,9 +206,9 @@ class TenantRouter(Router):
     __slots__ = ("tenancy",)
 
     def __init__(
-        self, table: RouteTable, store: Store, limits: PacketLimits, tenancy: Tenancy
+        self, table: RouteTable, appender: Appender, limits: PacketLimits, tenancy: Tenancy
     ) -> None:
-        super().__init__(table, store, limits)
+        super().__init__(table, appender, limits)
         self.tenancy = tenancy
 
     def submit(

@@ -361,10 +361,10 @@ def build_router(
     """Build the router; one that tells tenants apart only where the settings name some."""
     tenants = configuration.settings.tenants
     if not tenants:
-        return Router(configuration.table, store)
+        return Router(configuration.table, store.appender)
     rates = {name: tenant.event_rate_max for name, tenant in tenants.items()}
     tenancy = Tenancy(identities, rates, clock)
-    return TenantRouter(configuration.table, store, PacketLimits(), tenancy)
+    return TenantRouter(configuration.table, store.appender, PacketLimits(), tenancy)
 
 
 def _named(settings: Settings) -> frozenset[EndpointId]:

@@ -208,7 +208,7 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
     table = RouteTable.compile(
         parse_manifest(manifest(priorities, ttl_s), file="test"), endpoints=[EndpointId("upstream")]
     )
-    router = Router(table, store)
+    router = Router(table, store.appender)
     space = LocalSpace(
         LocalOptions(topics=("c8y-internal/#",), retained_max=retained_max),
         LocalTable(store, clock),

@@ -55,7 +55,7 @@ class Life:
             options=world.plan.options(),
             database_type=stepped_database(world.faults, self.disk),
         )
-        self.router = Router(world.table(), self.store)
+        self.router = Router(world.table(), self.store.appender)
 
     async def begin(self) -> None:
         """Start the store and the pumps; the links are up."""
