@@ -41,7 +41,7 @@ class Clock(Protocol):
         """Return whether the kernel says that something (NTP, GPS) keeps the wall clock right."""
 
     def boot_id(self) -> str:
-        """Name this boot of the machine, so that two boot times can be told apart."""
+        """Name this boot of the machine, so that two boot times can be distinguished."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait on monotonic time."""
@@ -133,7 +133,7 @@ class _ManualTimer:
 
 
 class ManualClock:
-    """A clock that stands still until told to advance; whole hubs run on it in tests."""
+    """A clock that stands still until it is advanced; whole hubs run on it in tests."""
 
     __slots__ = (
         "_boot",

@@ -22,7 +22,7 @@ class ConfigError(EdgeHubError):
     Attributes:
         key: Dotted path of the value, with the file where there is one.
         reason: What is wrong.
-        hint: How to mend it, may be empty.
+        hint: How to fix it, may be empty.
     """
 
     def __init__(self, key: str, reason: str, hint: str = "") -> None:
@@ -61,7 +61,7 @@ class RouteFault:
         line: Line in the whole route text, 1-based.
         column: Column in that line, 1-based.
         message: What is wrong.
-        hint: How to mend it, may be empty.
+        hint: How to fix it, may be empty.
     """
 
     kind: RouteFaultKind
@@ -102,7 +102,7 @@ class ManifestFault:
     Attributes:
         path: Dotted path of the value, for example `routes.r1.priority`; empty = the document.
         message: What is wrong.
-        hint: How to mend it, may be empty.
+        hint: How to fix it, may be empty.
         route: Name of the route it belongs to, None = none.
         line: Line in the route text (in the file for JSON syntax), None = not a place in a text.
         column: Column in that line, None = not a place in a text.

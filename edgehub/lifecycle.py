@@ -1,4 +1,4 @@
-"""Signals and phases: how the process is told to stop, abort and reload.
+"""Signals and phases: how the process is asked to stop, abort and reload.
 
 Owns the signal handlers while it is open. Invariant: the first SIGTERM or SIGINT asks for a drain,
 a second one aborts it; the handlers found before are put back at the end.

@@ -1,7 +1,7 @@
 """Consent to what cannot be undone: a question on a terminal, `--yes` elsewhere.
 
-Owns the options that such commands share. Invariant: nothing is destroyed unasked, and nothing
-waits for an answer where nobody sits.
+Owns the options that such commands share. Invariant: nothing is destroyed without
+consent, and nothing waits for an answer off a terminal.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask; needed off a 
 
 
 def ask(question: str, *, yes: bool, look_first: str = "--dry-run") -> None:
-    """Go on if the person agrees.
+    """Ask for consent.
 
     Args:
         question: What is to be agreed to.
-        yes: The person has agreed beforehand.
+        yes: Consent was given on the command line.
         look_first: What shows what would be done, without doing it.
 
     Raises:
-        click.UsageError: Nobody can be asked, and `--yes` was not given.
-        click.Abort: The person does not agree.
+        click.UsageError: There is no terminal, and `--yes` was not given.
+        click.Abort: Consent was refused.
     """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        msg = f"{question} Nobody can be asked here: give --yes, or {look_first} to look first"
+        msg = (
+            f"{question} There is no terminal to ask on: give --yes, or {look_first} to look first"
+        )
         raise click.UsageError(msg)
     click.confirm(question, abort=True, err=True)

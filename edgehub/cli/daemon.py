@@ -55,8 +55,8 @@ class RunningHub:
         """Return the result of a command.
 
         Raises:
-            SettingsError: If nobody answers and the settings are wrong.
-            DaemonUnreachableError: If nobody answers though they are right.
+            SettingsError: If no hub answers and the settings are wrong.
+            DaemonUnreachableError: If no hub answers though they are right.
             CommandError: If the daemon answers with an error.
         """
         try:
@@ -149,7 +149,7 @@ def exchange(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
         arguments: JSON values for the command.
 
     Raises:
-        DaemonUnreachableError: If nobody answers there within `TIMEOUT_S`.
+        DaemonUnreachableError: If no hub answers there within `TIMEOUT_S`.
     """
     request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
     try:
@@ -158,7 +158,7 @@ def exchange(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
             with address(path) as name:
                 connection.connect(name)
             with contextlib.suppress(BrokenPipeError):
-                # A hub that turns us away closes without reading, but says why.
+                # A hub with too many clients closes without reading, but says why.
                 connection.sendall(request)
             with connection.makefile("rb") as lines:
                 answer = lines.readline()

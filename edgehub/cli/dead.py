@@ -1,4 +1,4 @@
-"""`edgehub queue dead`: messages that were given up, with the reason; back they go, or away."""
+"""`edgehub queue dead`: messages that were given up, with the reason; requeue or purge them."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
 def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None:
     """Forget an entity and all below it, and clear what is retained of them.
 
-    The cloud is told nothing: what it has stays there.
+    The cloud is not notified: what it has stays there.
     """
     question = f"Forget {topic_id} and all below it?"
     ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
@@ -153,7 +153,7 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
 @as_json_option
 @click.pass_obj
 def pending(obj: dict[str, Any], as_json: bool) -> None:
-    """Show who sends without being registered, the largest debt first."""
+    """Show the entities that send without being registered, most bytes first."""
     document = ask_hub(obj, "entity pending")
     if as_json:
         print_json(document)

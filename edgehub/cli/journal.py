@@ -28,7 +28,7 @@ CLOSINGS_MAX: Final = 12
 _LINE_FIGURES: Final = ("messages", "waited")
 _LINE_TEXTS: Final = ("device", "reason", "id")
 
-_RETOLD: Final = "being written again with right times, now that the clock is trusted"
+_REWRITTEN: Final = "being written again with right times, now that the clock is trusted"
 _TRUST: Final = 'let NTP set it, or say clock.trust = "always" if it is right'
 
 
@@ -64,7 +64,7 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
         reason = document["clock"]["reason"]
         print_line(f"not exported: the clock is not trusted, {reason}; {_TRUST}")
     if document["held_segments"]:
-        why = _RETOLD if document["clock"]["trusted"] else "held until the clock is trusted"
+        why = _REWRITTEN if document["clock"]["trusted"] else "held until the clock is trusted"
         print_line(
             f"{why}: {counted(document['held_segments'], 'segment')},"
             f" {counted(document['held_bytes'], 'byte')}"
@@ -184,7 +184,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     bytes. URLs are those of fsspec, such as s3://bucket/journal, with its extra and their driver.
 
     Exit code 1: some segment could not go, the others did. Exit code 75: all that has a date went,
-    but lines are held until the clock is trusted, or are just being told again because it has
+    but lines are held until the clock is trusted, or are being written again because it has
     become so, and a report made now would miss them.
     """
     if not target.strip():
@@ -207,14 +207,14 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
         print_json(document)
     elif segments:
         lines = sum(segment["lines"] for segment in segments)
-        told = f"{counted(len(segments), 'segment')}, {counted(lines, 'line')}"
-        print_line(f"{told} to {name}: {', '.join(dates)}")
+        exported_text = f"{counted(len(segments), 'segment')}, {counted(lines, 'line')}"
+        print_line(f"{exported_text} to {name}: {', '.join(dates)}")
     else:
         growing = (
             ": 1 segment is growing, and --close exports it too" if plan.get("growing") else ""
         )
         print_line(f"nothing new for {name}{growing}")
-    return _tell_missing(exported)
+    return _print_missing(exported)
 
 
 @dataclass(slots=True)
@@ -260,8 +260,8 @@ def _export(obj: dict[str, Any], name: str, *, close: bool) -> _Exported:
             return done
 
 
-def _tell_missing(exported: _Exported) -> int:
-    """Return what did not go and why; gives the exit code."""
+def _print_missing(exported: _Exported) -> int:
+    """Print what was not exported and why, and return the exit code."""
     plan = exported.plan
     for problem in exported.problems.values():
         print_line(f"edgehub: {problem}", err=True)
@@ -271,11 +271,11 @@ def _tell_missing(exported: _Exported) -> int:
         held = counted(plan["held_segments"], "segment")
         verb = "is" if plan["held_segments"] == 1 else "are"
         if plan["clock"]["trusted"]:
-            print_line(f"{held} {verb} {_RETOLD}: export again in some seconds", err=True)
+            print_line(f"{held} {verb} {_REWRITTEN}: export again in some seconds", err=True)
         else:
             reason = plan["clock"]["reason"]
-            told = f"held until the clock is trusted ({reason}): {_TRUST}"
-            print_line(f"{held} {verb} {told}", err=True)
+            held_text = f"held until the clock is trusted ({reason}): {_TRUST}"
+            print_line(f"{held} {verb} {held_text}", err=True)
     if exported.problems:
         return EXIT_FAILED
     return EXIT_NOT_YET if plan["held_segments"] or not exported.complete else 0

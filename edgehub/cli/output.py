@@ -36,7 +36,7 @@ def print_line(text: str, *, err: bool = False) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print a JSON document for people and programs."""
+    """Print a JSON document."""
     click.echo(json.dumps(document, indent=2))
 
 

@@ -1,7 +1,7 @@
 """`edgehub report`: what expired and what starved on one day, as a page and as tables.
 
-Becomes the report's process: it needs Java and much memory, and the daemon neither. Whoever stops
-this command, a service manager, a container engine or Ctrl-C, stops the report by it.
+Becomes the report's process: it needs Java and much memory, and the daemon neither. What stops
+this command (a service manager, a container engine, Ctrl-C) stops the report.
 """
 
 from __future__ import annotations

@@ -130,9 +130,9 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
 def explain(
     obj: dict[str, Any], file: Path | None, message_file: IO[bytes] | None, as_json: bool
 ) -> int:
-    """Return where a message goes, at which priority and for how long, and why not elsewhere.
+    """Explain where a message goes, at which priority and for how long, and why not elsewhere.
 
-    By the routes of the running hub, whoever made them; where no hub runs, by the manifest of the
+    By the routes of the running hub; where no hub runs, by the manifest of the
     settings, or the built-in one.
     """
     form = _read_form(message_file)
@@ -182,7 +182,7 @@ def _load(file: Path, config: Path | None) -> tuple[Manifest, RouteTable]:
 
 
 def _read_form(file: IO[bytes] | None) -> Any:
-    """Read a message and see that it is one, whoever is asked about it."""
+    """Read a message, and check its form."""
     if file is None:
         return {"device": "device"}
     try:

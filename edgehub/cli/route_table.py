@@ -36,7 +36,7 @@ _MEMBERS: Final = (
 
 
 def _shown(member: str, value: object) -> str:
-    """Write a member for people; seconds with their unit, and what 0 of them means."""
+    """Return a member as text; seconds with their unit, and what 0 of them means."""
     if member.endswith("Secs"):
         zero = "global" if member == "timeToLiveSecs" else "never"
         return f"{value} s" if value else zero

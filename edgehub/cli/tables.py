@@ -1,7 +1,7 @@
 """Tables on standard output: whole on a pipe, folded to the width of a terminal.
 
 Owns how tables look. Invariant: nothing of a cell is cut off or taken for markup, since names and
-conditions may hold any character and people search for them with `grep`.
+conditions may hold any character, and operators search for them with `grep`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def span(seconds: float) -> str:
 
 
 class _SafeTable(Table):
-    """A table whose cells steer no terminal, whoever wrote what is in them."""
+    """A table whose cells cannot steer the terminal."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row; a line end in a cell is escaped, as it would look like another row."""

@@ -2,7 +2,7 @@
 
 Owns the socket file and its connections; what the commands do belongs to the hub, which passes them
 in. The socket's mode is 0600: who may open it may operate the hub. Invariants: a bad request is
-answered with an error and disturbs nobody else; a client that neither asks nor reads holds neither
+answered with an error and affects no other; a client that neither asks nor reads holds neither
 its place nor the hub's end.
 """
 
@@ -48,7 +48,7 @@ class ControlServer:
     """Answers commands on a unix socket.
 
     Args:
-        path: Where the socket file goes; an old file that nobody serves is replaced.
+        path: Where the socket file goes; an old file that no process serves is replaced.
         commands: Name of each command and the coroutine function that carries it out. It gets the
             request's `arguments` and returns what JSON can hold; an `EdgeHubError` becomes the
             error answer.
@@ -86,7 +86,7 @@ class ControlServer:
         try:
             with address(self._path) as name:
                 listening.bind(name)
-            # Nobody can connect before `listen`, so a wider mode until here lets nobody in.
+            # No client can connect before `listen`, so a wider mode until here is harmless.
             self._path.chmod(0o600)
             self._server = await asyncio.start_unix_server(
                 self._serve, sock=listening, limit=REQUEST_BYTES_MAX
@@ -109,8 +109,8 @@ class ControlServer:
         self._path.unlink(missing_ok=True)
 
     async def _remove_stale(self) -> None:
-        # The database's lock tells whether another daemon runs on this directory; a socket file
-        # that nobody answers is what a killed daemon left.
+        # The database's lock shows whether another daemon runs on this directory; a socket file
+        # without a listener is what a killed daemon left.
         try:
             mode = self._path.stat().st_mode
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class ControlServer:
                 async with asyncio.timeout(self._silence_max_s):
                     await writer.drain()
         except (ConnectionError, TimeoutError):
-            # The command line went away, or does not read; there is nobody to tell.
+            # The command line has ended, or does not read.
             writer.transport.abort()
         finally:
             writer.close()
@@ -168,7 +168,7 @@ class ControlServer:
             async with asyncio.timeout(self._silence_max_s):
                 return await reader.readline()
         except ValueError:
-            # Over the limit: what follows cannot be told apart from the next request any more.
+            # Over the limit: what follows cannot be separated from the next request.
             log.warning("control.request_refused", bytes_max=REQUEST_BYTES_MAX)
             return b""
 
@@ -190,8 +190,8 @@ class ControlServer:
             problem = problem_of(error)
             return self._refused(problem or _failed(str(error)))
         except Exception as error:
-            # A supervision point: a fault in what a person asks must not cost the hub its work, nor
-            # the person the answer.
+            # A supervision point: a fault in a command must not stop the hub, nor leave the
+            # command without an answer.
             log.exception("control.command_failed", command=name)
             return self._refused(
                 _failed(f"the hub failed over {name!r}: {error!r}; its log has more")

@@ -72,9 +72,9 @@ class EndpointsChange:
 
     Attributes:
         added: Started.
-        replaced: Drained, and started anew with other settings.
+        replaced: Drained, and started again with other settings.
         adjusted: Went on with other bounds or rules.
-        removed: Drained and gone; what waits for them is orphaned.
+        removed: Drained and ended; what waits for them is orphaned.
     """
 
     added: tuple[EndpointId, ...] = ()
@@ -264,7 +264,7 @@ class EndpointsPart(Part):
         return {name: stalled_s for name, stalled_s in found.items() if stalled_s >= seconds}
 
     def orphans(self) -> set[EndpointId]:
-        """Return the endpoints of stored queues that nobody serves; $upstream is never one."""
+        """Return the endpoints of stored queues that no pump serves; $upstream is never one."""
         return self._stored() - self.served()
 
     def endpoint_documents(self, drain_s: Mapping[EndpointId, float]) -> list[dict[str, Any]]:
@@ -324,7 +324,7 @@ class EndpointsPart(Part):
             )
 
     def pump(self, endpoint_id: EndpointId) -> Pump | None:
-        """Return the pump of an endpoint, None = nobody serves it."""
+        """Return the pump of an endpoint, None = there is none."""
         served = self._served.get(endpoint_id)
         return None if served is None else served.pump
 

@@ -193,13 +193,13 @@ class EntitiesPart(Part):
             elif gone:
                 self._refused(known.offset, "removed from its queue")
 
-    def watch(self, told: Callable[[EndpointId], None]) -> None:
+    def watch(self, callback: Callable[[EndpointId], None]) -> None:
         """Notify a pump when rows of an endpoint may leave."""
-        self.announcements.watch(told)
+        self.announcements.watch(callback)
 
-    def unwatch(self, told: Callable[[EndpointId], None]) -> None:
+    def unwatch(self, callback: Callable[[EndpointId], None]) -> None:
         """Stop notifying a pump."""
-        self.announcements.unwatch(told)
+        self.announcements.unwatch(callback)
 
     # Messages.
 

@@ -1,4 +1,4 @@
-"""Reload: the configuration is read anew and put in force while the hub runs, whole or not at all.
+"""Reload: the configuration is read again and put in force while the hub runs, whole or not at all.
 
 Owns the configuration in force and the list of what waits for a restart; hands the changes to the
 parts it was given. Invariants: nothing changes before everything has been read and checked; reloads
@@ -108,7 +108,7 @@ class ReloadPart(Part):
         parts: What a reload reaches, in this order.
         reread: Reads settings again; blocks on the disk.
         wanted: Set to ask for a reload without waiting for it, also before `run`.
-        reports: Tells the service manager.
+        reports: Notifies the service manager.
 
     Attributes:
         configuration: What is in force.
@@ -197,7 +197,7 @@ class ReloadPart(Part):
         """Reload, and return what became of it.
 
         Raises:
-            EdgeHubError: If the hub stops meanwhile.
+            EdgeHubError: If the hub stops before the end.
         """
         if self._ended:
             raise _stopping()

@@ -81,7 +81,7 @@ class TableHost:
         self._endpoints = endpoints
 
     def use(self, settings: Settings) -> None:
-        """Judge routes by other settings from now on."""
+        """Check routes by other settings from now on."""
         self._named = _named(settings)
 
     def check(self, content: RouteContent) -> None:
@@ -358,7 +358,7 @@ def build_router(
     identities: Identities,
     clock: Clock,
 ) -> Router:
-    """Build the router; one that tells tenants apart only where the settings name some."""
+    """Build the router; one that separates tenants only where the settings name some."""
     tenants = configuration.settings.tenants
     if not tenants:
         return Router(configuration.table, store.appender)

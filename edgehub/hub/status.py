@@ -145,7 +145,7 @@ def store_warnings(figures: StoreStatistics) -> list[str]:
 
 
 def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List the endpoints for which a person must act; `endpoints` as `endpoint_document` gives."""
+    """List the endpoints for which an operator must act; `endpoints` as in the status."""
     return [
         f"endpoint {endpoint['id']!r} is parked: {endpoint['reason'] or 'no reason given'}; correct"
         " that and reload, it is tried once a minute besides"
@@ -233,7 +233,7 @@ def _refused_text(endpoint: Mapping[str, Any], *, waits: bool) -> str:
 
 
 def window_warnings(endpoints: Iterable[Mapping[str, Any]], clock: ClockStatistics) -> list[str]:
-    """List the endpoints that do not keep their connection windows, since nobody knows the date."""
+    """List the endpoints that do not keep their connection windows, since the date is not known."""
     return [
         f"endpoint {endpoint['id']!r} is open outside of its connection windows too: the clock is "
         f"not trusted ({clock.reason})"

@@ -1,8 +1,8 @@
 """The HTTP API of one hub: its sockets, its routers, built from the settings.
 
 Owns the sockets and when the packages of the `web` extra are imported: in a thread, once the heads
-listen, and not at all without a port. Invariant: the API answers for as long as the hub has a
-phase to tell, the drain included.
+listen, and not at all without a port. Invariant: the API answers until the hub has
+stopped, the drain included.
 """
 
 from __future__ import annotations

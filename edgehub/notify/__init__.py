@@ -1,1 +1,1 @@
-"""What the hub tells the service manager that runs it."""
+"""Notifications to the service manager."""

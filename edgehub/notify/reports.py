@@ -1,8 +1,8 @@
-"""What the service manager hears of the hub, and when.
+"""What the service manager is notified of, and when.
 
 Owns the hub's phase as systemd sees it and the watchdog. Called by the hub and its reload; looks at
 the pumps through what it is given. Invariants: a watchdog message is sent from the event loop, and
-only while no pump stands still, so that a hub which does not work is started anew; a stop has as
+only while no pump stands still, so that a hub which does not work is restarted; a stop has as
 much time as it was promised, and no more.
 
 Source: sd_notify(3); systemd.service(5) on `Type=notify` and `Type=notify-reload`.
@@ -44,7 +44,7 @@ class Reports:
     """Reports to the service manager.
 
     Args:
-        manager: Who hears it.
+        manager: Gets the notifications.
         clock: Timers, and the time of a reload.
         summary: Says in one line what the hub does.
         stalled: Gives seconds by endpoint for each pump that has stood still for at least as long
@@ -134,7 +134,7 @@ class Reports:
             assignments.append(extend_timeout(self._extension_s()))
         if self._manager.watchdog_s is not None and not self.stalled:
             assignments.append("WATCHDOG=1")
-        self._manager.tell(*assignments)
+        self._manager.notify(*assignments)
 
     def _extension_s(self) -> float:
         left_s = self._extend_until - self._clock.monotonic()

@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 
 
 class ServiceManager:
-    """Whoever started the process and wants to hear of it, or nobody.
+    """The service manager that started the process, if there is one.
 
     Args:
         address: Value of `$NOTIFY_SOCKET`: a path, or `@` and a name of the abstract space; None =
-            nobody listens, and every message is dropped.
+            there is none, and every message is dropped.
         watchdog_s: Longest silence before the process is killed, None = it may be silent.
     """
 
@@ -60,10 +60,10 @@ class ServiceManager:
 
     @property
     def listens(self) -> bool:
-        """Whether there is somebody to tell."""
+        """Whether there is a service manager."""
         return self._address is not None
 
-    def tell(self, *assignments: str) -> None:
+    def notify(self, *assignments: str) -> None:
         """Send what is only worth something now, such as a status; may be lost."""
         self._send_all(fresh="\n".join(assignments))
 

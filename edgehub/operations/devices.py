@@ -51,8 +51,8 @@ class DeviceOperations:
         flags: What this hub knows of elections.
         devices: What is in memory.
         registry: Where profiles are kept, None = in twins upstream, which others write.
-        common: Profile of devices that nobody wrote down.
-        coordinator: Who elects, as the settings say it; `off` = nobody, and devices are not noted.
+        common: Profile of devices without one of their own.
+        coordinator: Who elects, as the settings say it; `off` = none, and devices are not recorded.
     """
 
     def __init__(
@@ -240,15 +240,15 @@ class DeviceOperations:
 def _counts(rows: Iterable[LedgerRow]) -> dict[str, int]:
     """Count what was taken, lost, and came back after it was lost within the same time."""
     taken = lost = taken_over = returned = 0
-    away: set[str] = set()
+    lost_ids: set[str] = set()
     for row in rows:
         taken += row.cause in STEALS
         taken_over += row.cause == Cause.TAKEN_OVER
         if row.former == Ownership.OWNER and row.ownership == Ownership.LOSER:
             lost += 1
-            away.add(row.device_id)
-        elif row.ownership == Ownership.OWNER and row.device_id in away:
-            away.discard(row.device_id)
+            lost_ids.add(row.device_id)
+        elif row.ownership == Ownership.OWNER and row.device_id in lost_ids:
+            lost_ids.discard(row.device_id)
             returned += 1
     return {"taken": taken, "lost": lost, "ping_pongs": returned, "sessions_taken_over": taken_over}
 

@@ -42,7 +42,7 @@ def state_of(row: Row, queue: Queue, pump: Pump | None) -> tuple[RowState, Suspi
     Args:
         row: It was just read from the file.
         queue: It lies there.
-        pump: Serves that queue, None = nobody does.
+        pump: Serves that queue, None = none does.
     """
     state = queue.row_state(row)
     suspicion = None if pump is None else pump.suspicion(row)

@@ -184,7 +184,7 @@ class EntityDirectory:
         return {"removed": [each.topic_id for each in gone] or [topic_id]}
 
     def pending(self, limit: int = SHOWN_MAX) -> dict[str, Any]:
-        """Describe the registration debt: who sends without being registered, most bytes first."""
+        """Describe pending registrations: entities that send unregistered, most bytes first."""
         statistics = self._mapper.statistics()
         now_ms = self._now().hub_ms
         return {
@@ -200,7 +200,7 @@ class EntityDirectory:
         }
 
     def warnings(self) -> list[str]:
-        """List what a person should look at."""
+        """List what an operator should look at."""
         oldest = self._mapper.oldest_held_ms()
         age_s = 0 if oldest is None else (self._now().hub_ms - oldest) // 1000
         if age_s < DEBT_WARNING_S:

@@ -39,7 +39,7 @@ class Present:
         manifest: In force.
         queues: All stored queues.
         rates: Measured rates by queue; empty = not measured yet.
-        served: Endpoints that somebody serves.
+        served: Endpoints that have a pump.
         room: What may wait.
         others: Routes in force that no manifest changes.
     """

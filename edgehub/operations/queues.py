@@ -403,7 +403,7 @@ class QueueOperations:
         served = self._endpoints.served()
         if endpoint_id not in served:
             raise NotFoundError(
-                f"nobody serves endpoint {endpoint_id!r}, so rows would be stuck there"
+                f"no pump serves endpoint {endpoint_id!r}, so rows would be stuck there"
                 f" (served are: {', '.join(sorted(served))})"
             )
         return endpoint_id, priority

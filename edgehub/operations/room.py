@@ -73,7 +73,7 @@ def exceeded(room: Room, demand: Demand, *, stored_bytes: int) -> list[dict[str,
     Args:
         room: The bounds.
         demand: Of one queue, or of the hub.
-        stored_bytes: What the file holds already, beside the free space.
+        stored_bytes: What the file holds already, in addition to the free space.
 
     Returns:
         `cap`, `queue`, `need` and `limit` of each.

@@ -85,7 +85,7 @@ class Why:
         events = [] if trace is None else self._events(trace)
         documents = [await self._copy(copy, trace, at) for at, copy in enumerate(shown)]
         for document in documents:
-            document["ttl_from"] = _told_from(events, document) or document["ttl_from"]
+            document["ttl_from"] = _journaled_origin(events, document) or document["ttl_from"]
         utc_ms = self._store.utc_ms
         return {
             "asked": name,
@@ -238,14 +238,14 @@ def _message_id(
     return letters[0].message.message_id if letters else None
 
 
-def _told_from(events: Sequence[dict[str, Any]], copy: dict[str, Any]) -> str | None:
+def _journaled_origin(events: Sequence[dict[str, Any]], copy: dict[str, Any]) -> str | None:
     """Return where a copy's time to live came from if that takes what the journal knows."""
-    told = [
+    origins = [
         each["ttl_from"]
         for each in events
         if each.get("endpoint") == copy["endpoint"] and "ttl_from" in each
     ]
-    return told[-1] if told and REQUEUED in told[-1] else None
+    return origins[-1] if origins and REQUEUED in origins[-1] else None
 
 
 def _overtakers(trace: Trace, at: int, copy: Copy) -> dict[str, Any]:

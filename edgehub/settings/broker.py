@@ -84,7 +84,7 @@ class BrokerSettings(Section):
         default=7 * 86_400,
         ge=0,
         le=0xFFFF_FFFF,
-        description="How long the broker keeps messages while the hub is away; version 5 only.",
+        description="How long the broker keeps messages for a disconnected hub; version 5 only.",
     )
     receive_maximum: Whole = Field(
         default=1000,

@@ -43,7 +43,7 @@ LIVE_KEYS: Final = frozenset(
     }
 )
 LIVE_SECTIONS: Final = ("upstream", "endpoints")
-"""Endpoints are made anew, or adjusted, one by one."""
+"""Endpoints are replaced, or adjusted, one by one."""
 
 
 _NOTHING: Final = "nothing"

@@ -1,4 +1,4 @@
-"""All that a hub is told: settings, manifest and identities, read together and checked together.
+"""The configuration: settings, manifest and identities, read and checked together.
 
 Owns the one check that the start, the reload and `edgehub config validate` share. It reads files
 and so blocks: the daemon calls it from a thread. Invariant: a `Configuration` that exists can be
@@ -73,7 +73,7 @@ class Configuration:
         tokens: Who may ask the HTTP API.
         tls: Certificate of the MQTT listener, None = it has none.
         files: What other files that settings name hold; see `read_digests`.
-        warnings: What a person should look at; those of the manifest are its own.
+        warnings: What an operator should look at; those of the manifest are its own.
     """
 
     loaded: LoadedSettings
@@ -146,7 +146,7 @@ def read_configuration(
     Args:
         loaded: Valid settings.
         hub_id: Device id of the hub itself, for conditions that ask for it.
-        starts: Refuse what nobody could sign in to; a hub that runs may lose its last identity.
+        starts: Refuse a listener without a possible client; a running hub may lose its last one.
 
     Raises:
         ConfigurationError: With every fault of manifest, identities, topics and named files.
@@ -261,7 +261,7 @@ def _part(faults: list[ConfigError], read: Callable[[], T]) -> T | None:
     except ConfigError as error:
         faults.append(error)
     except OSError as error:
-        # A file went away between two looks at it.
+        # A file was removed between two looks at it.
         faults.append(ConfigError(str(error.filename), error.strerror or str(error)))
     return None
 

@@ -1,6 +1,6 @@
 """What follows from several sections of the settings together.
 
-Pure. Invariant: hubs whose settings name no Cumulocity endpoint run no mapper, unless told to.
+Pure. Invariant: hubs whose settings name no Cumulocity endpoint run no mapper, unless enabled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is wrong with settings, in the user's words.
 
 Owns the translation of the validator's reports: where the value stands (file, variable or flag),
-what is wrong with it, how to mend it.
+what is wrong with it, how to fix it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _REASONS: Final = {
     "string_type": _TEXT,
     "tuple_type": _LIST,
 }
-"""What the validator's kinds of faults are for people; of others its own text is taken."""
+"""Texts for the kinds of faults of the validator; other kinds keep its own text."""
 
 
 class SettingsError(ConfigError):
@@ -136,7 +136,7 @@ def faulty_paths(detail: ErrorDetails) -> Iterator[tuple[str, ...]]:
     path, section = tuple(written_path(detail["loc"])), detail.get("input")
     named: list[tuple[str, ...]] = []
     if detail["type"] == "value_error" and isinstance(section, dict):
-        # A plain word may be a value that is called as a section is; at the top only dots tell.
+        # A plain word may be a value that is called as a section is; at the top only dots decide.
         names = re.findall(_PLAIN_NAME if path else _DOTTED_NAME, str(detail["ctx"]["error"]))
         keys = (tuple(name.split(".")) for name in names)
         named = [(*path, *key) for key in keys if _is_in(section, list(key))]
@@ -241,7 +241,7 @@ def _step(current: Any, part: str) -> Any:
     field = current.model_fields.get(part)
     if field is None:
         return None
-    # A section stands alone, or beside None where it may be absent.
+    # A section stands alone, or together with None where it may be absent.
     for kind in (field.annotation, *get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

@@ -1,4 +1,4 @@
-"""The settings model as people see it: keys, units, defaults, examples, what a reload takes over.
+"""The settings as documented: keys, units, defaults, examples, what a reload takes over.
 
 Owns the reading of the model that JSON Schema, example file and documentation share. Pure.
 """

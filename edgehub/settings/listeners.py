@@ -1,4 +1,4 @@
-"""What the listeners are told: ports, certificates, and who could come in.
+"""Checks of the listeners: ports, certificates, and who could sign in.
 
 Judges from settings and files alone what a listener would refuse once it is bound, so that nothing
 listens before. Blocks on the disk. A name other than `localhost` is left to the listener itself:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def listener_faults(settings: Settings) -> Iterator[ConfigError]:
-    """Return what is wrong with the listeners, whoever may sign in."""
+    """Return what is wrong with the listeners, apart from who may sign in."""
     mqtt, http, web = settings.mqtt, settings.http, settings.web
     yield from _tls_faults("mqtt", mqtt, mqtt.client_ca_file)
     if http.port is not None:
@@ -34,7 +34,7 @@ def listener_faults(settings: Settings) -> Iterator[ConfigError]:
 
 
 def sign_in_faults(settings: Settings, identities: IdentityList) -> Iterator[ConfigError]:
-    """Return the listeners of devices on which nobody could sign in."""
+    """Return the listeners of devices on which no client could sign in."""
     if identities.entries:
         return
     listeners: list[tuple[str, MqttSettings | HttpSettings]] = [("mqtt", settings.mqtt)]
@@ -107,7 +107,7 @@ def _is_shared(host: str, other: str) -> bool:
     try:
         one, two = ipaddress.ip_address(host), ipaddress.ip_address(other)
     except ValueError:
-        # What a name means here the bind will tell.
+        # The bind resolves a name.
         return False
     # Each family has sockets of its own, so 0.0.0.0 holds no address of IPv6.
     return one.version == two.version and (one.is_unspecified or two.is_unspecified)

@@ -59,7 +59,7 @@ def find_hub(file: Path | None) -> Settings | None:
         file: TOML file, None = none. Of one that is no TOML what is above its first section counts.
 
     Returns:
-        None if that cannot be told: a guess might be another hub.
+        None if that is not known: a guess might be another hub.
     """
     document: dict[str, Any] | None
     try:

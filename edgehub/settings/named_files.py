@@ -35,7 +35,7 @@ _READ_AS_A_WHOLE: Final = frozenset(
         "web.token_file",
     }
 )
-"""Somebody compares what these mean, which is more than what they hold."""
+"""The meaning of these is compared, which is more than their content."""
 _SECRETS: Final = ("password_file", "token_file")
 
 

@@ -114,7 +114,7 @@ class SettingsSource:
     def read_rest(self, error: SettingsError) -> tuple[LoadedSettings | None, list[ConfigError]]:
         """Read again what is right of what `read` refused, and further faults of the settings.
 
-        Blocks on the disk. What is right is None where it cannot be told apart.
+        Blocks on the disk. What is right is None where it cannot be separated.
         """
         document = read_document(self._file)
         left, hidden = settings_without_faults(document, error, file=self._file, flags=self._flags)

@@ -1,4 +1,4 @@
-"""What of a setting may be shown: secrets are blanked out, whoever asks.
+"""What of a setting may be shown: secrets are blanked out.
 
 Settings name files that hold secrets; this is for what slipped in, such as a URL with a password.
 """

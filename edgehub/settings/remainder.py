@@ -1,6 +1,6 @@
 """What is left of a settings document when all that is wrong with it is taken out.
 
-Whoever corrects one file wants to hear of the others too. Pure. Invariant: what is taken out leaves
+Faults of all files are reported at once. Pure. Invariant: what is taken out leaves
 a stand-in where other files may speak of it, so that no fault follows from the taking out.
 """
 
@@ -45,10 +45,10 @@ def settings_without_faults(
 
     Returns:
         Those, None where nothing can be taken out, since the environment or a flag is at fault; and
-        what is wrong beside `error` and showed only without it.
+        further faults, which showed only without `error`.
     """
     left = dict(document)
-    told = {(fault.key, fault.reason) for fault in error.faults}
+    known = {(fault.key, fault.reason) for fault in error.faults}
     hidden: list[ConfigError] = []
     removed: set[str] = set()
     for _ in range(_ROUNDS_MAX):
@@ -66,8 +66,8 @@ def settings_without_faults(
         for fault in error.faults:
             # Of a key that was taken out a rule may say that it is missing.
             follows = not removed.isdisjoint(re.findall(r"\w+", fault.reason))
-            if not follows and (fault.key, fault.reason) not in told:
-                told.add((fault.key, fault.reason))
+            if not follows and (fault.key, fault.reason) not in known:
+                known.add((fault.key, fault.reason))
                 hidden.append(fault)
     return None, hidden
 

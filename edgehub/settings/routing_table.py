@@ -43,7 +43,7 @@ class RoutingTableSettings(Section):
         default=10_000,
         ge=100,
         le=10_000_000,
-        description="Changes that Redis remembers for hubs that were away.",
+        description="Changes that Redis keeps for hubs that were disconnected.",
     )
 
 

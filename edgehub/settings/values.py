@@ -33,7 +33,7 @@ _CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
 def _no_bool(value: Any) -> Any:
-    # TOML has true and false beside 1 and 0; a port that is `true` was not meant as port 1.
+    # TOML has true and false in addition to 1 and 0; a port that is `true` was not meant as port 1.
     if isinstance(value, bool):
         msg = "a number belongs here"
         raise ValueError(msg)  # noqa: TRY004 - pydantic reports ValueError, not TypeError
@@ -60,7 +60,7 @@ def _not_empty(value: Any) -> Any:
 def _credential(value: Any) -> Any:
     # systemd and container engines hand secrets over as files in a folder whose place they choose.
     # Without that folder the name stays as it is: the command line asks a running hub from outside
-    # of the service, where nobody has the secrets.
+    # of the service, where the secrets are not there.
     if not isinstance(value, str) or not value.startswith(CREDENTIAL):
         return value
     name = value.removeprefix(CREDENTIAL)

@@ -1,4 +1,4 @@
-"""Numbers with what they count, for texts that people read."""
+"""Numbers with what they count, for messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks, and may they?
+"""Who sends a request, and what it may do.
 
 Owns the rules; asks the tokens in force. Invariants: whatever changes something needs a token with
 the role `write`; without a tokens file only this machine reads, and no page of another origin reads
@@ -39,7 +39,7 @@ class Principal:
     """Who asks.
 
     Attributes:
-        name: Of the token; empty = somebody on this machine without one.
+        name: Of the token; empty = a client on this machine without one.
         role: What they may do.
         tenant: `org/application` to whose routes they are confined, None = they see the whole hub.
     """
@@ -49,7 +49,7 @@ class Principal:
     tenant: str | None = None
 
 
-ANYBODY: Final = Principal("", Role.READ)
+ANONYMOUS: Final = Principal("", Role.READ)
 
 
 class Access:
@@ -93,9 +93,9 @@ class Access:
         if authorization is not None:
             principal = self._holder(authorization)
         elif path in OPEN_PATHS and method in READING:
-            return ANYBODY
+            return ANONYMOUS
         elif self._tokens.are_required or not from_here:
-            # A reload may have taken the tokens file away from a hub that listens on the network.
+            # A reload may have removed the tokens file of a hub that listens on the network.
             raise _unauthorized("a token is needed", 'send "Authorization: Bearer <token>"')
         else:
             principal = self._local(headers)
@@ -144,7 +144,7 @@ class Access:
             )
         if why is Foreign.ORIGIN:
             raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_origin", why.value)
-        return ANYBODY
+        return ANONYMOUS
 
 
 def _is_below(path: str, roots: Collection[str]) -> bool:

@@ -23,7 +23,7 @@ class Figure:
 
     Attributes:
         name: Of the metric, without the prefix; counters end in `_total`.
-        about: For people.
+        about: Its meaning.
         path: Where it stands, dotted; a part that is absent or null gives no sample, a mapping at
             the end one for each member.
         label: For such a mapping, what its members are called.
@@ -154,7 +154,9 @@ FIGURES: Final = (
     Figure("routing_table_live_routes", "Different routes that run.", "routing_table.live_routes"),
     Figure("routing_table_failed_routes", "Routes that cannot be built.", "routing_table.failed"),
     Figure(
-        "routing_table_stale", "1 while the storage of the table is away.", "routing_table.stale"
+        "routing_table_stale",
+        "1 while the storage of the table is unreachable.",
+        "routing_table.stale",
     ),
     Figure("sync_compared_total", "Comparisons with the storage.", "routing_table.compared_total"),
     Figure(
@@ -203,8 +205,8 @@ QUEUES: Final = (
     ("messages_displaced_total", "Rows that a limit of the store dropped.", "dropped"),
     ("messages_dead_lettered_total", "Rows that were refused for good.", "dead_lettered"),
     ("messages_moved_total", "Rows that changed to another queue.", "moved"),
-    ("messages_purged_total", "Rows that a person removed.", "purged"),
-    ("messages_requeued_total", "Dead letters that a person put back.", "requeued"),
+    ("messages_purged_total", "Rows that an operator removed.", "purged"),
+    ("messages_requeued_total", "Dead letters that an operator requeued.", "requeued"),
 )
 
 ENDPOINTS: Final = (

@@ -2,7 +2,7 @@
 
 Owns the order: who asks, then the body, then the handler; and the counts. Invariants: no byte of a
 body is kept before it is known who sends it, and never more than `body_bytes_max`; a handler that
-fails is logged and answered with 500, and nobody else notices.
+fails is logged and answered with 500, and affects no other request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class _GoneError(Exception):
-    """The client went away before its request was whole."""
+    """The client closed the connection before its request was whole."""
 
 
 class Gate:

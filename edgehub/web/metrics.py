@@ -42,7 +42,7 @@ def _metrics(status: Document) -> Iterator[tuple[str, str, Iterable[Sample]]]:
     yield "build_info", "Version.", [({"version": status["version"]}, 1)]
     phases = [({"phase": phase}, phase == status["phase"]) for phase in PHASES]
     yield "phase", "1 for where the hub stands between start and end.", phases
-    yield "warnings", "What a person should look at.", [({}, len(status["warnings"]))]
+    yield "warnings", "What an operator should look at.", [({}, len(status["warnings"]))]
     yield "pumps_stalled", "Pumps that stand still.", [({}, len(status["stalled"]))]
     for name in dict.fromkeys(figure.name for figure in FIGURES):
         group = [figure for figure in FIGURES if figure.name == name]

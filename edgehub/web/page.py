@@ -1,6 +1,6 @@
 """The live page: one file, which asks the API for what it shows.
 
-Owns how the page is served. Invariant: it loads nothing but itself, and the browser is told so.
+Owns how the page is served. Invariant: it loads nothing but itself, which its policy enforces.
 """
 
 from __future__ import annotations

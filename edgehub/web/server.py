@@ -298,7 +298,7 @@ class Connection(HttpToolsProtocol):
         # uvicorn has no request in hand before the first one, whatever it declares.
         begun = bool(self.cycle) and self.cycle.response_started
         if self._refused or self._whole or unread or begun:
-            # Nothing to be told: no request, or nobody who reads.
+            # No request, or no client that reads.
             self.transport.abort()
             return
         self._end(
@@ -375,7 +375,7 @@ class _Flow(FlowControl):
 
 
 class _Forward(logging.Handler):
-    """Passes on what uvicorn finds wrong with an answer; the rest is told as problems."""
+    """Passes on what uvicorn finds wrong with an answer; the rest are problems."""
 
     def __init__(self, log: LogLimit) -> None:
         super().__init__(logging.ERROR)

@@ -243,7 +243,7 @@ def test_orphaned_rows_move_to_an_endpoint_that_is_served(
     assert hub.ask("why", row["id"])["copies"][0]["orphaned"] is True
     assert "leaves by itself never: name its endpoint again" in hub.run("why", row["id"]).stdout
     refused = hub.run("queue", "move", "lab_Pri3", "away_Pri3", "--yes", code=1)
-    assert "nobody serves endpoint 'away'" in refused.stderr
+    assert "no pump serves endpoint 'away'" in refused.stderr
     collector = Collector(broker.port)
     assert hub.ask("queue", "move", "lab_Pri3", "upstream_Pri3", "--yes") == {
         "queue": "lab_Pri3",

@@ -1,7 +1,7 @@
 """When an endpoint's backlog will be gone, from how fast it shrinks.
 
 Owns a minute of samples per endpoint; costs the message path nothing, since the totals are kept
-anyway. What arrives meanwhile and what expires is in the figure, because both change the backlog.
+anyway. Arrivals and expiry are in the figure, because both change the backlog.
 Invariant: nothing is said over a span in which the link was down.
 """
 

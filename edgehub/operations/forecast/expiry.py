@@ -26,7 +26,7 @@ NEAR_SHARE: Final = 0.2
 """Share of its time to live that is left to a row when it is near its end."""
 FAR_SHARE: Final = 0.5
 WARNINGS_PER_LOOK: Final = 10
-"""More queues than these are told at the next look."""
+"""Further queues have their warning at the next look."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class ExpiryWatch:
         clock: Timers.
         now_ms: Hub time.
         heads: Reads the oldest row of every queue that has rows.
-        describe: Gives what a warning is to say of a queue beside its name and times.
+        describe: Returns further fields of the warning about a queue.
     """
 
     __slots__ = ("_clock", "_describe", "_heads", "_near", "_now_ms", "_read")

@@ -1,7 +1,7 @@
 """The queues of the hub as they are shown, with what is to be expected of them.
 
-Owns the samples of rates and backlogs, and the watch over rows that are about to expire; asks the
-store, the pumps and nobody else. Invariant: what is shown of a queue is the same wherever it is
+Owns the samples of rates and backlogs, and the watch over rows that are about to expire; asks
+only the store and the pumps. Invariant: what is shown of a queue is the same wherever it is
 shown.
 """
 

@@ -23,7 +23,7 @@ class DrainState(StrEnum):
     DRAINS = "drains"  # it will be empty
     NEVER = "never"  # what comes in exceeds what the link has left for it
     OFFLINE = "offline"  # the link is not there, so nothing leaves
-    UNSERVED = "unserved"  # there is no link: no upstream is named, or nobody knows the endpoint
+    UNSERVED = "unserved"  # there is no link: no upstream is named, or the endpoint is not known
     UNKNOWN = "unknown"  # not measured yet
 
 
@@ -66,7 +66,7 @@ class LinkRate:
     Attributes:
         is_up: Rows can leave now.
         bytes_s: Bytes per second, as the store counts them; None = not measured yet.
-        is_served: Somebody works on it.
+        is_served: A pump serves it.
     """
 
     is_up: bool

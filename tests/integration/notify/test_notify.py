@@ -192,10 +192,10 @@ def test_changes_of_state_are_kept_until_somebody_reads(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     manager = ServiceManager(address)
     manager.change_state("RELOADING=1")
-    manager.tell("STATUS=lost")
+    manager.notify("STATUS=lost")
     manager.change_state("READY=1")
     with NotifySocket(address) as heard:
-        manager.tell("STATUS=fresh")
+        manager.notify("STATUS=fresh")
         assert heard.waiting() == [{"RELOADING": "1"}, {"READY": "1"}, {"STATUS": "fresh"}]
 
 
@@ -206,7 +206,7 @@ def test_a_reader_that_sleeps_holds_nobody_up(tmp_path: Path) -> None:
         for number in range(10_000):
             manager.change_state(f"X={number}")
         taken = heard.waiting()
-        manager.tell("STATUS=awake")
+        manager.notify("STATUS=awake")
         rest = heard.waiting()
     assert len(taken) < 10_000
     assert [m.get("X") for m in rest[:-1]] == [

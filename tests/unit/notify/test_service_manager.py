@@ -19,7 +19,7 @@ def test_without_a_socket_nobody_listens():
     """Started by hand there is neither a listener nor a watchdog, and telling is harmless."""
     manager = ServiceManager.from_environment({"WATCHDOG_USEC": "30000000"}, pid=OURS)
     assert (manager.listens, manager.watchdog_s) == (False, None)
-    manager.tell("STATUS=x")
+    manager.notify("STATUS=x")
     manager.change_state("READY=1")
 
 
