@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from edgehub.endpoints.packet_limits import PacketLimits
 from edgehub.message import Refusal
 from edgehub.mqtt.property_bag import is_batch
-from edgehub.packet_limits import PacketLimits
 from edgehub.telemetry.losses import Loss
 
 if TYPE_CHECKING:

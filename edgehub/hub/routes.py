@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.devices.tenancy import Tenancy
+from edgehub.endpoints.packet_limits import PacketLimits
 from edgehub.errors import ManifestError, StartupError
 from edgehub.hub.part import Part
 from edgehub.message import EndpointId
@@ -23,7 +24,6 @@ from edgehub.operations.arguments import document
 from edgehub.operations.manifest_change import manifest_document
 from edgehub.operations.operation import Operation
 from edgehub.operations.routes import RouteOperations
-from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import lost_warnings
 from edgehub.routes.explain import explain_routing

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edgehub.endpoints.packet_limits import PacketLimits
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.batch import BATCH_TYPE
-from edgehub.packet_limits import PacketLimits
 from edgehub.router import Router
 from edgehub.routes.manifest import DEFAULT_MANIFEST, parse_manifest
 from edgehub.routes.table import RouteTable

@@ -43,7 +43,6 @@ MODULES = {
     "lifecycle",
     "local_message",
     "message",
-    "packet_limits",
     "router",
 }
 

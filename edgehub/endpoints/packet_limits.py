@@ -1,7 +1,7 @@
-"""What peers can never take: known before a message is stored, so that its sender hears of it.
+"""Messages that a peer can never take, refused before they are stored so that the sender knows.
 
 Owns the endpoints whose largest packet is known. Invariant: what is refused here would be refused
-at the endpoint, too; the few bytes of a message's id, which comes with its row, are judged there.
+by the endpoint too. The few bytes of a message's id, which comes with its row, count only there.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from edgehub.message import EndpointId, Message
 
 UNSTORED: Final = -1
-"""Stands for the offset of a row that is only measured."""
+"""Offset of a row that is measured and not stored."""
 
 
 class PacketLimits:
-    """Measures whole packets: topic, properties and body."""
+    """The largest packet of each endpoint: topic, properties and body together."""
 
     __slots__ = ("_endpoints",)
 
@@ -35,7 +35,7 @@ class PacketLimits:
             self._endpoints[endpoint.id] = endpoint
 
     def unwatch(self, endpoint_id: EndpointId) -> None:
-        """End it."""
+        """Stop measuring for an endpoint."""
         self._endpoints.pop(endpoint_id, None)
 
     def fault(self, message: Message, endpoint_id: EndpointId) -> str | None:
