@@ -78,11 +78,7 @@ class Services:
         self.spawn = spawn
         self.counters = Counters()
         self.log = LogLimit(clock)
-        self.backlog = Backlog(
-            bytes_max=options.waiting_bytes_max,
-            connection_bytes_max=options.waiting_bytes_max,
-            known=identities,
-        )
+        self.backlog = Backlog("unacknowledged bytes", options.waiting_bytes_max, identities)
         self.anonymous = False
         self.draining = False
         self.reading = Bound("bytes being read", options.waiting_bytes_max, identities)

@@ -1,8 +1,7 @@
-"""One client's connection: its states, timers and packets.
+"""The connection of a client: its states, timers and packets.
 
-Owns the socket and what is waiting to be written. Invariants: nothing but CONNECT is acted upon
-before the sign-in is done; leaving happens once, whatever ends the connection, and gives back all
-that the connection held.
+Owns the transport and the packets that wait. Invariants: only CONNECT is handled before the sign-in
+is done; the connection is left once, whatever ends it, and then releases all that it holds.
 """
 
 from __future__ import annotations
@@ -12,14 +11,22 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.heads.mqtt.admission import admit
-from edgehub.heads.mqtt.answers import MQTT_3_1_1, answer_to_error, answers_to
-from edgehub.heads.mqtt.endings import ending, log_end
+from edgehub.heads.mqtt.close_reasons import close_reason, log_close
+from edgehub.heads.mqtt.connected_client import ConnectedClient, connect_client
+from edgehub.heads.mqtt.fairness import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
+from edgehub.heads.mqtt.responses import MQTT_3_1_1, response_to_error, responses_to
 from edgehub.heads.mqtt.sign_in import SignInError, sign_in
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT
-from edgehub.heads.mqtt.turns import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
-from edgehub.heads.mqtt.wire import BACKLOG, DRAINING, SIGNING_IN, STORING, TURN, WRITING, Wire
+from edgehub.heads.mqtt.transport import (
+    BACKLOG,
+    DRAINING,
+    SIGNING_IN,
+    STORING,
+    TURN,
+    WRITING,
+    ClientTransport,
+)
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.packets import (
     PINGRESP,
@@ -44,12 +51,11 @@ if TYPE_CHECKING:
 
     from edgehub.clock import TimerHandle
     from edgehub.errors import StoreError
-    from edgehub.heads.mqtt.admission import Admission
-    from edgehub.heads.mqtt.answers import Answers
+    from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Ingress
     from edgehub.heads.mqtt.keep_alive import KeepAlive
-    from edgehub.heads.mqtt.services import Services
-    from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.responses import Responses
+    from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.statistics import ClientInfo
     from edgehub.message import Message
     from edgehub.mqtt.packets import Packet
@@ -68,42 +74,39 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-class Connection(asyncio.Protocol):
-    """One TCP connection to the listener."""
+class MqttConnection(asyncio.Protocol):
+    """One TCP connection to the listener; see `ClientConnection`."""
 
     __slots__ = (
-        "_admission",
-        "_answers",
+        "_connected",
         "_context",
         "_decoder",
+        "_deferred",
+        "_deferred_error",
         "_flush_due",
-        "_held",
-        "_held_error",
         "_ingress",
         "_is_lost",
         "_keep_alive",
         "_limit_timer",
-        "_services",
+        "_responses",
         "_stalled",
         "_state",
         "_task",
         "_timer",
+        "_transport",
         "_turn",
-        "_wire",
     )
 
-    def __init__(self, services: Services) -> None:
-        context = services.context
-        self._services = services
+    def __init__(self, context: ListenerContext) -> None:
         self._context = context
-        self._wire = Wire(context.clock)
+        self._transport = ClientTransport(context.clock)
         self._decoder = Decoder(
             publish_bytes_max=context.options.packet_bytes_max, blocks=context.blocks
         )
-        self._answers: Answers = MQTT_3_1_1
-        self._turn = Turn(context.clock, services.share, self)
+        self._responses: Responses = MQTT_3_1_1
+        self._turn = Turn(context.clock, context.share, self)
         self._state = State.NEW
-        self._admission: Admission | None = None
+        self._connected: ConnectedClient | None = None
         # Two parts of it, for the message path.
         self._keep_alive: KeepAlive | None = None
         self._ingress: Ingress | None = None
@@ -111,8 +114,8 @@ class Connection(asyncio.Protocol):
         self._is_lost = False
         self._timer: TimerHandle | None = None
         self._limit_timer: TimerHandle | None = None
-        self._held: list[Packet] = []
-        self._held_error: ProtocolError | None = None
+        self._deferred: list[Packet] = []
+        self._deferred_error: ProtocolError | None = None
         self._flush_due = False
         # The local topic space has something for the client that did not fit.
         self._stalled = False
@@ -121,72 +124,65 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and give the client its time to sign in."""
-        services = self._services
         context = self._context
         options = context.options
-        self._wire.attach(transport, write_buffer_bytes_max=options.write_buffer_bytes_max)
-        services.connections.add(self)
+        self._transport.attach(transport, write_buffer_bytes_max=options.write_buffer_bytes_max)
+        context.connections.add(self)
         context.counters.accepted_total += 1
-        is_crowded = len(services.connections) > 2 * options.clients_max
-        if context.draining or (is_crowded and not services.silent):
+        is_crowded = len(context.connections) > 2 * options.clients_max
+        if context.draining or (is_crowded and not context.silent):
             self.refuse()
             return
         if is_crowded:
             # Connections that send nothing must not keep out clients that do.
-            next(iter(services.silent)).refuse()
-        services.silent[self] = None
+            next(iter(context.silent)).refuse()
+        context.silent[self] = None
         self._timer = context.clock.call_later(
             options.connect_timeout_s, lambda: self.close(CloseReason.CONNECT_TIMEOUT)
         )
 
     def refuse(self) -> None:
-        """Close the connection: there are too many."""
+        """Close a connection of which there are too many."""
         self._leave(CloseReason.TOO_MANY)
-        self._wire.abort()
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Decode and act; what that causes is written once at the end."""
+        """Decode and handle packets; the responses are written together at the end."""
         if self._keep_alive is not None:
             self._keep_alive.heard_s = self._context.clock.monotonic()
         is_open = self._state is State.OPEN
-        if is_open and (len(data) > READ_BYTES_MIN or self._turn.has_rest or self._has_held):
+        if is_open and (len(data) > READ_BYTES_MIN or self._turn.has_rest or self._has_deferred):
             self._turn.add(data)
             if not self._turn.is_waiting:
-                self._take_slice()
+                self._handle(*self._decode())
             return
         if not is_open:
-            self._take_early(data)
+            self._handle_early(data)
             return
-        packets: list[Packet] = []
-        error = None
-        try:
-            self._decoder.feed(data, packets)
-        except ProtocolError as broken:
-            error = broken
-        self._take(packets, error)
+        self._handle(*self._decode(data))
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: take nothing more from it that wants an answer."""
-        self._wire.pause(WRITING)
+        """Stop reading a client that does not read its responses."""
+        self._transport.pause(WRITING)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Read on: the client has caught up."""
         self._resume(WRITING)
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed; what came in before counts, in its turns."""
+        """Leave, once the packets received before the end have had their turns."""
         del exc
         self._is_lost = True
-        self._wire.lost()
+        self._transport.lost()
         if not (self._state is State.OPEN and self._turn.is_waiting):
             self._leave(CloseReason.LOST)
-            self._services.connections.discard(self)
+            self._context.connections.discard(self)
 
     # What the listener and the other parts of the connection call.
 
     @property
-    def client(self) -> Client | None:
+    def client(self) -> SignedInClient | None:
         """The signed-in client, None before that."""
         return None if self._ingress is None else self._ingress.client
 
@@ -198,30 +194,30 @@ class Connection(asyncio.Protocol):
     @property
     def pauses(self) -> int:
         """Reasons not to read the client at present, as bits of `wire`."""
-        return self._wire.pauses
+        return self._transport.pauses
 
     @property
     def is_writable(self) -> bool:
         """Whether the client reads what it is sent; if not, its local session is told later."""
         if self._state is not State.OPEN or self._context.draining:
             return False
-        has_room = self._wire.has_room(self._context.options.write_buffer_bytes_max)
+        has_room = self._transport.has_room(self._context.options.write_buffer_bytes_max)
         self._stalled = self._stalled or not has_room
         return has_room
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait for the client to read, or to confirm what it has."""
-        admission = self._admission
-        waiting = 0 if admission is None else admission.deliveries.waiting_bytes
-        return self._wire.unsent_bytes + waiting
+        connected = self._connected
+        waiting = 0 if connected is None else connected.deliveries.waiting_bytes
+        return self._transport.unsent_bytes + waiting
 
     def info(self) -> ClientInfo | None:
         """Describe the signed-in client, None before that."""
-        if self._admission is None:
+        if self._connected is None:
             return None
-        return self._admission.info(
-            self._wire.address,
+        return self._connected.info(
+            self._transport.address,
             now_s=self._context.clock.monotonic(),
             unsent_bytes=self.unsent_bytes,
             paused=self.pauses != 0,
@@ -238,25 +234,25 @@ class Connection(asyncio.Protocol):
         """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
         if self._state is not State.OPEN or self._context.draining:
             settle(_AWAY)
-        elif self._wire.pauses & WRITING:
+        elif self._transport.pauses & WRITING:
             settle(_SLOW)
         else:
-            assert self._admission is not None
-            self._admission.deliveries.send(
+            assert self._connected is not None
+            self._connected.deliveries.send(
                 topic, message, options, settle, expires_in_ms=expires_in_ms
             )
 
     def write(self, data: bytes) -> None:
         """Send bytes with the next flush."""
         if self._state is not State.CLOSED:
-            self._wire.add(data)
+            self._transport.add(data)
             self.request_flush()
 
     def session_stored(self, error: StoreError | None) -> None:
         """Read on, or close a client whose session cannot be stored."""
         if error is not None:
             self.close(CloseReason.STORE_FAILED, str(error))
-        elif self._admission is not None and not self._admission.subscriber.must_pause:
+        elif self._connected is not None and not self._connected.subscriber.must_pause:
             self._resume(STORING)
 
     def request_flush(self) -> None:
@@ -271,14 +267,14 @@ class Connection(asyncio.Protocol):
         ingress = self._ingress
         if ingress is not None:
             if ingress.acks:
-                self._wire.add(b"".join(ingress.acks))
+                self._transport.add(b"".join(ingress.acks))
                 self._context.counters.acknowledged_total += len(ingress.acks)
                 ingress.acks.clear()
             if ingress.bytes <= ingress.wake_bytes:
                 ingress.wake_bytes = -1
                 self._turn.wake()
-        self._wire.flush()
-        if self._wire.pauses & BACKLOG:
+        self._transport.flush()
+        if self._transport.pauses & BACKLOG:
             self._resume_if_settled()
         if self._stalled:
             self._pump()
@@ -294,12 +290,12 @@ class Connection(asyncio.Protocol):
         if self._state is State.CLOSED:
             return
         self.flush()
-        goodbye = b""
+        disconnect = b""
         if self._state is State.OPEN:
-            goodbye = self._answers.goodbye(reason, detail, code)
+            disconnect = self._responses.disconnect(reason, detail, code)
         self._leave(reason, detail)
-        # A hub that leaves does not wait for its clients to do so.
-        self._wire.close(goodbye, linger=reason is not CloseReason.HUB_CLOSED)
+        # A hub that shuts down does not wait for its clients to close.
+        self._transport.close(disconnect, linger=reason is not CloseReason.HUB_CLOSED)
 
     def next_turn(self) -> None:
         """Act on what waited for its turn, and read on if nothing is left of it."""
@@ -307,7 +303,7 @@ class Connection(asyncio.Protocol):
             assert self._keep_alive is not None
             # Its pings may be among what waits.
             self._keep_alive.heard_s = self._context.clock.monotonic()
-            self._take_next()
+            self._handle_next()
             if self._turn.is_waiting:
                 return
             self._resume(TURN)
@@ -315,16 +311,16 @@ class Connection(asyncio.Protocol):
                 self._leave(CloseReason.LOST)
 
     def drain(self) -> None:
-        """Take no more messages; what answers deliveries in flight is still read."""
+        """Take no more messages; acknowledgements of deliveries in flight are still read."""
         if self._state is not State.OPEN:
             self.close(CloseReason.HUB_CLOSED)
         elif self._limit_timer is not None:
             self._close_for_limit()
         else:
-            assert self._admission is not None
-            self._admission.ingress.hold(DropReason.CLOSING)
-            if not len(self._admission.deliveries):
-                self._wire.pause(DRAINING)
+            assert self._connected is not None
+            self._connected.ingress.hold(DropReason.CLOSING)
+            if not len(self._connected.deliveries):
+                self._transport.pause(DRAINING)
 
     def refused_by_limit(self) -> None:
         """Close, but the same client not more often than every few seconds."""
@@ -339,82 +335,89 @@ class Connection(asyncio.Protocol):
 
     # Signing in.
 
-    def _take_early(self, data: bytes) -> None:
+    def _handle_early(self, data: bytes) -> None:
         # A client may send on before its CONNACK; that waits until it is signed in.
         if self._state is State.CLOSED:
             return
         self._turn.add(data)
         if self._state is State.SIGNING_IN:
-            self._wire.pause(SIGNING_IN)
+            self._transport.pause(SIGNING_IN)
             return
-        packets: list[Packet] = []
-        error = None
-        try:
-            self._turn.decode(self._decoder, packets)
-        except ProtocolError as broken:
-            error = broken
+        packets, error = self._decode()
         if packets:
             connect = packets.pop(0)
             assert isinstance(connect, Connect)
             self._state = State.SIGNING_IN
-            self._services.silent.pop(self, None)
-            self._wire.pause(SIGNING_IN)
-            self._held, self._held_error = packets, error
-            self._task = self._services.spawn(self._sign_in(connect), "mqtt[sign-in]")
+            self._context.silent.pop(self, None)
+            self._transport.pause(SIGNING_IN)
+            self._deferred, self._deferred_error = packets, error
+            self._task = self._context.spawn(self._sign_in(connect), "mqtt[sign-in]")
         elif error is not None:
             if isinstance(error, UnsupportedLevelError):
                 self._context.counters.count_refused_connect(ConnectCode.PROTOCOL_LEVEL)
-            self.write(answer_to_error(error))
+            self.write(response_to_error(error))
             self.close(CloseReason.PROTOCOL_ERROR, error.reason)
 
     async def _sign_in(self, connect: Connect) -> None:
-        services = self._services
-        self._answers = answers_to(connect, self._context.options)
+        context = self._context
+        self._responses = responses_to(connect, context.options)
         try:
             client = await sign_in(
                 connect,
-                services.identities,
-                anonymous=services.anonymous,
-                hub_id=services.space.hub_id,
-                address=self._wire.host,
-                certified=self._wire.certified,
-                # Read on, to see whether the client is still there when its turn comes.
+                context.identities,
+                anonymous=context.anonymous,
+                hub_id=context.space.hub_id,
+                address=self._transport.host,
+                certified=self._transport.certified,
+                # Read on, to notice a client that leaves before its password is checked.
                 waits=lambda: self._resume(SIGNING_IN),
             )
             if self._state is State.SIGNING_IN:
-                self._admit(connect, client)
+                self._connect(connect, client)
         except SignInError as refused:
-            self._context.counters.count_refused_connect(refused.code)
+            context.counters.count_refused_connect(refused.code)
             self._task = None
-            self.write(self._answers.refused(refused))
+            self.write(self._responses.refused(refused))
             client_id = ascii(connect.client_id[:128])
             self.close(CloseReason.CONNECT_REFUSED, f"client {client_id}: {refused.reason}")
 
-    def _admit(self, connect: Connect, client: Client) -> None:
-        admission = admit(self, self._services, connect, client, self._answers)
+    def _connect(self, connect: Connect, client: SignedInClient) -> None:
+        connected = connect_client(self, self._context, connect, client, self._responses)
         self._task = None
         if self._timer is not None:
             self._timer.cancel()
-        self._admission = admission
-        self._keep_alive = admission.keep_alive
-        self._ingress = admission.ingress
-        answer = self._answers.accepted(client.id, session_present=admission.session_present)
-        if not answer:
-            admission.lifetime.void_will()
-            detail = "the answer to CONNECT is larger than the client takes"
+        self._connected = connected
+        self._keep_alive = connected.keep_alive
+        self._ingress = connected.ingress
+        connack = self._responses.accepted(client.id, session_present=connected.session_present)
+        if not connack:
+            connected.will = None
+            detail = "CONNACK is larger than the client takes"
             self.close(CloseReason.PACKET_TOO_LARGE, detail)
             return
-        address = self._wire.address
+        address = self._transport.address
         self._context.log.info("mqtt.client_connected", client_id=client.id, address=address)
         self._state = State.OPEN
-        self.write(answer)
-        admission.begin()
+        self.write(connack)
+        connected.begin()
         self._resume(SIGNING_IN)
-        self._take_held()
+        self._handle_deferred()
 
     # Signed in.
 
-    def _take(self, packets: list[Packet], error: ProtocolError | None) -> None:
+    def _decode(self, data: bytes | None = None) -> tuple[list[Packet], ProtocolError | None]:
+        """Decode received bytes, None = the next slice of those that wait for their turn."""
+        packets: list[Packet] = []
+        try:
+            if data is None:
+                self._turn.decode(self._decoder, packets)
+            else:
+                self._decoder.feed(data, packets)
+        except ProtocolError as error:
+            return packets, error
+        return packets, None
+
+    def _handle(self, packets: list[Packet], error: ProtocolError | None) -> None:
         # One loop without calls for a PUBLISH: it runs once per message.
         ingress = self._ingress
         assert ingress is not None
@@ -429,19 +432,19 @@ class Connection(asyncio.Protocol):
                 ):
                     # The rest of a batch, and what is behind it, wait for the next turn; so does
                     # what follows local messages, each of which may have many receivers.
-                    self._held, self._held_error = packets[at:], error
+                    self._deferred, self._deferred_error = packets[at:], error
                     error = None
                     self._turn.charge(self.heard_s)
                     break
             elif isinstance(packet, Puback):
-                assert self._admission is not None
-                self._admission.deliveries.acknowledge(packet.packet_id, packet.code)
+                assert self._connected is not None
+                self._connected.deliveries.acknowledge(packet.packet_id, packet.code)
             else:
                 self._control(packet)
             if self._state is State.CLOSED:
                 return
         if error is not None:
-            self.close(*ending(error, ingress))
+            self.close(*close_reason(error, ingress))
             return
         self.flush()
         self._flush_due = flush_due
@@ -449,19 +452,19 @@ class Connection(asyncio.Protocol):
         if ingress.bytes > SHARE_BYTES_MIN or self._turn.is_over:
             self._end_turn(ingress)
         if ingress.must_pause:
-            self._wire.pause(BACKLOG)
+            self._transport.pause(BACKLOG)
             self._resume_if_settled()
-        assert self._admission is not None
-        if self._admission.subscriber.must_pause:
-            self._wire.pause(STORING)
+        assert self._connected is not None
+        if self._connected.subscriber.must_pause:
+            self._transport.pause(STORING)
 
     @property
-    def _has_held(self) -> bool:
-        return bool(self._held) or (
+    def _has_deferred(self) -> bool:
+        return bool(self._deferred) or (
             self._ingress is not None and self._ingress.unfinished is not None
         )
 
-    def _take_next(self) -> None:
+    def _handle_next(self) -> None:
         ingress = self._ingress
         assert ingress is not None
         ingress.go_on()
@@ -470,33 +473,25 @@ class Connection(asyncio.Protocol):
         if ingress.unfinished is not None:
             self._turn.charge(self.heard_s)
             self._end_turn(ingress)
-        elif self._held or self._held_error is not None:
-            self._take_held()
+        elif self._deferred or self._deferred_error is not None:
+            self._handle_deferred()
         else:
-            self._take_slice()
+            self._handle(*self._decode())
 
-    def _take_held(self) -> None:
-        (held, error), self._held, self._held_error = (self._held, self._held_error), [], None
-        self._take(held, error)
-
-    def _take_slice(self) -> None:
-        packets: list[Packet] = []
-        error = None
-        try:
-            self._turn.decode(self._decoder, packets)
-        except ProtocolError as broken:
-            error = broken
-        self._take(packets, error)
+    def _handle_deferred(self) -> None:
+        deferred, error = self._deferred, self._deferred_error
+        self._deferred, self._deferred_error = [], None
+        self._handle(deferred, error)
 
     def _end_turn(self, ingress: Ingress) -> None:
-        self._turn.end(ingress)
+        ingress.wake_bytes = self._turn.end(ingress.bytes)
         if self._turn.is_waiting:
-            self._wire.pause(TURN)
+            self._transport.pause(TURN)
 
     def _control(self, packet: Packet) -> None:
-        assert self._admission is not None
+        assert self._connected is not None
         if isinstance(packet, Disconnect):
-            wrong = self._admission.lifetime.disconnect(packet)
+            wrong = self._connected.disconnect(packet)
             self.close(CloseReason.PROTOCOL_ERROR if wrong else CloseReason.DISCONNECT, wrong)
         elif isinstance(packet, Acknowledgement):
             self._exchange(packet)
@@ -507,26 +502,26 @@ class Connection(asyncio.Protocol):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
             self._turn.charge(self.heard_s)
-            self._admission.subscriber.subscribe(packet)
+            self._connected.subscriber.subscribe(packet)
         else:
             assert isinstance(packet, Unsubscribe)
             self._turn.charge(self.heard_s)
-            self._admission.subscriber.unsubscribe(packet)
+            self._connected.subscriber.unsubscribe(packet)
 
     def _exchange(self, packet: Acknowledgement) -> None:
         """Act on what belongs to a message of QoS 2."""
-        admission = self._admission
-        assert admission is not None
+        connected = self._connected
+        assert connected is not None
         packet_id = packet.packet_id
         if isinstance(packet, Pubrel):
-            if not admission.ingress.release(packet_id):
-                self.write(self._answers.pubcomp(packet_id))
+            if not connected.ingress.release(packet_id):
+                self.write(self._responses.pubcomp(packet_id))
         elif isinstance(packet, Pubcomp):
-            admission.deliveries.completed(packet_id)
-        elif not admission.deliveries.received(packet_id, packet.code) and (
+            connected.deliveries.completed(packet_id)
+        elif not connected.deliveries.received(packet_id, packet.code) and (
             packet.code < FIRST_FAILURE
         ):
-            self.write(self._answers.pubrel(packet_id))
+            self.write(self._responses.pubrel(packet_id))
 
     def _close_for_limit(self) -> None:
         assert self._ingress is not None
@@ -536,14 +531,14 @@ class Connection(asyncio.Protocol):
     def _pump(self) -> None:
         # What still does not fit waits for the socket, which says so, or for the next flush.
         self._stalled = False
-        if self._admission is not None and not self._wire.pauses & WRITING:
-            self._admission.local.pump()
+        if self._connected is not None and not self._transport.pauses & WRITING:
+            self._connected.local.pump()
 
     # Reading and leaving.
 
     def _resume(self, why: int) -> None:
         # The client could not be heard while it was paused.
-        if self._wire.resume(why) and self._keep_alive is not None:
+        if self._transport.resume(why) and self._keep_alive is not None:
             self._keep_alive.heard_s = self._context.clock.monotonic()
 
     def _resume_if_settled(self) -> None:
@@ -559,9 +554,9 @@ class Connection(asyncio.Protocol):
         if self._state is State.CLOSED:
             return
         self._state = State.CLOSED
-        self._services.silent.pop(self, None)
+        self._context.silent.pop(self, None)
         if self._is_lost:
-            self._services.connections.discard(self)
+            self._context.connections.discard(self)
         context = self._context
         context.counters.closed[reason] += 1
         for timer in (self._timer, self._limit_timer):
@@ -570,9 +565,7 @@ class Connection(asyncio.Protocol):
         self._turn.close()
         if self._task is not None:
             self._task.cancel()
-        log_end(context.log, reason, detail, self._wire.address, self._ingress)
-        admission = self._admission
-        if admission is None:
-            return
-        admission.leave(self._services, self, hub_leaves=reason is CloseReason.HUB_CLOSED)
-        context.backlog.check()
+        log_close(context.log, reason, detail, self._transport.address, self._ingress)
+        if self._connected is not None:
+            self._connected.leave(context, self, hub_leaves=reason is CloseReason.HUB_CLOSED)
+            context.backlog.check()

@@ -1,7 +1,8 @@
-"""What all connections of one listener share: its parts, the topic cache and the bursts of writes.
+"""What the connections of one listener share.
 
-Owns the caches of what was parsed before and the list of connections that have something to write.
-Invariant: what many settles in one turn of the loop cause is written once per connection.
+Owns the sessions, the connections, the caches of parsed topics and property blocks, and the list of
+connections that have something to write. Invariant: all that one turn of the loop settles for a
+connection is written at once.
 """
 
 from __future__ import annotations
@@ -9,25 +10,34 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.backlog import Backlog
+from edgehub.heads.mqtt.fairness import FairShare
+from edgehub.heads.mqtt.local.rights import rights_of
+from edgehub.heads.mqtt.sessions import Sessions
 from edgehub.heads.mqtt.statistics import Counters, DropReason
+from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
-from edgehub.heads.mqtt.will import sender_of, will_bytes
+from edgehub.heads.mqtt.will import PendingWills, sender_of, will_bytes
 from edgehub.local_message import LocalMessage
+from edgehub.message import Refusal
 from edgehub.mqtt.packets import topic_name
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from edgehub.clock import Clock
-    from edgehub.devices.bounds import KnownIds, Usage
+    from edgehub.devices.bounds import Usage
+    from edgehub.devices.identities import Identities
+    from edgehub.errors import StoreError
     from edgehub.heads.head import Refused, Submit
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.options import ListenerOptions
-    from edgehub.message import Message, Refusal
+    from edgehub.heads.mqtt.sessions import SessionStore
+    from edgehub.message import Message
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.mqtt.message_properties import MessageProperties
 
@@ -36,68 +46,82 @@ _TOPIC_BYTES_MAX: Final = 1024
 _LIMIT_CLOSES_MAX: Final = 10_000
 
 
-class Writer(Protocol):
-    """A connection that can be asked to write what it has collected."""
-
-    def flush(self) -> None:
-        """Write it."""
-
-
 class ListenerContext:
-    """Shared by the connections of one listener."""
+    """Shared by the connections of one listener.
 
-    __slots__ = (
-        "_dirty",
-        "_limit_closes",
-        "backlog",
-        "blocks",
-        "clock",
-        "counters",
-        "draining",
-        "hub_path",
-        "link_up",
-        "log",
-        "options",
-        "refused",
-        "space",
-        "submit",
-        "topics",
-    )
+    Args:
+        options: Addresses, limits and times.
+        clock: For all timers.
+        submit: The router.
+        link_up: Whether the uplink is up; called only with `store_qos0` off.
+        space: The local topic space.
+        refused: Records messages that are dropped for their content.
+        identities: Clients that may sign in.
+        hub_path: Finds messages that have passed this hub before.
+        session_store: Keeps stored sessions.
+        device_bound_interest: Called when a device begins or ceases to listen.
+        spawn: Runs a coroutine in the listener's task group.
 
-    def __init__(
+    Attributes:
+        anonymous: Whether clients without a password may sign in.
+        blocks: Property blocks of MQTT 5, filled and bounded by the decoders.
+        connections: All connections, signed in or not.
+        silent: Those that have not sent a CONNECT yet, the oldest first.
+        draining: Whether the hub shuts down and takes no more messages.
+    """
+
+    def __init__(  # noqa: PLR0913 - the listener's dependencies, each by name
         self,
         options: ListenerOptions,
+        *,
         clock: Clock,
         submit: Submit,
         link_up: Callable[[], bool],
         space: LocalSpace,
         refused: Refused,
-        known: KnownIds,
+        identities: Identities,
         hub_path: HubPath,
+        session_store: SessionStore,
+        device_bound_interest: Callable[[str, bool], None],
+        spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
         self.options = options
         self.clock = clock
         self.submit = submit
         self.refused = refused
         self.space = space
+        self.identities = identities
         self.hub_path = hub_path
-        self.link_up = link_up
+        self.spawn = spawn
         self.counters = Counters()
         self.log = LogLimit(clock)
-        self.backlog = Backlog(
-            bytes_max=options.unacknowledged_bytes_max,
-            connection_bytes_max=options.connection_bytes_max,
-            known=known,
-        )
+        self.backlog = Backlog("unacknowledged bytes", options.unacknowledged_bytes_max, identities)
         self.topics: dict[bytes, EventsTopic] = {}
-        # Property blocks of MQTT 5, filled and bounded by the decoders.
         self.blocks: dict[bytes, MessageProperties] = {}
-        self.draining = False
-        self._dirty: list[Writer] = []
+        self.anonymous = self.draining = False
+        self.connections: set[ClientConnection] = set()
+        self.silent: dict[ClientConnection, None] = {}
+        self.wills = PendingWills(clock, self.submit_will, identities)
+        self.sessions = Sessions(
+            session_store,
+            clock=clock,
+            wills=self.wills,
+            local=space,
+            clients_max=options.clients_max,
+            stored_max=options.stored_sessions_max,
+            known=identities,
+            spawn=lambda write: spawn(write, "mqtt[session]"),
+            on_written=self._session_written,
+            evicted=self._session_evicted,
+        )
+        self.share = FairShare(clock, self.backlog, self.sessions)
+        self.index = SubscriptionIndex(space.hub_id, device_bound_interest)
+        self._link_up = link_up
+        self._dirty: list[ClientConnection] = []
         self._limit_closes: OrderedDict[str, float] = OrderedDict()
 
-    def request_flush(self, connection: Writer) -> None:
-        """Have `connection.flush` called at the end of this turn of the loop."""
+    def request_flush(self, connection: ClientConnection) -> None:
+        """Call `connection.flush` at the end of this turn of the loop."""
         if not self._dirty:
             asyncio.get_running_loop().call_soon(self._flush)
         self._dirty.append(connection)
@@ -110,10 +134,7 @@ class ListenerContext:
             BagError: If its property bag is malformed.
         """
         parsed = parse_events_topic(topic_name(topic))
-        if parsed is None or not parsed.is_plain:
-            # It is never taken as it stands.
-            return parsed
-        if len(topic) <= _TOPIC_BYTES_MAX:
+        if parsed is not None and parsed.is_plain and len(topic) <= _TOPIC_BYTES_MAX:
             if len(self.topics) >= _TOPICS_MAX:
                 # Cheaper than an order of use: steady topics are back after one message each.
                 self.topics.clear()
@@ -128,7 +149,7 @@ class ListenerContext:
         return last_s + self.options.limit_pause_s - self.clock.monotonic()
 
     def note_limit_close(self, client_id: str) -> None:
-        """Remember that a client was closed because of a limit."""
+        """Record that a client was closed because of a limit."""
         self._limit_closes.pop(client_id, None)
         self._limit_closes[client_id] = self.clock.monotonic()
         if len(self._limit_closes) > _LIMIT_CLOSES_MAX:
@@ -136,46 +157,56 @@ class ListenerContext:
 
     def takes_qos0(self) -> bool:
         """Return whether messages of QoS 0 are stored at present."""
-        return self.options.store_qos0 or self.link_up()
+        return self.options.store_qos0 or self._link_up()
 
     def submit_will(self, message: Message | LocalMessage) -> None:
-        """Submit a will: nobody waits for its acknowledgement."""
+        """Submit a will by the rights that its client has now; no PUBACK waits for it."""
+        if isinstance(message, LocalMessage) and not self._may_publish(message):
+            self.counters.dropped[DropReason.NOT_AUTHORIZED] += 1
+            return
         if self.draining:
             self.counters.dropped[DropReason.CLOSING] += 1
             return
         self.counters.wills_total += 1
         size = will_bytes(message)
-        held = self.backlog.of(sender_of(message))
-        held.used += size
-        settle = partial(self._will_settled, held)
+        usage = self.backlog.of(sender_of(message))
+        usage.used += size
+        settle = partial(self._will_settled, usage)
         if isinstance(message, LocalMessage):
             self.space.publish(message, settle, size)
         else:
             self.submit(message, settle, size)
 
     def count_refused(self, refusal: Refusal) -> DropReason:
-        """Count a message that was refused and will not come again."""
-        reason = DROPPED_AS[refusal.value]
+        """Count a message that was refused and will not be sent again."""
+        closed = refusal is Refusal.CLOSED
+        reason = DropReason.CLOSING if closed else DropReason(refusal.value)
         self.counters.dropped[reason] += 1
         return reason
 
-    def _will_settled(self, held: Usage, size: int, refusal: Refusal | None) -> None:
-        held.used -= size
+    def _may_publish(self, message: LocalMessage) -> bool:
+        entry = self.identities.get(message.publisher)
+        if entry is None:
+            return self.anonymous
+        return not entry.disabled and rights_of(entry.id, entry).may_publish(message.topic)
+
+    def _will_settled(self, usage: Usage, size: int, refusal: Refusal | None) -> None:
+        usage.used -= size
         self.backlog.check()
         if refusal is not None:
             self.count_refused(refusal)
+
+    def _session_written(self, error: StoreError | None) -> None:
+        # The client is connected and waits for nothing; its next SUBSCRIBE stores the session.
+        if error is not None:
+            self.log.warning("mqtt.session_not_stored", reason=str(error))
+
+    def _session_evicted(self, client_id: str, absent_s: float) -> None:
+        self.counters.sessions_evicted_total += 1
+        self.log.warning("mqtt.session_evicted", client_id=client_id, absent_s=round(absent_s))
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
         self.backlog.check()
-
-
-DROPPED_AS: Final = {
-    "invalid": DropReason.INVALID,
-    "reserved": DropReason.RESERVED,
-    "limit": DropReason.LIMIT,
-    "unavailable": DropReason.UNAVAILABLE,
-    "closed": DropReason.CLOSING,
-}

@@ -9,7 +9,7 @@ QoS 1 or 2 is acknowledged only when it is durable, or dropped and counted for a
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ProtocolError, extra_hint
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.heads.head import Settle
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.intake import LocalIntake
     from edgehub.heads.mqtt.received import ReceivedIds
-    from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.topics import EventsTopic
     from edgehub.mqtt.packets import Publish
     from edgehub.mqtt.property_bag import Properties
-    from edgehub.mqtt.reasons import ReasonCode
 
 _SENDERS_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 80
@@ -74,22 +74,6 @@ _FINAL: Final = {
 """Refusals that a repetition would meet again, and what the log says of them."""
 
 _NO_PATTERN: Final = "for which its identity has no on_behalf pattern"
-
-
-class Peer(Protocol):
-    """The connection as its ingress sees it."""
-
-    def request_flush(self) -> None:
-        """Write collected answers at the end of this turn."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes with the next flush."""
-
-    def close(self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None) -> None:
-        """Close the connection; see `Connection.close`."""
-
-    def refused_by_limit(self) -> None:
-        """Close the connection now or, if that happened a moment ago, later."""
 
 
 class Ingress:
@@ -142,8 +126,8 @@ class Ingress:
     def __init__(
         self,
         context: ListenerContext,
-        client: Client,
-        peer: Peer,
+        client: SignedInClient,
+        peer: ClientConnection,
         local: LocalIntake,
         received: ReceivedIds,
     ) -> None:

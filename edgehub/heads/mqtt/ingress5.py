@@ -25,11 +25,11 @@ from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 if TYPE_CHECKING:
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.batch import Batch
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
-    from edgehub.heads.mqtt.ingress import Peer
     from edgehub.heads.mqtt.local.intake import LocalIntake
     from edgehub.heads.mqtt.received import ReceivedIds
-    from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.local_message import LocalMessage
     from edgehub.mqtt.packets import Publish
 
@@ -101,8 +101,8 @@ class Ingress5(Ingress):
     def __init__(
         self,
         context: ListenerContext,
-        client: Client,
-        peer: Peer,
+        client: SignedInClient,
+        peer: ClientConnection,
         local: LocalIntake,
         received: ReceivedIds,
         *,

@@ -1,8 +1,8 @@
-"""The watch over a silent client.
+"""The keep-alive of a client.
 
 Owns one timer per connection. Invariant: a client is closed at one and a half times its keep-alive
-after it was last heard [MQTT-3.1.2-24]; while it is paused, that closes it too, as its pings cannot
-be read then, and a client without keep-alive gets a default for that case alone.
+after its last packet [MQTT-3.1.2-24], also while it is paused and its PINGREQs are not read. A
+client without a keep-alive gets a default that counts only while it is paused.
 """
 
 from __future__ import annotations
@@ -10,29 +10,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.statistics import CloseReason
-from edgehub.heads.mqtt.wire import DRAINING
+from edgehub.heads.mqtt.transport import DRAINING
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.heads.mqtt.connection import Connection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
 
 FACTOR: Final = 1.5
 
 
 class KeepAlive:
-    """Closes `connection` when its client is silent for too long.
+    """Closes the connection of a client that is silent for too long.
 
     Args:
-        connection: What is watched.
+        connection: The connection.
         clock: For the timer.
-        keep_alive_s: What the client asked for, 0 = none.
-        stall_timeout_s: Stands in for it while the client is paused.
+        keep_alive_s: Of the CONNECT, 0 = none.
+        stall_timeout_s: Takes its place while a client without one is paused.
     """
 
     __slots__ = ("_clock", "_connection", "_silence_max_s", "_timer", "heard_s", "seconds")
 
     def __init__(
-        self, connection: Connection, clock: Clock, *, keep_alive_s: int, stall_timeout_s: float
+        self,
+        connection: ClientConnection,
+        clock: Clock,
+        *,
+        keep_alive_s: int,
+        stall_timeout_s: float,
     ) -> None:
         self._connection = connection
         self._clock = clock
@@ -43,7 +48,7 @@ class KeepAlive:
         self.heard_s = clock.monotonic()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -15,18 +15,11 @@ import structlog
 
 from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
-from edgehub.heads.mqtt.connection import Connection
+from edgehub.heads.mqtt.connection import MqttConnection
 from edgehub.heads.mqtt.context import ListenerContext
-from edgehub.heads.mqtt.local.rights import rights_of
 from edgehub.heads.mqtt.local.routes import RouteFeed
-from edgehub.heads.mqtt.services import Services
-from edgehub.heads.mqtt.sessions import Sessions
-from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason, ListenerStatistics
-from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
+from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, ListenerStatistics
 from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
-from edgehub.heads.mqtt.turns import Share
-from edgehub.heads.mqtt.will import PendingWills
-from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.property_bag import build_bag, outgoing
 
@@ -37,7 +30,6 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.identities import Identities
-    from edgehub.errors import StoreError
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.options import ListenerOptions
@@ -93,35 +85,19 @@ class MqttListener:
         self._tls = tls
         self._handshakes_refused = 0
         self._context = ListenerContext(
-            options, clock, submit, link_up, space, refused, identities, hub_path
-        )
-        self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
-        wills = PendingWills(clock, self._submit_will, identities)
-        stored: Sessions[Connection] = Sessions(
-            sessions,
+            options,
             clock=clock,
-            wills=wills,
-            local=space,
-            clients_max=options.clients_max,
-            stored_max=options.stored_sessions_max,
-            known=identities,
-            spawn=lambda write: self._spawn(write, "mqtt[session]"),
-            begun=self._session_begun,
-            evicted=self._session_evicted,
-        )
-        self._services = Services(
-            context=self._context,
-            identities=identities,
-            sessions=stored,
+            submit=submit,
+            link_up=link_up,
             space=space,
-            wills=wills,
-            share=Share(clock, self._context.backlog, stored),
-            index=SubscriptionIndex(hub_id, device_bound_interest),
-            anonymous=False,
-            connections=set(),
-            silent={},
+            refused=refused,
+            identities=identities,
+            hub_path=hub_path,
+            session_store=sessions,
+            device_bound_interest=device_bound_interest,
             spawn=self._spawn,
         )
+        self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
         self._sockets: list[socket.socket] = []
         self._tls_sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -137,7 +113,7 @@ class MqttListener:
     @property
     def space(self) -> LocalSpace:
         """The local topic space; it is loaded once the listener is open."""
-        return self._services.space
+        return self._context.space
 
     async def open(self) -> None:
         """Load the stored sessions, bind and listen; connections wait until `run` accepts them.
@@ -146,7 +122,7 @@ class MqttListener:
             StartupError: If an address cannot be had, or no client could ever sign in.
         """
         options = self._options
-        sessions, space = self._services.sessions, self._services.space
+        sessions, space = self._context.sessions, self._context.space
         await sessions.load()
         await space.load(sessions.subscriptions())
         self._sockets = await self._bind(options.port, "port")
@@ -157,8 +133,8 @@ class MqttListener:
                 self._close_sockets()
                 raise
         loopback = all(is_loopback(sock) for sock in self._sockets)
-        self._services.anonymous = options.anonymous and loopback
-        if not self._services.anonymous and not len(self._services.identities):
+        self._context.anonymous = options.anonymous and loopback
+        if not self._context.anonymous and not len(self._context.identities):
             self._close_sockets()
             msg = (
                 f"no client could sign in on {options.host}:{options.port}: clients without a "
@@ -171,8 +147,8 @@ class MqttListener:
             "mqtt.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
             tls_addresses=[f"{host}:{port}" for host, port in self.tls_addresses],
-            anonymous=self._services.anonymous,
-            stored_sessions=self._services.sessions.stored.used,
+            anonymous=self._context.anonymous,
+            stored_sessions=self._context.sessions.stored.used,
         )
 
     async def run(self) -> None:
@@ -180,8 +156,8 @@ class MqttListener:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                self._services.sessions.start()
-                self._services.space.start()
+                self._context.sessions.start()
+                self._context.space.start()
                 self._servers = await self._accept(self._sockets, None)
                 if self._tls is not None:
                     self._tls_servers = await self._accept(self._tls_sockets, self._tls)
@@ -197,14 +173,14 @@ class MqttListener:
         The caller sets the time limit. Connections stay open until `close`, so that the last
         PUBACKs leave and modules can confirm what they have.
         """
-        self._services.wills.submit_all()
+        self._context.wills.submit_all()
         self._context.draining = True
         self._stop_accepting()
-        for connection in list(self._services.connections):
+        for connection in list(self._context.connections):
             connection.drain()
         await self._context.backlog.until_empty()
-        await self._services.space.flush()
-        for connection in list(self._services.connections):
+        await self._context.space.flush()
+        for connection in list(self._context.connections):
             connection.flush()
 
     async def close(self) -> None:
@@ -233,7 +209,7 @@ class MqttListener:
             store_qos0=store_qos0,
         )
         self._context.options = self._options
-        self._services.sessions.clients.limit = clients_max
+        self._context.sessions.clients.limit = clients_max
 
     def follow_routes(self, filters: Iterable[str]) -> None:
         """Hand local messages that these filters take to the router, and no others."""
@@ -253,28 +229,28 @@ class MqttListener:
 
     def identities_changed(self) -> None:
         """Close the clients whose identity is gone, disabled or changed; called after a reload."""
-        identities = self._services.identities
-        for connection in self._services.sessions:
+        identities = self._context.identities
+        for connection in self._context.sessions:
             client = connection.client
             if client is None:
                 continue
             entry = identities.get(client.id)
             if entry != client.identity or (entry is not None and entry.disabled):
                 connection.close(CloseReason.REVOKED)
-        self._services.sessions.recount()
-        self._services.space.recount()
-        for connection in self._services.sessions.excess():
+        self._context.sessions.recount()
+        self._context.space.recount()
+        for connection in self._context.sessions.excess():
             connection.close(CloseReason.TOO_MANY)
 
     # Deliveries; see `edgehub.endpoints.module_input.ModuleSessions`.
 
     def is_connected(self, module_id: str, input_name: str) -> bool:
         """Return whether a module of this hub is connected and subscribed to the input."""
-        return self._services.index.input_listener(module_id, input_name) is not None
+        return self._context.index.input_listener(module_id, input_name) is not None
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
         """Have `changed` called when `is_connected` changes; the last watcher of an input holds."""
-        self._services.index.watch(module_id, input_name, changed)
+        self._context.index.watch(module_id, input_name, changed)
 
     def deliver(
         self,
@@ -287,7 +263,7 @@ class MqttListener:
     ) -> None:
         """Send a message to a module's input; `settle` is called once, maybe at once."""
         prefixes = input_prefixes(self._hub_id, module_id, input_name)
-        found = self._services.index.find(prefixes)
+        found = self._context.index.find(prefixes)
         if found is None:
             settle(_NO_MODULE)
             return
@@ -298,7 +274,7 @@ class MqttListener:
 
     def unsent_bytes(self, module_id: str) -> int:
         """Return bytes handed over for a module that have not left this process."""
-        connection = self._services.sessions.get(f"{self._hub_id}/{module_id}")
+        connection = self._context.sessions.get(f"{self._hub_id}/{module_id}")
         return 0 if connection is None else connection.unsent_bytes
 
     def deliver_device_bound(
@@ -306,7 +282,7 @@ class MqttListener:
     ) -> None:
         """Relay a message to a device; `settle` is called once, maybe at once."""
         prefix = device_bound_prefix(device_id)
-        found = self._services.index.find((prefix,))
+        found = self._context.index.find((prefix,))
         if found is None:
             settle(_NO_DEVICE)
             return
@@ -329,12 +305,12 @@ class MqttListener:
 
     def clients(self) -> list[ClientInfo]:
         """List the signed-in clients."""
-        infos = (connection.info() for connection in self._services.sessions)
+        infos = (connection.info() for connection in self._context.sessions)
         return [info for info in infos if info is not None]
 
     def session_documents(self, after: str, limit: int) -> list[dict[str, Any]]:
         """Describe up to `limit` sessions behind a client id, in the order of their ids."""
-        sessions, space = self._services.sessions, self._services.space
+        sessions, space = self._context.sessions, self._context.space
         documents = []
         for client_id in sessions.page(after, limit):
             document = asdict(sessions.info(client_id))
@@ -355,24 +331,24 @@ class MqttListener:
         Raises:
             StoreError: If it could not be written.
         """
-        waiting, _ = self._services.space.waiting(client_id)
-        return waiting if await self._services.sessions.end(client_id) else None
+        waiting, _ = self._context.space.waiting(client_id)
+        return waiting if await self._context.sessions.end(client_id) else None
 
     def statistics(self) -> ListenerStatistics:
         """Return the counts of this moment."""
         counters = self._context.counters
-        sessions = self._services.sessions
+        sessions = self._context.sessions
         clients = list(sessions)
         bounds = (
             sessions.clients,
             sessions.stored,
             sessions.unreleased,
             self._context.backlog,
-            self._services.wills.bound,
-            *self._services.space.bounds,
+            self._context.wills.bound,
+            *self._context.space.bounds,
         )
         return ListenerStatistics(
-            connections=len(self._services.connections),
+            connections=len(self._context.connections),
             clients=len(clients),
             paused=sum(1 for connection in clients if connection.pauses),
             stored_sessions=sessions.stored.used,
@@ -389,7 +365,7 @@ class MqttListener:
             closed={reason.value: count for reason, count in counters.closed.items()},
             refused_connects=dict(counters.refused_connects),
             unacknowledged_bytes=self._context.backlog.used,
-            local=self._services.space.statistics(),
+            local=self._context.space.statistics(),
         )
 
     def losses(self) -> list[Loss]:
@@ -405,7 +381,7 @@ class MqttListener:
         options = self._options
         return [
             await loop.create_server(
-                lambda: Connection(self._services),
+                lambda: MqttConnection(self._context),
                 # A server closes what it was given; the socket itself goes on to the next one.
                 sock=sock.dup(),
                 backlog=options.backlog,
@@ -429,31 +405,6 @@ class MqttListener:
         assert self._tasks is not None, "connections exist only while the listener runs"
         return self._tasks.create_task(coroutine, name=name)
 
-    def _submit_will(self, message: Message | LocalMessage) -> None:
-        # The rights of now count, not those of its client's CONNECT.
-        if isinstance(message, LocalMessage) and not self._may_publish(message):
-            self._context.counters.dropped[DropReason.NOT_AUTHORIZED] += 1
-        else:
-            self._context.submit_will(message)
-
-    def _may_publish(self, message: LocalMessage) -> bool:
-        services = self._services
-        entry = services.identities.get(message.publisher)
-        if entry is None:
-            return services.anonymous
-        return not entry.disabled and rights_of(entry.id, entry).may_publish(message.topic)
-
-    def _session_begun(self, error: StoreError | None) -> None:
-        # Nobody waits for this: the client is connected, and its next SUBSCRIBE stores it again.
-        if error is not None:
-            self._context.log.warning("mqtt.session_not_stored", reason=str(error))
-
-    def _session_evicted(self, client_id: str, absent_s: float) -> None:
-        self._context.counters.sessions_evicted_total += 1
-        self._context.log.warning(
-            "mqtt.session_evicted", client_id=client_id, absent_s=round(absent_s)
-        )
-
     def _stop_accepting(self) -> None:
         for server in (*self._servers, *self._tls_servers):
             server.close()
@@ -468,7 +419,7 @@ class MqttListener:
         self._tls_sockets.clear()
 
     def _close_connections(self) -> None:
-        self._services.sessions.close()
-        self._services.space.close()
-        for connection in list(self._services.connections):
+        self._context.sessions.close()
+        self._context.space.close()
+        for connection in list(self._context.connections):
             connection.close(CloseReason.HUB_CLOSED)

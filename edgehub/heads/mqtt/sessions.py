@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.received import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.session_table import StoredSession
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.will import PendingWills
@@ -63,16 +64,6 @@ class Local(LocalReceivedStore, Protocol):
 
     def ended(self, client_id: str) -> None:
         """The session of a client is over."""
-
-
-class Closable(Protocol):
-    """A connection that can be taken over."""
-
-    def close(self, reason: CloseReason) -> None:
-        """Close it."""
-
-
-C = TypeVar("C", bound=Closable)
 
 
 class _Session:
@@ -141,8 +132,8 @@ class SessionInfo:
     subscriptions: int
 
 
-class Sessions(Generic[C]):
-    """Sessions of connections of type `C`.
+class Sessions:
+    """Sessions of one listener.
 
     Args:
         store: Their place on disk.
@@ -153,7 +144,7 @@ class Sessions(Generic[C]):
         stored_max: Most sessions that outlive their connection.
         known: The identities in force.
         spawn: Runs a write to the store in the background.
-        begun: Told when a session that began or ended is durable, or why it is not.
+        on_written: Called when the start or end of a session is durable, or with the error.
         evicted: Called with the client whose session gave way, and seconds of its absence.
 
     Attributes:
@@ -173,17 +164,17 @@ class Sessions(Generic[C]):
         stored_max: int,
         known: KnownIds,
         spawn: Callable[[Coroutine[None, None, None]], object],
-        begun: Done,
+        on_written: Done,
         evicted: Callable[[str, float], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._wills = wills
         self._local = local
-        self._begun = begun
+        self._on_written = on_written
         self._evicted = evicted
         self._writes = SessionWrites(self._write_now, spawn)
-        self._connected: dict[str, C] = {}
+        self._connected: dict[str, ClientConnection] = {}
         self._stored: dict[str, _Session] = {}
         self._last_number = 0
         # Of all clients that are connected or have a stored session.
@@ -248,17 +239,17 @@ class Sessions(Generic[C]):
             if session.timer is not None:
                 session.timer.cancel()
 
-    def __iter__(self) -> Iterator[C]:
+    def __iter__(self) -> Iterator[ClientConnection]:
         return iter(list(self._connected.values()))
 
     def __len__(self) -> int:
         return len(self._connected)
 
-    def get(self, client_id: str) -> C | None:
+    def get(self, client_id: str) -> ClientConnection | None:
         """Return the connection of a client id."""
         return self._connected.get(client_id)
 
-    def excess(self) -> list[C]:
+    def excess(self) -> list[ClientConnection]:
         """List the anonymous connections beyond what anonymous clients may have, newest first."""
         more = self.clients.anonymous.used - self.clients.anonymous_limit
         anonymous = [
@@ -306,7 +297,7 @@ class Sessions(Generic[C]):
         return True
 
     def admit(
-        self, client_id: str, connection: C, *, clean: bool, expiry_s: int | None
+        self, client_id: str, connection: ClientConnection, *, clean: bool, expiry_s: int | None
     ) -> Admitted:
         """Make `connection` the one of its client id; an earlier one is closed first.
 
@@ -334,7 +325,7 @@ class Sessions(Generic[C]):
             self._wills.session_resumed(client_id)
         return self._begin(client_id, clean=clean, expiry_s=expiry_s)
 
-    def leave(self, client_id: str, connection: C, *, expiry_s: int | None) -> None:
+    def leave(self, client_id: str, connection: ClientConnection, *, expiry_s: int | None) -> None:
         """Forget a connection; harmless when another one has the client id by now.
 
         Args:
@@ -366,7 +357,7 @@ class Sessions(Generic[C]):
         if expiry_s is not None:
             self._end_after(client_id, session, expiry_s)
 
-    def hub_leaves(self, client_id: str, connection: C) -> None:
+    def hub_leaves(self, client_id: str, connection: ClientConnection) -> None:
         """Forget a connection that the hub itself ends; the next start counts the time anew."""
         if self._connected.get(client_id) is connection:
             self._disconnected(client_id)
@@ -422,7 +413,7 @@ class Sessions(Generic[C]):
         )
 
     def _changed(self, client_id: str) -> None:
-        self._writes.changed(client_id, self._begun)
+        self._writes.changed(client_id, self._on_written)
 
     def _write_now(self, client_id: str) -> Awaitable[None]:
         session = self._stored.get(client_id)

@@ -69,13 +69,13 @@ class UserName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class SignedInClient:
     """A signed-in client.
 
     Attributes:
         id: Client id and sender of its messages.
         identity: Its entry, None = anonymous.
-        scope: Others for whom it may speak, None = nobody.
+        scope: Others for which it may send, None = none.
         model_id: Device model that it announced.
     """
 
@@ -118,7 +118,7 @@ async def sign_in(
     address: str,
     certified: str | None = None,
     waits: Callable[[], None] = lambda: None,
-) -> Client:
+) -> SignedInClient:
     """Decide on a CONNECT.
 
     Args:
@@ -161,7 +161,7 @@ async def sign_in(
     elif client_id == hub_id and len(identities):
         wanted = "the hub's own id needs an identity"
         raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
-    return Client(
+    return SignedInClient(
         id=client_id,
         identity=identity,
         scope=None if identity is None else identity.scope(),

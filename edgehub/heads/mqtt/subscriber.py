@@ -7,7 +7,7 @@ the client is told so.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.topics import parse_subscription
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.errors import StoreError
-    from edgehub.heads.mqtt.answers import Answers
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.local.client import LocalClient
+    from edgehub.heads.mqtt.responses import Responses
     from edgehub.heads.mqtt.session_writes import Done
-    from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
     from edgehub.heads.mqtt.topics import Subscription
     from edgehub.mqtt.packets import Subscribe, Unsubscribe
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
 
 UNANSWERED_MAX: Final = 64
 """Changes of a stored session that may wait for the disk before the client is not read any more."""
-
-C = TypeVar("C", bound="Peer")
-
-
-class Peer(Protocol):
-    """The connection as its subscriber sees it."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes with the next flush."""
-
-    def session_stored(self, error: StoreError | None) -> None:
-        """Hear that a change of the session is durable, or why it is not."""
-
-    def close(self, reason: CloseReason, detail: str) -> None:
-        """Close the connection."""
 
 
 class Save(Protocol):
@@ -59,12 +45,12 @@ class Save(Protocol):
         """
 
 
-class Subscriber(Generic[C]):
+class Subscriber:
     """Subscriptions of one client.
 
     Args:
-        connection: Where deliveries and answers go.
-        answers: What they look like.
+        connection: Of the client.
+        responses: In the client's protocol version.
         client: Whose rights count.
         index: The listener's index.
         local: The client in the local topic space.
@@ -78,13 +64,13 @@ class Subscriber(Generic[C]):
 
     __slots__ = (
         "_added_options",
-        "_answers",
         "_client",
         "_connection",
         "_index",
         "_local",
         "_log",
         "_max",
+        "_responses",
         "_save",
         "_unanswered",
         "subscriptions",
@@ -92,10 +78,10 @@ class Subscriber(Generic[C]):
 
     def __init__(  # noqa: PLR0913 - the client and its parts, each by name
         self,
-        connection: C,
-        answers: Answers,
-        client: Client,
-        index: SubscriptionIndex[C],
+        connection: ClientConnection,
+        responses: Responses,
+        client: SignedInClient,
+        index: SubscriptionIndex,
         local: LocalClient,
         subscriptions: dict[str, int],
         *,
@@ -105,7 +91,7 @@ class Subscriber(Generic[C]):
         log: LogLimit,
     ) -> None:
         self._connection = connection
-        self._answers = answers
+        self._responses = responses
         self._client = client
         self._index = index
         self._local = local
@@ -145,7 +131,7 @@ class Subscriber(Generic[C]):
                 replays.pop(name, None)
             elif is_new or handling != REPLAY_IF_NEW:
                 replays[name] = self.subscriptions[name]
-        answer = self._answers.suback(packet.packet_id, codes)
+        answer = self._responses.suback(packet.packet_id, codes)
         self._answer(answer, replays, changed=self.subscriptions != before)
 
     def unsubscribe(self, packet: Unsubscribe) -> None:
@@ -165,7 +151,7 @@ class Subscriber(Generic[C]):
                 ended.append(name)
                 self._local.unsubscribe(name)
         self._index.remove(self._connection, self._parsed(ended))
-        self._answer(self._answers.unsuback(packet.packet_id, codes), {}, changed=bool(ended))
+        self._answer(self._responses.unsuback(packet.packet_id, codes), {}, changed=bool(ended))
 
     def leave(self) -> None:
         """The connection is gone; a stored session keeps its subscriptions."""

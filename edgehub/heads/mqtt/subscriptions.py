@@ -6,16 +6,15 @@ to be listened to. Invariant: a watcher hears changes only, each once, and in or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from edgehub.heads.mqtt.topics import input_prefixes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.topics import Subscription
-
-C = TypeVar("C")
 
 
 class _Watch:
@@ -26,8 +25,8 @@ class _Watch:
         self.connected = connected
 
 
-class SubscriptionIndex(Generic[C]):
-    """Live subscriptions of connections of type `C`.
+class SubscriptionIndex:
+    """Live subscriptions of one listener.
 
     Args:
         hub_id: Device id of this hub, under which its modules are addressed.
@@ -38,10 +37,10 @@ class SubscriptionIndex(Generic[C]):
         self._hub_id = hub_id
         self._device_bound_interest = device_bound_interest
         # Prefix to connections in order of subscription, with their options.
-        self._by_prefix: dict[str, dict[C, int]] = {}
+        self._by_prefix: dict[str, dict[ClientConnection, int]] = {}
         self._watches: dict[tuple[str, str], _Watch] = {}
 
-    def add(self, connection: C, subscription: Subscription, options: int) -> None:
+    def add(self, connection: ClientConnection, subscription: Subscription, options: int) -> None:
         """Take a subscription in, or change its options."""
         listeners = self._by_prefix.setdefault(subscription.prefix, {})
         first = not listeners
@@ -49,7 +48,7 @@ class SubscriptionIndex(Generic[C]):
         if first:
             self._changed(subscription, listened=True)
 
-    def remove(self, connection: C, subscriptions: Iterable[Subscription]) -> None:
+    def remove(self, connection: ClientConnection, subscriptions: Iterable[Subscription]) -> None:
         """Take subscriptions of a connection out; those it does not have are passed over."""
         for subscription in subscriptions:
             listeners = self._by_prefix.get(subscription.prefix)
@@ -60,7 +59,7 @@ class SubscriptionIndex(Generic[C]):
                 del self._by_prefix[subscription.prefix]
                 self._changed(subscription, listened=False)
 
-    def find(self, prefixes: Iterable[str]) -> tuple[C, int] | None:
+    def find(self, prefixes: Iterable[str]) -> tuple[ClientConnection, int] | None:
         """Return a connection that listens to one of the prefixes, and its options.
 
         The exact prefix comes first, and of several connections the one that subscribed last.
@@ -71,7 +70,9 @@ class SubscriptionIndex(Generic[C]):
                 return next(reversed(listeners.items()))
         return None
 
-    def input_listener(self, module_id: str, input_name: str) -> tuple[C, int] | None:
+    def input_listener(
+        self, module_id: str, input_name: str
+    ) -> tuple[ClientConnection, int] | None:
         """Return the connection that takes an input of a module of this hub."""
         return self.find(input_prefixes(self._hub_id, module_id, input_name))
 

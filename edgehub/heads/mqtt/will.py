@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.sign_in import Client
+    from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.mqtt.packets import Will
 
 PENDING_BYTES_MAX: Final = 16 * 2**20
@@ -48,7 +48,7 @@ _NO_PROPERTIES: Final = MessageProperties({})
 
 def will_message(
     will: Will,
-    client: Client,
+    client: SignedInClient,
     space: LocalSpace,
     rights: LocalRights,
     *,
@@ -86,7 +86,12 @@ def will_message(
 
 
 def _local_will(
-    will: Will, client: Client, space: LocalSpace, rights: LocalRights, *, message_bytes_max: int
+    will: Will,
+    client: SignedInClient,
+    space: LocalSpace,
+    rights: LocalRights,
+    *,
+    message_bytes_max: int,
 ) -> LocalMessage:
     topic = space.topic(will.topic)
     if topic is None:

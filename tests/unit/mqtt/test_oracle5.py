@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgehub.heads.mqtt.answers import Answers5
+from edgehub.heads.mqtt.responses import Responses5
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.message import Message
@@ -322,8 +322,8 @@ def test_publish_out(topic, body, qos, packet_id, properties, left_ms, retain):
     assert theirs.message_expiry_interval == left_s
 
 
-def answers(*, client_id: str = "d", reasons: bool = True, most: int | None = None) -> Answers5:
-    """Answers to a client."""
+def responses(*, client_id: str = "d", reasons: bool = True, most: int | None = None) -> Responses5:
+    """Build the responses to a client."""
     connect = Connect(
         level=5,
         client_id=client_id,
@@ -334,13 +334,13 @@ def answers(*, client_id: str = "d", reasons: bool = True, most: int | None = No
         will=None,
     )
     properties = ConnectProperties(problem_information=reasons, packet_bytes_max=most)
-    return Answers5(connect, properties, packet_bytes_max=4711)
+    return Responses5(connect, properties, packet_bytes_max=4711)
 
 
 @pytest.mark.parametrize("assigned", [False, True])
 def test_connack(assigned):
     """What the listener can do, and the client id where the client had none."""
-    ours = answers(client_id="" if assigned else "d").accepted("auto-1", session_present=assigned)
+    ours = responses(client_id="" if assigned else "d").accepted("auto-1", session_present=assigned)
     theirs = read(ours)
     assert (theirs.reason_code, theirs.session_present) == (0, assigned)
     assert (theirs.receive_max, theirs.max_packet_size) == (1024, 4711)
@@ -352,7 +352,7 @@ def test_connack(assigned):
     assert theirs.assigned_client_id == ("auto-1" if assigned else None)
     assert theirs.server_keep_alive is None
     # A client that takes little is told what is not the default alone.
-    short = answers(most=len(ours) - 1, client_id="" if assigned else "d").accepted(
+    short = responses(most=len(ours) - 1, client_id="" if assigned else "d").accepted(
         "auto-1", session_present=assigned
     )
     assert len(short) == len(ours) - 8
@@ -363,20 +363,20 @@ def test_connack(assigned):
 def test_refusing_connack(code):
     """Every refusal has a code that the oracle knows, and the reason unless it is not wanted."""
     error = SignInError(code, "why")
-    theirs = read(answers().refused(error))
+    theirs = read(responses().refused(error))
     assert (theirs.reason_code, theirs.reason_str) == (error.reason_code, "why")
-    assert read(answers(reasons=False).refused(error)).reason_str is None
+    assert read(responses(reasons=False).refused(error)).reason_str is None
 
 
 @pytest.mark.parametrize("reason", CloseReason)
 def test_disconnect(reason):
     """Every DISCONNECT that is sent is one that the oracle knows."""
-    goodbye = answers().goodbye(reason, "detail")
-    if goodbye:
-        theirs = read(goodbye)
+    disconnect = responses().disconnect(reason, "detail")
+    if disconnect:
+        theirs = read(disconnect)
         assert int(theirs.reason_code) >= 0x80
         assert theirs.reason_str == "detail"
-        assert read(answers(reasons=False).goodbye(reason, "detail")).reason_str is None
+        assert read(responses(reasons=False).disconnect(reason, "detail")).reason_str is None
 
 
 @given(packet_ids, st.sampled_from(members(mqtt5.PubAckReasonCode)), texts)
@@ -398,8 +398,8 @@ def test_pubrel_and_pubcomp(packet_id):
     for ours, kind, code in (
         (pubrel(packet_id), mqtt5.PubRelPacket, 0),
         (pubcomp(packet_id), mqtt5.PubCompPacket, 0),
-        (answers().pubrel(packet_id), mqtt5.PubRelPacket, 0x92),
-        (answers().pubcomp(packet_id), mqtt5.PubCompPacket, 0x92),
+        (responses().pubrel(packet_id), mqtt5.PubRelPacket, 0x92),
+        (responses().pubcomp(packet_id), mqtt5.PubCompPacket, 0x92),
     ):
         theirs = read(ours)
         assert isinstance(theirs, kind)
@@ -425,20 +425,20 @@ def test_identifiers_of_several_subscriptions(numbers, one, other):
 def test_suback_and_unsuback():
     """One code per filter; the reason only where something was refused."""
     codes = [0, 1, ReasonCode.TOPIC_FILTER_INVALID]
-    theirs = read(answers().suback(7, codes))
+    theirs = read(responses().suback(7, codes))
     assert (theirs.packet_id, list(theirs.reason_codes)) == (7, codes)
     assert theirs.reason_str
-    assert read(answers().suback(7, [1])).reason_str is None
-    assert read(answers(reasons=False).suback(7, codes)).reason_str is None
-    theirs = read(answers().unsuback(8, [0, ReasonCode.NO_SUBSCRIPTION_EXISTED]))
+    assert read(responses().suback(7, [1])).reason_str is None
+    assert read(responses(reasons=False).suback(7, codes)).reason_str is None
+    theirs = read(responses().unsuback(8, [0, ReasonCode.NO_SUBSCRIPTION_EXISTED]))
     assert (theirs.packet_id, list(theirs.reason_codes)) == (8, [0, 17])
 
 
 def test_nothing_is_larger_than_the_client_takes():
     """A reason is left out where it does not fit, and a packet where it does not fit without."""
     error = SignInError(ConnectCode.CREDENTIALS, "x" * 100)
-    assert read(answers(most=50).refused(error)).reason_str is None
-    assert answers(most=4).refused(error) == b""
-    assert answers(most=20).suback(1, [0x87] * 10)
-    assert answers(most=20).suback(1, [0x87] * 20) == b""
-    assert read(answers(most=50).goodbye(CloseReason.STALLED, "x" * 100)).reason_str is None
+    assert read(responses(most=50).refused(error)).reason_str is None
+    assert responses(most=4).refused(error) == b""
+    assert responses(most=20).suback(1, [0x87] * 10)
+    assert responses(most=20).suback(1, [0x87] * 20) == b""
+    assert read(responses(most=50).disconnect(CloseReason.STALLED, "x" * 100)).reason_str is None

@@ -6,7 +6,7 @@ holds as much as it may is sent nothing more, and the session goes on once there
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgehub.heads.mqtt.local.frames import frame
 from edgehub.heads.mqtt.local.options import WINDOW
@@ -17,23 +17,13 @@ from edgehub.mqtt.topic_filter import split_share
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.deliveries import Deliveries
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.session import Entry, LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.local_message import LocalMessage
     from edgehub.mqtt.packets import Acknowledgement
-
-
-class Wire(Protocol):
-    """The connection's own side."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the client reads what it is sent."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes with the next flush."""
 
 
 class LocalClient:
@@ -57,7 +47,7 @@ class LocalClient:
         space: LocalSpace,
         session: LocalSession,
         rights: LocalRights,
-        connection: Wire,
+        connection: ClientConnection,
         deliveries: Deliveries,
     ) -> None:
         self._space = space

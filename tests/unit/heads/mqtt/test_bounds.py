@@ -59,7 +59,7 @@ def test_a_bound_of_which_nine_tenths_are_used_is_a_warning(
 
 def test_each_kind_of_client_is_woken_when_half_of_its_room_is_free() -> None:
     """Anonymous clients that keep their half filled do not keep the others waiting."""
-    backlog = Backlog(bytes_max=100, connection_bytes_max=100, known=KNOWN)
+    backlog = Backlog("bytes", 100, KNOWN)
     woken: list[str] = []
     backlog.anonymous.used, backlog.identified.used = 50, 50
     backlog.wait(backlog.anonymous, lambda: woken.append("anonymous"))

@@ -1,11 +1,12 @@
 """What connections share: the topic cache, the memory of limits, wills."""
 
 from edgehub.clock import ManualClock
+from edgehub.devices.identities import Identities
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.hub_path import HubPath
-from tests.support.mqtt_listener import STORE_ID, ScriptedRouter, a_space
+from tests.support.mqtt_listener import STORE_ID, MemorySessions, ScriptedRouter, a_space
 
 
 def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = None):
@@ -14,13 +15,16 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
     clock = clock or ManualClock()
     return ListenerContext(
         ListenerOptions(),
-        clock,
-        router.submit,
-        lambda: True,
-        a_space(clock),
-        router.refused,
-        {},
-        HubPath(STORE_ID),
+        clock=clock,
+        submit=router.submit,
+        link_up=lambda: True,
+        space=a_space(clock),
+        refused=router.refused,
+        identities=Identities(),
+        hub_path=HubPath(STORE_ID),
+        session_store=MemorySessions(),
+        device_bound_interest=lambda device_id, listens: None,
+        spawn=lambda coroutine, name: None,
     )
 
 

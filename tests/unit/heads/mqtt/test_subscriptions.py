@@ -19,7 +19,7 @@ ONE = parsed("devices/hub/modules/m/inputs/i/#")
 
 async def test_found_by_prefix():
     """The exact input is preferred to the whole module, the later connection to the earlier."""
-    index: SubscriptionIndex[str] = SubscriptionIndex("hub", Changes())
+    index = SubscriptionIndex("hub", Changes())
     index.add("a", ALL, 0)
     assert index.input_listener("m", "i") == ("a", 0)
     index.add("b", ONE, 1)
@@ -33,7 +33,7 @@ async def test_found_by_prefix():
 async def test_interest_in_device_bound():
     """Interest begins with the first listener and ends with the last, told once each."""
     interest = Changes()
-    index: SubscriptionIndex[str] = SubscriptionIndex("hub", interest)
+    index = SubscriptionIndex("hub", interest)
     index.add("a", BOUND, 1)
     index.add("a", BOUND, 0)
     index.add("b", BOUND, 1)
@@ -46,7 +46,7 @@ async def test_interest_in_device_bound():
 
 async def test_watchers_hear_changes_only():
     """Overlapping subscriptions of one module do not make a watcher hear things twice."""
-    index: SubscriptionIndex[str] = SubscriptionIndex("hub", Changes())
+    index = SubscriptionIndex("hub", Changes())
     one, other = Changes(), Changes()
     index.watch("m", "i", one)
     index.watch("m", "other", other)
@@ -60,7 +60,7 @@ async def test_watchers_hear_changes_only():
 
 async def test_a_watcher_that_comes_late():
     """Whoever watches an input that is listened to hears the end, not the beginning."""
-    index: SubscriptionIndex[str] = SubscriptionIndex("hub", Changes())
+    index = SubscriptionIndex("hub", Changes())
     index.add("a", ALL, 1)
     late = Changes()
     index.watch("m", "i", late)
@@ -70,7 +70,7 @@ async def test_a_watcher_that_comes_late():
 
 async def test_modules_of_other_hubs_are_not_ours():
     """A module below another device is no module of this hub."""
-    index: SubscriptionIndex[str] = SubscriptionIndex("hub", Changes())
+    index = SubscriptionIndex("hub", Changes())
     watch = Changes()
     index.watch("m", "i", watch)
     index.add("a", parsed("devices/child/modules/m/#"), 1)

@@ -1,4 +1,4 @@
-"""How the end of a connection is told: which reason an error is, and what the log says."""
+"""Why a connection is closed: the reason for an error, and its log line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.ingress import Ingress
     from edgehub.telemetry.log_limit import LogLimit
 
-_NORMAL_ENDS: Final = {CloseReason.DISCONNECT, CloseReason.LOST, CloseReason.HUB_CLOSED}
+_NORMAL: Final = {CloseReason.DISCONNECT, CloseReason.LOST, CloseReason.HUB_CLOSED}
 
 
-def ending(error: ProtocolError, ingress: Ingress) -> tuple[CloseReason, str, ReasonCode]:
-    """Return reason, detail and reason code of a connection that an error ends.
+def close_reason(error: ProtocolError, ingress: Ingress) -> tuple[CloseReason, str, ReasonCode]:
+    """Return reason, detail and reason code of a connection that a protocol error ends.
 
-    A message that is the error is accounted for.
+    A message that is too large to be read is counted as dropped.
     """
     if isinstance(error, OversizedPublishError):
         ingress.refuse_unread(error.packet_bytes)
@@ -28,10 +28,10 @@ def ending(error: ProtocolError, ingress: Ingress) -> tuple[CloseReason, str, Re
     return reason, error.reason, code
 
 
-def log_end(
+def log_close(
     log: LogLimit, reason: CloseReason, detail: str, address: str, ingress: Ingress | None
 ) -> None:
-    """Write the line of a connection that ended; `ingress` None = it was never signed in."""
+    """Log the end of a connection; `ingress` is None if its client never signed in."""
     fields: dict[str, object] = {"reason": reason.value, "address": address}
     if detail:
         fields["detail"] = detail
@@ -39,7 +39,7 @@ def log_end(
         fields["client_id"] = ingress.client.id
         if ingress.dropped:
             fields["dropped"] = {why.value: n for why, n in ingress.dropped.items()}
-    if reason not in _NORMAL_ENDS:
+    if reason not in _NORMAL:
         log.warning("mqtt.client_closed", **fields)
     elif ingress is not None:
         log.info("mqtt.client_left", **fields)

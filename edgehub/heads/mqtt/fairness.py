@@ -1,16 +1,16 @@
-"""Whose turn it is: no client gets more of the loop and of a commit than its neighbours leave it.
+"""Fairness among clients: the shares of the event loop and of a commit.
 
-Owns the bytes of a client that wait for their turn. What comes in large reads is acted upon in
-slices. While others are active too, a client pauses between its slices in proportion to the time
-they took, and one that has more than its share of unsettled bytes waits until some of them are
-settled. A client alone waits for nobody. Invariants: bytes keep their order; a client waits at most
-`WAIT_MAX_S` at once, so its pings are answered while nothing can be committed.
+Owns the received bytes of a client that are not decoded yet. A large read is decoded in slices.
+While other clients are active, a client pauses between its slices in proportion to the time they
+took, and one with more than its share of unsettled bytes waits until some of them are settled. A
+client alone never waits. Invariants: bytes keep their order; a wait lasts `WAIT_MAX_S` at most, so
+PINGREQs are answered while nothing can be committed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.packets import Subscribe, Unsubscribe
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.mqtt.backlog import Backlog
-    from edgehub.heads.mqtt.ingress import Ingress
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.mqtt.packets import Packet
     from edgehub.mqtt.server_decoder import Decoder
 
 READ_BYTES_MIN: Final = 16 * 1024
-"""Reads up to this size are acted upon at once."""
+"""Reads up to this size are decoded at once."""
 
 SHARE_BYTES_MIN: Final = 24 * 1024
-"""Unsettled bytes that every client may have: some fifty small messages in each commit."""
+"""Unsettled bytes that every client may have: about fifty small messages in each commit."""
 
 WAIT_MAX_S: Final = 0.05
 
 SLICE_S: Final = 0.005
-"""Local messages of a client are acted upon for so long at once."""
+"""Longest time for the local messages of a client at once."""
 
 _SLICE_PACKETS: Final = 64
 _PIECE_BYTES: Final = 1024
@@ -44,41 +44,35 @@ _REFRESH_S: Final = 0.005
 _PEAK_DECAY: Final = 0.8
 
 
-class Neighbour(Protocol):
-    """A signed-in connection."""
-
-    @property
-    def heard_s(self) -> float:
-        """When something came in last."""
-
-
-class Share:
-    """What one client may take; the same for all clients of a listener.
+class FairShare:
+    """The share of one client; the same for all clients of a listener.
 
     Args:
-        clock: For how long ago a client was heard.
-        backlog: What all have unsettled.
-        neighbours: The signed-in connections.
+        clock: For the age of the last packet of a client.
+        backlog: Unsettled bytes of all clients.
+        connections: The signed-in connections.
     """
 
-    __slots__ = ("_active", "_backlog", "_clock", "_mean_peak", "_neighbours", "_refreshed_s")
+    __slots__ = ("_active", "_backlog", "_clock", "_connections", "_mean_peak", "_refreshed_s")
 
-    def __init__(self, clock: Clock, backlog: Backlog, neighbours: Iterable[Neighbour]) -> None:
+    def __init__(
+        self, clock: Clock, backlog: Backlog, connections: Iterable[ClientConnection]
+    ) -> None:
         self._clock = clock
         self._backlog = backlog
-        self._neighbours = neighbours
+        self._connections = connections
         self._active = 0
         self._mean_peak = 0.0
         self._refreshed_s = 0.0
 
     def others(self) -> int:
-        """Count the clients beside the one that asks that were heard a moment ago."""
+        """Return how many clients besides the caller have been active recently."""
         now_s = self._clock.monotonic()
         if now_s - self._refreshed_s >= _REFRESH_S:
-            # Only busy clients ask, and not for each message.
+            # Only busy clients call this, and not for each message.
             self._refreshed_s = now_s
             since_s = now_s - _ACTIVE_S
-            self._active = sum(1 for each in self._neighbours if each.heard_s >= since_s)
+            self._active = sum(1 for each in self._connections if each.heard_s >= since_s)
             # The peak, as between two commits next to nothing is unsettled.
             mean = self._backlog.used / max(1, self._active)
             self._mean_peak = max(mean, self._mean_peak * _PEAK_DECAY)
@@ -86,15 +80,8 @@ class Share:
 
     @property
     def bytes_max(self) -> float:
-        """What a client may have unsettled while others are active."""
+        """Unsettled bytes that a client may have while others are active."""
         return max(SHARE_BYTES_MIN, _SHARE * self._mean_peak)
-
-
-class Waiter(Protocol):
-    """The connection as its turn sees it."""
-
-    def next_turn(self) -> None:
-        """Act on the next slice."""
 
 
 class Turn:
@@ -102,30 +89,30 @@ class Turn:
 
     Args:
         clock: For the waits.
-        share: What it may take.
-        waiter: Its connection.
+        share: Of each client.
+        connection: Its connection.
 
     Attributes:
-        is_waiting: Whether the client has to wait, and so must not be read.
+        is_waiting: Whether the client waits for its next turn and must not be read.
     """
 
     __slots__ = (
         "_at",
         "_began_s",
         "_clock",
+        "_connection",
         "_costly",
         "_not_before_s",
         "_rest",
         "_share",
         "_timer",
-        "_waiter",
         "is_waiting",
     )
 
-    def __init__(self, clock: Clock, share: Share, waiter: Waiter) -> None:
+    def __init__(self, clock: Clock, share: FairShare, connection: ClientConnection) -> None:
         self._clock = clock
         self._share = share
-        self._waiter = waiter
+        self._connection = connection
         self._timer: TimerHandle | None = None
         self._rest = b""
         self._at = 0
@@ -145,16 +132,16 @@ class Turn:
         return self._costly or self.has_rest
 
     def is_long(self, began_s: float) -> bool:
-        """Return whether what is done since `began_s` has taken as long as a slice may."""
+        """Return whether the work since `began_s` has taken as long as a slice may."""
         return self._clock.monotonic() - began_s >= SLICE_S
 
     def charge(self, began_s: float) -> None:
-        """Record that what is done since `began_s` costs much more than messages do."""
+        """Record that the work since `began_s` costs much more than messages do."""
         self._costly = True
         self._began_s = began_s
 
     def add(self, data: bytes) -> None:
-        """Take bytes that came in behind those that wait."""
+        """Append received bytes to those that wait."""
         self._rest = self._rest[self._at :] + data
         self._at = 0
 
@@ -177,8 +164,12 @@ class Turn:
             self._rest = b""
             raise
 
-    def end(self, ingress: Ingress) -> None:
-        """The slice is done: decide when the next one may begin."""
+    def end(self, unsettled_bytes: int) -> int:
+        """End a slice and decide when the next one begins.
+
+        Returns:
+            Unsettled bytes at which `wake` is to be called, -1 = it need not be.
+        """
         others = self._share.others()
         pause_s = 0.0
         is_over, self._costly = self.is_over, False
@@ -186,20 +177,21 @@ class Turn:
             now_s = self._clock.monotonic()
             pause_s = min(WAIT_MAX_S, (now_s - self._began_s) * min(others, _PAUSES_MAX))
             self._not_before_s = now_s + pause_s
-        if others and ingress.bytes > self._share.bytes_max:
-            ingress.wake_bytes = int(self._share.bytes_max) // 2
+        if others and unsettled_bytes > self._share.bytes_max:
             self._wait(WAIT_MAX_S)
-        elif is_over:
+            return int(self._share.bytes_max) // 2
+        if is_over:
             self._wait(pause_s)
+        return -1
 
     def wake(self) -> None:
-        """Enough is settled."""
+        """Begin the next turn early: enough is settled."""
         if self.is_waiting:
             self._cancel()
             self._wait(max(0.0, self._not_before_s - self._clock.monotonic()))
 
     def close(self) -> None:
-        """The client is gone."""
+        """Drop what waits; the connection is closed."""
         self._cancel()
         self._rest = b""
         self.is_waiting = False
@@ -220,4 +212,4 @@ class Turn:
         self._cancel()
         if self.is_waiting:
             self.is_waiting = False
-            self._waiter.next_turn()
+            self._connection.next_turn()

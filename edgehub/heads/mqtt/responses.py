@@ -1,7 +1,7 @@
-"""What a client is answered in its own protocol version.
+"""Responses to a client in its own protocol version.
 
-Owns which code says what. Invariant: no client is sent a packet larger than it said it takes; what
-MQTT 3.1.1 has no words for is not said.
+Owns the reason codes of closed connections. Invariant: no packet is larger than the client takes;
+what MQTT 3.1.1 has no field for is left out.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES_MAX: Final = 5
 
-_GOODBYES: Final = {
-    CloseReason.KEEP_ALIVE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "not heard of for too long"),
+_DISCONNECTS: Final = {
+    CloseReason.KEEP_ALIVE: (ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet for too long"),
     CloseReason.STALLED: (ReasonCode.SERVER_BUSY, "messages cannot be stored at present"),
     CloseReason.TAKEN_OVER: (ReasonCode.SESSION_TAKEN_OVER, "connected again elsewhere"),
     CloseReason.PROTOCOL_ERROR: (ReasonCode.PROTOCOL_ERROR, ""),
@@ -57,21 +57,21 @@ _AVAILABLE: Final = (
     (Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1),
     (Property.SHARED_SUBSCRIPTION_AVAILABLE, 1),
 )
-"""What a CONNACK without them means too, so that they are left out where there is no room."""
+"""The defaults of a CONNACK without them, so that they can be left out where there is no room."""
 
 
-class Answers:
-    """Answers in MQTT 3.1.1; also to those of whom nothing is known yet."""
+class Responses:
+    """Responses in MQTT 3.1.1; also to clients whose version is not known yet."""
 
     __slots__ = ()
 
     def accepted(self, client_id: str, *, session_present: bool) -> bytes:
-        """Write the CONNACK of a client that is in."""
+        """Write the CONNACK of a client that is signed in."""
         del client_id
         return packets.connack(ConnectCode.ACCEPTED, session_present=session_present)
 
     def refused(self, error: SignInError) -> bytes:
-        """Write the CONNACK of a client that is not let in."""
+        """Write the CONNACK of a client whose sign-in is refused."""
         return packets.connack(error.code)
 
     def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
@@ -84,29 +84,29 @@ class Answers:
         return packets.unsuback(packet_id)
 
     def pubrel(self, packet_id: int) -> bytes:
-        """Write a PUBREL for a PUBREC that belongs to nothing."""
+        """Write a PUBREL for a PUBREC with an unknown packet id."""
         return packets.pubrel(packet_id)
 
     def pubcomp(self, packet_id: int) -> bytes:
-        """Write a PUBCOMP for a PUBREL that belongs to nothing."""
+        """Write a PUBCOMP for a PUBREL with an unknown packet id."""
         return packets.pubcomp(packet_id)
 
-    def goodbye(
+    def disconnect(
         self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
     ) -> bytes:
-        """Write what is said before a connection is closed, empty = nothing.
+        """Write the DISCONNECT of a connection that the hub closes, empty = none.
 
         Args:
             reason: Why it is closed.
-            detail: What to tell in place of the usual words.
-            code: What to tell in place of the usual code.
+            detail: Reason string in place of the usual one.
+            code: Reason code in place of the usual one.
         """
         del reason, detail, code
         return b""
 
 
-class Answers5(Answers):
-    """Answers in MQTT 5.
+class Responses5(Responses):
+    """Responses in MQTT 5.
 
     Args:
         connect: What the client sent.
@@ -123,7 +123,7 @@ class Answers5(Answers):
         self._packet_bytes_max = packet_bytes_max
 
     def accepted(self, client_id: str, *, session_present: bool) -> bytes:
-        """See `Answers`."""
+        """See `Responses`."""
         values: list[tuple[Property, Any]] = [
             (Property.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
             (Property.MAXIMUM_PACKET_SIZE, self._packet_bytes_max),
@@ -135,14 +135,14 @@ class Answers5(Answers):
         return self._fitting(build([*values, *_AVAILABLE]), build(values))
 
     def refused(self, error: SignInError) -> bytes:
-        """See `Answers`."""
+        """See `Responses`."""
         return self._fitting(
             packets5.connack(error.reason_code, self._reason(error.reason)),
             packets5.connack(error.reason_code, ()),
         )
 
     def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
-        """See `Answers`."""
+        """See `Responses`."""
         answer = packets5.suback(packet_id, bytes(codes))
         if max(codes) < FIRST_FAILURE or not self._properties.problem_information:
             return self._fitting(answer)
@@ -150,22 +150,22 @@ class Answers5(Answers):
         return self._fitting(packets5.suback(packet_id, bytes(codes), reason), answer)
 
     def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
-        """See `Answers`."""
+        """See `Responses`."""
         return self._fitting(packets5.unsuback(packet_id, bytes(codes)))
 
     def pubrel(self, packet_id: int) -> bytes:
-        """See `Answers`."""
+        """See `Responses`."""
         return self._fitting(packets5.not_found(PUBREL, packet_id))
 
     def pubcomp(self, packet_id: int) -> bytes:
-        """See `Answers`."""
+        """See `Responses`."""
         return self._fitting(packets5.not_found(PUBCOMP, packet_id))
 
-    def goodbye(
+    def disconnect(
         self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
     ) -> bytes:
-        """See `Answers`."""
-        usual = _GOODBYES.get(reason)
+        """See `Responses`."""
+        usual = _DISCONNECTS.get(reason)
         if usual is None:
             return b""
         code = code or usual[0]
@@ -183,19 +183,19 @@ class Answers5(Answers):
         return b""
 
 
-MQTT_3_1_1: Final = Answers()
+MQTT_3_1_1: Final = Responses()
 
 
-def answers_to(connect: Connect, options: ListenerOptions) -> Answers:
-    """Return the answers in the protocol version of a client."""
+def responses_to(connect: Connect, options: ListenerOptions) -> Responses:
+    """Return the responses in the protocol version of a client."""
     if connect.properties is None:
         return MQTT_3_1_1
     bytes_max = options.packet_bytes_max + _HEADER_BYTES_MAX
-    return Answers5(connect, connect.properties, packet_bytes_max=bytes_max)
+    return Responses5(connect, connect.properties, packet_bytes_max=bytes_max)
 
 
-def answer_to_error(error: ProtocolError) -> bytes:
-    """Write what is said to a CONNECT that cannot be read, empty = nothing."""
+def response_to_error(error: ProtocolError) -> bytes:
+    """Write the CONNACK for a CONNECT that is malformed, empty = none."""
     if isinstance(error, packets.UnsupportedLevelError):
         return packets.connack(ConnectCode.PROTOCOL_LEVEL)
     return packets5.connack(error.code, ()) if isinstance(error, ReasonedError) else b""

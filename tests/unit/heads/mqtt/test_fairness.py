@@ -3,7 +3,7 @@
 from edgehub.clock import ManualClock
 from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.turns import SHARE_BYTES_MIN, Share, Turn
+from edgehub.heads.mqtt.fairness import SHARE_BYTES_MIN, FairShare, Turn
 from edgehub.mqtt.server_decoder import Decoder
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_listener import Changes
@@ -20,7 +20,7 @@ class Client:
         self.turns = Changes()
 
     def next_turn(self) -> None:
-        """See `Waiter`."""
+        """See `ClientConnection`."""
         self.turns()
 
 
@@ -29,11 +29,15 @@ class Parts:
 
     def __init__(self, neighbours: int) -> None:
         self.clock = ManualClock()
-        self.backlog = Backlog(bytes_max=2**26, connection_bytes_max=2**20, known={})
+        self.backlog = Backlog("bytes", 2**26, {})
         self.client = Client(self.clock)
         self.neighbours = [Client(self.clock) for _ in range(neighbours)]
-        self.share = Share(self.clock, self.backlog, [self.client, *self.neighbours])
+        self.share = FairShare(self.clock, self.backlog, [self.client, *self.neighbours])
         self.turn = Turn(self.clock, self.share, self.client)
+
+    def end_turn(self) -> None:
+        """End a turn of the busy client."""
+        self.client.wake_bytes = self.turn.end(self.client.bytes)
 
     def unsettled(self, own: int, others: int = 0) -> None:
         """Set what is unsettled."""
@@ -45,7 +49,7 @@ async def test_alone_nobody_waits():
     """Whatever a lone client has unsettled, it is read on."""
     parts = Parts(0)
     parts.unsettled(2**20)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     assert not parts.turn.is_waiting
 
 
@@ -55,7 +59,7 @@ async def test_a_neighbour_that_is_silent_does_not_count():
     await parts.clock.advance(1)
     parts.client.heard_s = parts.clock.monotonic()
     parts.unsettled(2**20)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     assert not parts.turn.is_waiting
 
 
@@ -63,14 +67,14 @@ async def test_more_than_its_share_waits_until_it_is_settled():
     """The client goes on once half of its share is settled, or after a short while."""
     parts = Parts(10)
     parts.unsettled(SHARE_BYTES_MIN * 2)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     assert parts.turn.is_waiting
     assert parts.client.wake_bytes == SHARE_BYTES_MIN // 2
     parts.turn.wake()
     await parts.clock.advance(0)
     assert len(parts.client.turns.all) == 1
     assert not parts.turn.is_waiting
-    parts.turn.end(parts.client)
+    parts.end_turn()
     await parts.clock.advance(0.05)
     assert len(parts.client.turns.all) == 2
 
@@ -79,10 +83,10 @@ async def test_the_share_grows_with_what_all_have():
     """Among clients that all have much, each may have as much."""
     parts = Parts(1)
     parts.unsettled(200_000, 200_000)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     assert not parts.turn.is_waiting
     parts.unsettled(300_000, 20_000)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     assert parts.turn.is_waiting
     parts.turn.close()
 
@@ -102,7 +106,7 @@ async def test_slices():
         parts.turn.decode(decoder, packets)
         assert 0 < len(packets) < 110
         bodies += [int(packet.body.rstrip(b"x")) for packet in packets]
-        parts.turn.end(parts.client)
+        parts.end_turn()
         assert parts.turn.is_waiting == parts.turn.has_rest
         turns += 1
         await parts.clock.advance(0)
@@ -132,7 +136,7 @@ async def test_pauses_are_as_long_as_the_neighbours_need():
     parts.turn.add(wire.PINGREQ * 50_000)
     parts.turn.decode(decoder, [])
     await parts.clock.advance(0.004)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     await parts.clock.advance(0.011)
     assert parts.client.turns.all == []
     await parts.clock.advance(0.0011)
@@ -144,7 +148,7 @@ async def test_a_client_that_left_has_no_turn():
     parts = Parts(1)
     parts.turn.add(wire.PINGREQ * 50_000)
     parts.unsettled(2**20)
-    parts.turn.end(parts.client)
+    parts.end_turn()
     parts.turn.close()
     assert not parts.turn.has_rest
     parts.turn.wake()

@@ -1,6 +1,7 @@
-"""The socket side of a connection: what waits to be written, and whether the client is read.
+"""The transport of a connection: bytes to write, and reasons to pause reading.
 
-Owns the transport. Invariant: the client is read exactly while no reason to pause holds.
+Owns the transport of the event loop. Invariant: the client is read exactly while there is no reason
+to pause.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DRAINING: Final = 8
 TURN: Final = 16
 STORING: Final = 32
 
-# A peer that vanished without a word and asked for no keep-alive is found by TCP.
+# Finds a client without a keep-alive that has vanished.
 _TCP_KEEP_ALIVE: Final = (
     (socket.TCP_KEEPIDLE, 60),
     (socket.TCP_KEEPINTVL, 15),
@@ -33,14 +34,14 @@ _TCP_KEEP_ALIVE: Final = (
 )
 
 
-class Wire:
-    """One socket.
+class ClientTransport:
+    """The transport of one client.
 
     Attributes:
         pauses: Reasons not to read at present, as bits.
         address: Host and port of the peer, for logs and lists.
         host: Its host alone.
-        certified: Common name of the peer's certificate, None = it has shown none.
+        certified: Common name of the client's certificate, None = it has none.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class Wire:
         self.certified: str | None = None
 
     def attach(self, transport: asyncio.BaseTransport, *, write_buffer_bytes_max: int) -> None:
-        """Take a fresh transport over."""
+        """Set up a new transport and its socket."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.host, port = peer[:2] if isinstance(peer, tuple) else (str(peer), "")
@@ -105,13 +106,13 @@ class Wire:
             self._out_bytes = 0
 
     def pause(self, why: int) -> None:
-        """Do not read until `why` is over."""
+        """Stop reading until `resume` is called with the same reason."""
         if not self.pauses and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         self.pauses |= why
 
     def resume(self, why: int) -> bool:
-        """Say that `why` is over; gives whether reading goes on again."""
+        """End a reason to pause; returns whether reading goes on."""
         was_paused = self.pauses
         self.pauses &= ~why
         if not was_paused or self.pauses:
@@ -121,21 +122,21 @@ class Wire:
         self._transport.resume_reading()
         return True
 
-    def close(self, goodbye: bytes = b"", *, linger: bool = False) -> None:
-        """Write what is left, then close; a peer that does not read gets a few seconds for it.
+    def close(self, disconnect: bytes = b"", *, linger: bool = False) -> None:
+        """Write what is left, then close; abort if that takes longer than `CLOSE_TIMEOUT_S`.
 
         Args:
-            goodbye: A last packet.
-            linger: Leave it to the peer to close once it has read that: closing while it still
-                sends would make its system throw the packet away.
+            disconnect: A last packet, empty = none.
+            linger: Wait for the client to close once it has read that packet: closing while it
+                still sends would make its system discard the packet.
         """
-        if goodbye:
-            self.add(goodbye)
+        if disconnect:
+            self.add(disconnect)
         self.flush()
         transport = self._transport
         if transport is None or self._abort_timer is not None:
             return
-        if goodbye and linger and transport.can_write_eof() and not transport.is_closing():
+        if disconnect and linger and transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()
             if self.pauses:
                 transport.resume_reading()
@@ -149,7 +150,7 @@ class Wire:
             self._transport.abort()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """Forget the transport; it is closed."""
         self._transport = None
         if self._abort_timer is not None:
             self._abort_timer.cancel()

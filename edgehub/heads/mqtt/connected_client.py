@@ -1,6 +1,8 @@
-"""What a connection gets once its client is signed in.
+"""The parts of a connection once its client is signed in.
 
-Owns how a CONNECT becomes the parts of a connection, in the client's protocol version.
+Owns how a CONNECT becomes these parts, in the client's protocol version, and what the client leaves
+behind. Invariant: session and will are left once, when the connection ends; a hub that shuts down
+leaves the session as it is and sends no will.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from edgehub.heads.mqtt.deliveries import Deliveries, Terms
 from edgehub.heads.mqtt.ingress import Ingress
 from edgehub.heads.mqtt.ingress5 import Ingress5
 from edgehub.heads.mqtt.keep_alive import KeepAlive
-from edgehub.heads.mqtt.lifetime import Lifetime
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.intake import LocalIntake
 from edgehub.heads.mqtt.local.rights import rights_of
@@ -21,70 +22,96 @@ from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.heads.mqtt.will import will_message
-from edgehub.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED, expiry_s
 
 if TYPE_CHECKING:
-    from edgehub.heads.mqtt.answers import Answers
-    from edgehub.heads.mqtt.connection import Connection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
+    from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.received import ReceivedIds
-    from edgehub.heads.mqtt.services import Services
-    from edgehub.heads.mqtt.sign_in import Client
-    from edgehub.mqtt.packets import Connect
+    from edgehub.heads.mqtt.responses import Responses
+    from edgehub.heads.mqtt.sign_in import SignedInClient
+    from edgehub.local_message import LocalMessage
+    from edgehub.message import Message
+    from edgehub.mqtt.packets import Connect, Disconnect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """The parts of a signed-in connection.
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConnectedClient:
+    """A signed-in client with the parts of its connection.
 
     Attributes:
-        session_present: Whether the client finds its session of before.
+        session_present: Whether the client finds its earlier session.
         level: Protocol level.
-        since_s: When it was let in, on the monotonic clock.
+        since_s: Time of the sign-in, on the monotonic clock.
+        session_expiry_s: Seconds that the session outlives the connection, None = for ever.
+        will: Its will, None = it has none.
+        will_delay_s: Seconds that the will waits for the client's return.
     """
 
     session_present: bool
     level: int
     since_s: float
-    lifetime: Lifetime
+    session_expiry_s: int | None
+    will: Message | LocalMessage | None
+    will_delay_s: int
     keep_alive: KeepAlive
     ingress: Ingress
     deliveries: Deliveries
-    subscriber: Subscriber[Connection]
+    subscriber: Subscriber
     local: LocalClient
 
     def begin(self) -> None:
-        """The client knows that it is in: bring what its session holds to life."""
+        """Restore the subscriptions of the session and send what waits in it; follows CONNACK."""
         self.subscriber.restore()
         self.local.attach()
 
-    def leave(self, services: Services, connection: Connection, *, hub_leaves: bool) -> None:
-        """The connection is gone: give back what it held.
+    def disconnect(self, packet: Disconnect) -> str:
+        """Apply a DISCONNECT; returns what is wrong with it, empty = nothing."""
+        if packet.session_expiry is not None:
+            if self.session_expiry_s == 0 and packet.session_expiry:
+                return "DISCONNECT lengthens a session that was to end with its connection"
+            self.session_expiry_s = expiry_s(packet.session_expiry)
+        if not packet.code:
+            self.will = None
+        return ""
+
+    def leave(
+        self, context: ListenerContext, connection: ClientConnection, *, hub_leaves: bool
+    ) -> None:
+        """Release what the connection holds, and leave session and will behind.
 
         Args:
-            services: The listener's parts.
-            connection: The connection.
-            hub_leaves: Whether the hub itself ends it: no will, and the session waits for both.
+            context: Of the listener.
+            connection: The connection that ends.
+            hub_leaves: Whether the hub shuts down.
         """
         self.keep_alive.close()
         self.local.detach()
         client_id = self.ingress.client.id
-        self.lifetime.end(services, client_id, connection, hub_leaves=hub_leaves)
+        if hub_leaves:
+            context.sessions.hub_leaves(client_id, connection)
+        else:
+            context.sessions.leave(client_id, connection, expiry_s=self.session_expiry_s)
+            if self.will is not None:
+                delay_s = self.will_delay_s
+                if self.session_expiry_s is not None:
+                    delay_s = min(delay_s, self.session_expiry_s)
+                context.wills.add(client_id, self.will, delay_s)
         self.subscriber.leave()
         self.deliveries.close()
         self.ingress.leave()
 
     def info(self, address: str, *, now_s: float, unsent_bytes: int, paused: bool) -> ClientInfo:
-        """Describe the client and what it has."""
+        """Describe the client and its connection."""
         client = self.ingress.client
-        expiry_s = self.lifetime.session_expiry_s
         return ClientInfo(
             client_id=client.id,
             address=address,
             protocol_level=self.level,
             authenticated=client.identity is not None,
-            clean_session=expiry_s == 0,
-            session_expiry_s=expiry_s,
+            clean_session=self.session_expiry_s == 0,
+            session_expiry_s=self.session_expiry_s,
             keep_alive_s=self.keep_alive.seconds,
             connected_s=now_s - self.since_s,
             subscriptions={
@@ -99,15 +126,18 @@ class Admission:
         )
 
 
-def admit(
-    connection: Connection, services: Services, connect: Connect, client: Client, answers: Answers
-) -> Admission:
-    """Let a client in: an earlier connection of it is closed, its session taken up.
+def connect_client(
+    connection: ClientConnection,
+    context: ListenerContext,
+    connect: Connect,
+    client: SignedInClient,
+    responses: Responses,
+) -> ConnectedClient:
+    """Build the parts of a connection, resume its session, and close an earlier connection.
 
     Raises:
         SignInError: If its will can never be sent, or there are too many clients or sessions.
     """
-    context = services.context
     options = context.options
     rights = rights_of(client.id, client.identity)
     will = None
@@ -117,15 +147,18 @@ def admit(
         will = will_message(
             connect.will,
             client,
-            services.space,
+            context.space,
             rights,
             message_bytes_max=options.message_bytes_max,
         )
-    expiry_s = _session_expiry_s(connect)
-    admitted = services.sessions.admit(
-        client.id, connection, clean=connect.clean_session, expiry_s=expiry_s
-    )
-    session = services.space.begin(client.id, clean=connect.clean_session, durable=expiry_s != 0)
+    clean = connect.clean_session
+    if connect.properties is not None:
+        session_expiry_s = connect.properties.session_expiry_s
+    else:
+        session_expiry_s = 0 if clean else None
+    durable = session_expiry_s != 0
+    admitted = context.sessions.admit(client.id, connection, clean=clean, expiry_s=session_expiry_s)
+    session = context.space.begin(client.id, clean=clean, durable=durable)
     deliveries = Deliveries(
         clock=context.clock,
         ack_timeout_s=options.ack_timeout_s,
@@ -134,54 +167,48 @@ def admit(
         delivered=context.counters.count_delivered,
         terms=_terms(connect),
     )
-    local = LocalClient(services.space, session, rights, connection, deliveries)
-    will_delay_s = 0 if connect.will is None else connect.will.delay_s
-    return Admission(
+    local = LocalClient(context.space, session, rights, connection, deliveries)
+    return ConnectedClient(
         session_present=admitted.is_present,
         level=connect.level,
         since_s=context.clock.monotonic(),
-        lifetime=Lifetime(expiry_s, will, will_delay_s),
+        session_expiry_s=session_expiry_s,
+        will=will,
+        will_delay_s=0 if connect.will is None else connect.will.delay_s,
         keep_alive=KeepAlive(
             connection,
             context.clock,
             keep_alive_s=connect.keep_alive_s,
             stall_timeout_s=options.stall_timeout_s,
         ),
-        ingress=_ingress(connection, services, connect, client, rights, admitted.received),
+        ingress=_ingress(connection, context, connect, client, rights, admitted.received),
         deliveries=deliveries,
         local=local,
         subscriber=Subscriber(
             connection,
-            answers,
+            responses,
             client,
-            services.index,
+            context.index,
             local,
             admitted.subscriptions,
             subscriptions_max=options.subscriptions_max,
             added_options=NO_LOCAL | RETAIN_AS_PUBLISHED if connect.bridge else 0,
-            save=None if expiry_s == 0 else partial(services.sessions.save, client.id),
+            save=partial(context.sessions.save, client.id) if durable else None,
             log=context.log,
         ),
     )
 
 
-def _session_expiry_s(connect: Connect) -> int | None:
-    if connect.properties is not None:
-        return connect.properties.session_expiry_s
-    return 0 if connect.clean_session else None
-
-
 def _ingress(
-    connection: Connection,
-    services: Services,
+    connection: ClientConnection,
+    context: ListenerContext,
     connect: Connect,
-    client: Client,
+    client: SignedInClient,
     rights: LocalRights,
     received: ReceivedIds,
 ) -> Ingress:
-    context = services.context
     limit = context.options.message_bytes_max
-    local = LocalIntake(services.space, client.id, rights, message_bytes_max=limit)
+    local = LocalIntake(context.space, client.id, rights, message_bytes_max=limit)
     if connect.properties is None:
         return Ingress(context, client, connection, local, received)
     return Ingress5(
