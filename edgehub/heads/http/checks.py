@@ -1,6 +1,6 @@
 """What a request must be before it is read further, and its messages once it is whole.
 
-Owns nothing: counts go to the shared services. Invariant: no byte of a body is kept that was not
+Owns nothing: counts go to the context. Invariant: no byte of a body is kept that was not
 counted first, so that the bound on memory holds whatever clients send.
 """
 
@@ -23,8 +23,8 @@ from edgehub.mqtt.property_bag import PATH_PROPERTY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from edgehub.heads.http.context import HttpContext
     from edgehub.heads.http.parser import Request
-    from edgehub.heads.http.services import Services
     from edgehub.message import Message
 
 PASSED_OVER_MAX: Final = 65_536
@@ -33,38 +33,38 @@ PASSED_OVER_MAX: Final = 65_536
 _ALLOW: Final = (("Allow", "POST"),)
 
 
-def check_head(services: Services, request: Request) -> None:
+def check_head(context: HttpContext, request: Request) -> None:
     """Look at a request whose headers are whole, and refuse what can be refused by them."""
-    request.body_began = services.clock.monotonic()
+    request.body_began = context.clock.monotonic()
     try:
-        _read_head(services, request)
+        _read_head(context, request)
     except RequestError as problem:
         request.refuse(problem)
         length = request.length
         request.refuse_now = length is None or length > PASSED_OVER_MAX
 
 
-def check_piece(services: Services, request: Request, size: int) -> None:
+def check_piece(context: HttpContext, request: Request, size: int) -> None:
     """Count the next piece of a body, or refuse the request because of it."""
-    limit = _body_bytes_max(services, request)
+    limit = _body_bytes_max(context, request)
     if request.size + size > limit:
         problem = _body_too_large(limit)
-    elif not services.has_room(request, size):
+    elif not context.has_room(request, size):
         problem = unavailable("too much waits for the disk", BUSY_RETRY_S)
     else:
         assert request.reading is not None
         request.reading.used += size
         return
-    services.release(request)
+    context.release(request)
     request.refuse(problem)
     request.refuse_now = True
 
 
-def messages_of(services: Services, request: Request, *, may_be_hub: bool) -> Iterator[Message]:
+def messages_of(context: HttpContext, request: Request, *, may_be_hub: bool) -> Iterator[Message]:
     """Build the messages of a whole request one by one.
 
     Args:
-        services: The shared parts.
+        context: Of the head.
         request: Read to its end.
         may_be_hub: Whether it is believed which hubs the messages have passed.
 
@@ -75,8 +75,8 @@ def messages_of(services: Services, request: Request, *, may_be_hub: bool) -> It
     assert request.target is not None
     path = read_path(request.headers) if may_be_hub else None
     if path is not None:
-        return _marked(_messages(services, request), services.hub_path.extended(path))
-    return _messages(services, request)
+        return _marked(_messages(context, request), context.hub_path.extended(path))
+    return _messages(context, request)
 
 
 def _marked(messages: Iterator[Message], path: str) -> Iterator[Message]:
@@ -85,24 +85,24 @@ def _marked(messages: Iterator[Message], path: str) -> Iterator[Message]:
         yield message
 
 
-def _messages(services: Services, request: Request) -> Iterator[Message]:
+def _messages(context: HttpContext, request: Request) -> Iterator[Message]:
     assert request.target is not None
     body = bytes(request.body)
-    now_ms = services.clock.wall_ms()
+    now_ms = context.clock.wall_ms()
     if request.is_batch:
-        return batch_messages(request.target, body, services.limits, now_ms)
-    message = single_message(request.target, request.headers, body, services.limits, now_ms)
+        return batch_messages(request.target, body, context.limits, now_ms)
+    message = single_message(request.target, request.headers, body, context.limits, now_ms)
     return iter((message,))
 
 
-def _read_head(services: Services, request: Request) -> None:
+def _read_head(context: HttpContext, request: Request) -> None:
     _check_protocol(request)
     request.target = parse_target(request.url)
     if request.method != b"POST":
         detail = "messages are sent by POST"
         raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, detail, headers=_ALLOW)
     request.is_batch = check_form(request.headers)
-    limit = _body_bytes_max(services, request)
+    limit = _body_bytes_max(context, request)
     if request.length is not None and request.length > limit:
         raise _body_too_large(limit)
 
@@ -113,8 +113,8 @@ def _check_protocol(request: Request) -> None:
         raise RequestError(*fault)
 
 
-def _body_bytes_max(services: Services, request: Request) -> int:
-    options = services.options
+def _body_bytes_max(context: HttpContext, request: Request) -> int:
+    options = context.options
     return options.batch_bytes_max if request.is_batch else options.message_bytes_max
 
 

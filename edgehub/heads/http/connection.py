@@ -13,16 +13,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 from edgehub.heads.http.checks import check_head, check_piece, messages_of
+from edgehub.heads.http.context import CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from edgehub.heads.http.parser import Request, RequestParser
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, unavailable
-from edgehub.heads.http.services import CONTINUE, ENDS, GOES_ON, GOES_ON_OLD
 from edgehub.heads.http.sign_in import check_anonymous, may_be_right, sign_in
 from edgehub.heads.http.submission import Submission
 from edgehub.http1.unparsed import Unparsed
 from edgehub.mqtt.hub_path import LoopError
 
 if TYPE_CHECKING:
-    from edgehub.heads.http.services import Services
+    from edgehub.heads.http.context import HttpContext
     from edgehub.heads.http.sign_in import Client
 
 _REFUSED_AS: Final = {
@@ -53,11 +53,13 @@ class Phase(Enum):
     ENDING = "the client to stop sending"
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
         "_client",
+        "_connections",
+        "_context",
         "_continued",
         "_current",
         "_due",
@@ -68,7 +70,6 @@ class Connection(asyncio.Protocol):
         "_peer",
         "_phase",
         "_saw_end",
-        "_services",
         "_signing_in",
         "_submission",
         "_transport",
@@ -78,13 +79,14 @@ class Connection(asyncio.Protocol):
         "_yields",
     )
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, context: HttpContext, connections: dict[HttpConnection, None]) -> None:
+        self._context = context
+        self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(
-            header_bytes_max=services.options.header_bytes_max,
+            header_bytes_max=context.options.header_bytes_max,
             on_head=self._look_at_head,
-            on_piece=lambda request, size: check_piece(services, request, size),
+            on_piece=lambda request, size: check_piece(context, request, size),
         )
         self._peer = ""
         self._client: Client | None = None
@@ -99,21 +101,21 @@ class Connection(asyncio.Protocol):
         self._saw_end = False
         self._ends = False
         self._continued: Request | None = None
-        self._usage = services.clients.anonymous
+        self._usage = context.clients.anonymous
         self._phase = Phase.FIRST
-        self._due = services.clock.monotonic() + services.options.head_timeout_s
+        self._due = context.clock.monotonic() + context.options.head_timeout_s
 
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        services = self._services
+        context = self._context
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
-        services.connections[self] = None
-        services.counters.accepted_total += 1
+        self._connections[self] = None
+        context.counters.accepted_total += 1
         self._usage.used += 1
         if self._usage.used > self._usage.limit and not self._close_oldest():
             self._refuse(None, unavailable("too many connections", BUSY_RETRY_S))
@@ -123,14 +125,14 @@ class Connection(asyncio.Protocol):
         del exc
         if self._signing_in is not None:
             self._signing_in.cancel()
-        if self._services.connections.pop(self, self) is None:
+        if self._connections.pop(self, self) is None:
             self._usage.used -= 1
         self._transport = None
         self._submission = None
         current, self._current = self._current, None
         for request in (current, *self._parser.ready, self._parser.reading):
             if request is not None:
-                self._services.release(request)
+                self._context.release(request)
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
@@ -152,7 +154,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Take nothing more of a client that does not read its answers."""
         if self._current is None and not self._ends:
-            self._wait(Phase.WRITING, self._services.options.commit_timeout_s)
+            self._wait(Phase.WRITING, self._context.options.commit_timeout_s)
         self._pause()
 
     def resume_writing(self) -> None:
@@ -166,16 +168,16 @@ class Connection(asyncio.Protocol):
         Returns:
             Whether there was one. Without identities there is no client to make room for.
         """
-        services = self._services
-        if not len(services.identities):
+        context = self._context
+        if not len(context.identities):
             return False
-        return any(each is not self and each.gives_way() for each in services.connections)
+        return any(each is not self and each.gives_way() for each in self._connections)
 
     # Called by the head, and by other connections.
 
     def gives_way(self) -> bool:
         """Close if the client has not signed in and is not being served; return whether it is."""
-        if self._usage is not self._services.clients.anonymous or self._has_work or self._ends:
+        if self._usage is not self._context.clients.anonymous or self._has_work or self._ends:
             return False
         assert self._transport is not None
         self._ends = True
@@ -187,7 +189,7 @@ class Connection(asyncio.Protocol):
         if now < self._due or self._transport is None:
             return
         if self._phase is Phase.BODY:
-            options = self._services.options
+            options = self._context.options
             request = self._parser.reading
             assert request is not None
             allowed_s = options.body_timeout_s + request.size / options.body_rate_min
@@ -198,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._give_up_waiting()
             return
         if self._phase not in {Phase.IDLE, Phase.ENDING}:
-            self._services.counters.timed_out_total += 1
+            self._context.counters.timed_out_total += 1
         if self._phase in {Phase.HEAD, Phase.BODY}:
             detail = f"waited too long for the {self._phase.value}"
             self._refuse(self._parser.reading, RequestError(HTTPStatus.REQUEST_TIMEOUT, detail))
@@ -226,7 +228,7 @@ class Connection(asyncio.Protocol):
 
     def _read(self) -> None:
         """Parse what has come, as far as one request at a time allows; others have their turns."""
-        clock = self._services.clock
+        clock = self._context.clock
         until = clock.monotonic() + TURN_S
         while self._unparsed and self._may_serve():
             if self._yields:
@@ -248,7 +250,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed(data)
         except RequestError as problem:
             if self._parser.reading is not None:
-                self._services.release(self._parser.reading)
+                self._context.release(self._parser.reading)
             broken = Request()
             broken.refuse(problem)
             broken.refuse_now = True
@@ -256,12 +258,12 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def _look_at_head(self, request: Request) -> None:
-        check_head(self._services, request)
-        request.reading = self._services.reading.of_kind(anonymous=not self._may_sign_in(request))
+        check_head(self._context, request)
+        request.reading = self._context.reading.of_kind(anonymous=not self._may_sign_in(request))
 
     def _may_sign_in(self, request: Request) -> bool:
         # The password is checked once the body is there; until then counts what costs no hash.
-        identities, authorization = self._services.identities, request.authorization
+        identities, authorization = self._context.identities, request.authorization
         if authorization is None or request.target is None:
             return False
         if self._client is not None and self._client.is_in_force(authorization, identities):
@@ -279,7 +281,7 @@ class Connection(asyncio.Protocol):
         if not self._may_serve():
             return
         reading = self._parser.reading
-        options = self._services.options
+        options = self._context.options
         if reading is None:
             self._wait(Phase.IDLE, options.idle_timeout_s)
             if self._saw_end and not self._unparsed:
@@ -304,9 +306,9 @@ class Connection(asyncio.Protocol):
         )
 
     def _serve(self, request: Request) -> None:
-        services = self._services
+        context = self._context
         problem = request.problem
-        if problem is None and services.draining:
+        if problem is None and context.draining:
             problem = unavailable("the hub is shutting down", BUSY_RETRY_S)
         if problem is not None:
             self._refuse(request, problem)
@@ -318,14 +320,14 @@ class Connection(asyncio.Protocol):
                 check_anonymous(
                     request,
                     request.target.sender,
-                    services.identities,
-                    anonymous=services.anonymous,
-                    host_names=services.options.host_names,
+                    context.identities,
+                    anonymous=context.anonymous,
+                    host_names=context.options.host_names,
                 )
                 self._take(request, None)
                 return
             client = self._client
-            if client is not None and client.is_in_force(authorization, services.identities):
+            if client is not None and client.is_in_force(authorization, context.identities):
                 self._take(request, client)
                 return
         except RequestError as refused:
@@ -333,7 +335,7 @@ class Connection(asyncio.Protocol):
             return
         self._begin(request)
         self._pause()
-        self._signing_in = services.spawn(
+        self._signing_in = context.spawn(
             self._sign_in(request, authorization), f"http[{self._peer}]"
         )
 
@@ -343,7 +345,7 @@ class Connection(asyncio.Protocol):
             client = await sign_in(
                 authorization,
                 request.target.sender,
-                self._services.identities,
+                self._context.identities,
                 address=self._host,
                 waits=self._wait_for_check,
             )
@@ -365,33 +367,33 @@ class Connection(asyncio.Protocol):
         self._resume()
 
     def _take(self, request: Request, client: Client | None) -> None:
-        services = self._services
+        context = self._context
         assert request.target is not None
         if client is not None:
             self._count_as_identified()
             client.check_sender(request.target.sender)
-        held = services.backlog.of_kind(anonymous=client is None)
+        held = context.backlog.of_kind(anonymous=client is None)
         if held.is_full:
             raise unavailable("too much waits for the disk", BUSY_RETRY_S)
         self._begin(request)
         may_be_hub = client is not None and client.scope is not None
         try:
-            messages = messages_of(services, request, may_be_hub=may_be_hub)
+            messages = messages_of(context, request, may_be_hub=may_be_hub)
         except LoopError:
             self._drop_loop(request)
             return
-        self._submission = Submission(messages, services.backlog, held, self._settled)
+        self._submission = Submission(messages, context.backlog, held, self._settled)
         self._hand_in(request, self._submission)
 
     def _drop_loop(self, request: Request) -> None:
         """Answer as if the messages were stored: refused, they would come again."""
-        services, client = self._services, self._client
+        context, client = self._context, self._client
         assert client is not None
         assert request.target is not None
         size = len(request.body)
-        services.counters.count_loop(client.identity.id, request.target.sender)
-        services.refused(client.identity.id, size, "loop")
-        services.release(request)
+        context.counters.count_loop(client.identity.id, request.target.sender)
+        context.refused(client.identity.id, size, "loop")
+        context.release(request)
         self._finish(request)
 
     def _hand_in(self, request: Request, submission: Submission) -> None:
@@ -400,21 +402,21 @@ class Connection(asyncio.Protocol):
         Raises:
             RequestError: If anything in it is wrong.
         """
-        services = self._services
-        monotonic = services.clock.monotonic
+        context = self._context
+        monotonic = context.clock.monotonic
         until = monotonic() + TURN_S
-        if not submission.go_on(services.submit, lambda: monotonic() >= until):
+        if not submission.go_on(context.submit, lambda: monotonic() >= until):
             self._pause()
             asyncio.get_running_loop().call_soon(self._hand_in_more, request, submission)
             return
-        services.release(request)
+        context.release(request)
         if submission.is_settled:
             self._answer(request, submission)
         else:
             self._pause()
 
     def _count_as_identified(self) -> None:
-        identified = self._services.clients.identified
+        identified = self._context.clients.identified
         if self._usage is not identified and self._transport is not None:
             self._usage.used -= 1
             self._usage = identified
@@ -433,7 +435,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, request: Request) -> None:
         self._current = request
-        self._wait(Phase.COMMIT, self._services.options.commit_timeout_s)
+        self._wait(Phase.COMMIT, self._context.options.commit_timeout_s)
 
     def _settled(self, submission: Submission) -> None:
         # Not from inside the commit: what a write causes must not hold up the other rows.
@@ -450,15 +452,15 @@ class Connection(asyncio.Protocol):
             problem = not_stored(*submission.refused, submission.stored)
             self._refuse(request, problem, told=True)
             return
-        self._services.counters.messages_total += submission.stored
+        self._context.counters.messages_total += submission.stored
         self._finish(request)
 
     def _finish(self, request: Request) -> None:
         self._current = None
         self._submission = None
         connection = self._connection_header(request)
-        self._write(self._services.no_content(connection))
-        if connection is ENDS:
+        self._write(self._context.no_content(connection))
+        if connection is CLOSE:
             self._end(unread=False)
 
     def _give_up_waiting(self) -> None:
@@ -472,7 +474,7 @@ class Connection(asyncio.Protocol):
             self._refuse(request, unavailable("too many sign-ins wait", BUSY_RETRY_S))
             self._go_on()
             return
-        seconds = self._services.options.commit_timeout_s
+        seconds = self._context.options.commit_timeout_s
         self._refuse(
             request,
             unavailable(
@@ -487,25 +489,25 @@ class Connection(asyncio.Protocol):
         self, request: Request | None, problem: RequestError, *, told: bool = False
     ) -> None:
         """Answer with a problem; without the whole request the connection ends."""
-        services = self._services
+        context = self._context
         if request is not None and not told:
             self._tell_refused(request, problem)
         self._current = None
         self._submission = None
         unread = request is None or request is self._parser.reading
-        connection = ENDS if request is None or unread else self._connection_header(request)
+        connection = CLOSE if request is None or unread else self._connection_header(request)
         has_body = request is None or request.method != b"HEAD"
         if request is not None:
-            self._services.release(request)
-        services.log.warning(
+            self._context.release(request)
+        context.log.warning(
             "http.request_refused",
             address=self._peer,
             sender=request.target.sender if request is not None and request.target else None,
             status=problem.status.value,
             detail=problem.detail,
         )
-        self._write(services.refusal(problem, connection, has_body=has_body))
-        if connection is ENDS:
+        self._write(context.refusal(problem, connection, has_body=has_body))
+        if connection is CLOSE:
             self._end(unread=unread)
 
     def _tell_refused(self, request: Request, problem: RequestError) -> None:
@@ -513,32 +515,32 @@ class Connection(asyncio.Protocol):
         if reason is not None and request.target is not None:
             size = min(max(request.length or 0, request.body_bytes), _TOLD_BYTES_MAX)
             device = self._known_sender(request, request.target.sender)
-            self._services.refused(device, size, reason)
+            self._context.refused(device, size, reason)
             if problem.status is HTTPStatus.FORBIDDEN and request.authorization is not None:
-                counters = self._services.counters
+                counters = self._context.counters
                 counters.foreign_total += 1
                 counters.newest_foreign = problem.detail
 
     def _known_sender(self, request: Request, sender: str) -> str:
         """Return who has sent a request; empty while that is only claimed."""
-        services, client = self._services, self._client
+        context, client = self._context, self._client
         authorization = request.authorization
         if authorization is None:
-            known = services.identities.get(sender) is not None
-            return sender if services.anonymous and not known else ""
-        if client is None or not client.is_in_force(authorization, services.identities):
+            known = context.identities.get(sender) is not None
+            return sender if context.anonymous and not known else ""
+        if client is None or not client.is_in_force(authorization, context.identities):
             return ""
         return sender if client.speaks_for(sender) else client.identity.id
 
     def _connection_header(self, request: Request) -> bytes:
-        if not request.keep_alive or self._services.draining:
-            return ENDS
-        return GOES_ON_OLD if request.is_old else GOES_ON
+        if not request.keep_alive or self._context.draining:
+            return CLOSE
+        return KEEP_ALIVE_1_0 if request.is_old else KEEP_ALIVE
 
     def _go_on(self) -> None:
         """Serve what has come while a request was in hand."""
         if self._phase is Phase.WRITING:
-            self._wait(Phase.IDLE, self._services.options.idle_timeout_s)
+            self._wait(Phase.IDLE, self._context.options.idle_timeout_s)
         self._advance()
         self._read()
         if self._may_serve() and not self._yields:
@@ -548,7 +550,7 @@ class Connection(asyncio.Protocol):
 
     def _wait(self, phase: Phase, seconds: float) -> None:
         self._phase = phase
-        self._due = self._services.clock.monotonic() + seconds
+        self._due = self._context.clock.monotonic() + seconds
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -573,10 +575,10 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         if not unread:
-            self._wait(Phase.ENDING, self._services.options.commit_timeout_s)
+            self._wait(Phase.ENDING, self._context.options.commit_timeout_s)
             transport.close()
             return
-        self._wait(Phase.ENDING, self._services.options.linger_s)
+        self._wait(Phase.ENDING, self._context.options.linger_s)
         if transport.can_write_eof():
             transport.write_eof()
         self._resume()

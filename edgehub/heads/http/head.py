@@ -18,8 +18,8 @@ from edgehub.devices.handshakes import ServerContext
 from edgehub.devices.server_tls import renew_server_tls
 from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
-from edgehub.heads.http.connection import Connection
-from edgehub.heads.http.services import Services
+from edgehub.heads.http.connection import HttpConnection
+from edgehub.heads.http.context import HttpContext
 from edgehub.heads.http.statistics import HttpStatistics
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class HttpHead:
     ) -> None:
         self._options = options
         self._clock = clock
-        self._services = Services(
+        self._context = HttpContext(
             options,
             clock=clock,
             submit=submit,
@@ -74,6 +74,8 @@ class HttpHead:
             hub_path=hub_path,
             spawn=self._spawn,
         )
+        self._connections: dict[HttpConnection, None] = {}
+        """All connections, the oldest first."""
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._tls: ServerContext | None = None
@@ -98,9 +100,9 @@ class HttpHead:
         except OSError as error:
             hint = bind_hint("http", error)
             raise StartupError(f"cannot listen for HTTP on {where}: {hint}") from error
-        services = self._services
-        services.anonymous = options.anonymous and all(map(is_loopback, self._sockets))
-        if not services.anonymous and not len(services.identities):
+        context = self._context
+        context.anonymous = options.anonymous and all(map(is_loopback, self._sockets))
+        if not context.anonymous and not len(context.identities):
             self._close_sockets()
             msg = (
                 f"no client could sign in on {where} for HTTP: clients without a password are let"
@@ -112,7 +114,7 @@ class HttpHead:
         log.info(
             "http.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
-            anonymous=services.anonymous,
+            anonymous=context.anonymous,
             tls=self._tls is not None,
         )
 
@@ -124,7 +126,7 @@ class HttpHead:
             try:
                 for sock in self._sockets:
                     server = await loop.create_server(
-                        lambda: Connection(self._services),
+                        lambda: HttpConnection(self._context, self._connections),
                         sock=sock,
                         backlog=self._options.backlog,
                         ssl=self._tls,
@@ -145,17 +147,17 @@ class HttpHead:
 
         The caller sets the time limit.
         """
-        self._services.draining = True
+        self._context.draining = True
         self._stop_accepting()
-        for connection in list(self._services.connections):
+        for connection in list(self._connections):
             connection.drain()
-        await self._services.backlog.until_empty()
+        await self._context.backlog.until_empty()
         # The answers are written in the turn after that of the last commit.
         await asyncio.sleep(0)
 
     async def close(self) -> None:
         """Close all connections and give the sockets a turn of the loop to write what is left."""
-        self._services.draining = True
+        self._context.draining = True
         self._stop_accepting()
         self._close_connections()
         await asyncio.sleep(0)
@@ -177,30 +179,29 @@ class HttpHead:
 
     def statistics(self) -> HttpStatistics:
         """Return the counts of this moment."""
-        services = self._services
-        counters = services.counters
+        context = self._context
+        counters = context.counters
         return HttpStatistics(
-            connections=len(services.connections),
+            connections=len(self._connections),
             accepted_total=counters.accepted_total,
             handshakes_refused_total=0 if self._tls is None else self._tls.refused_total,
             loops_total=counters.loops_total,
             messages_total=counters.messages_total,
             timed_out_total=counters.timed_out_total,
             answers={str(status): count for status, count in sorted(counters.answers.items())},
-            waiting_bytes=services.waiting_bytes,
+            waiting_bytes=context.waiting_bytes,
             bounds=[
-                bound.statistics()
-                for bound in (services.clients, services.reading, services.backlog)
+                bound.statistics() for bound in (context.clients, context.reading, context.backlog)
             ],
         )
 
     def losses(self) -> list[Loss]:
         """Return what was refused for good since the start; see `edgehub.telemetry.losses`."""
-        return self._services.counters.losses()
+        return self._context.counters.losses()
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
-        for connection in list(self._services.connections):
+        for connection in list(self._connections):
             connection.check(now)
         self._timer = self._clock.call_later(SWEEP_S, self._sweep)
 
@@ -221,5 +222,5 @@ class HttpHead:
         self._sockets.clear()
 
     def _close_connections(self) -> None:
-        for connection in list(self._services.connections):
+        for connection in list(self._connections):
             connection.close()

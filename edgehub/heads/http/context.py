@@ -1,7 +1,7 @@
-"""What all connections of the HTTP head share, and the bytes of its answers.
+"""What the connections of the HTTP head share, and the bytes of its responses.
 
-Owns the count of bytes being read and the line with the date. Invariant: an answer says how the
-connection goes on whenever that is not what the client's version of HTTP takes for granted.
+Owns the count of bytes being read and the header Date. Invariant: a response has the header
+Connection wherever the default of the client's version of HTTP is not meant.
 """
 
 from __future__ import annotations
@@ -22,36 +22,34 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.http.connection import Connection
     from edgehub.heads.http.options import HttpOptions
     from edgehub.heads.http.parser import Request
     from edgehub.heads.http.problem import RequestError
     from edgehub.mqtt.hub_path import HubPath
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-GOES_ON: Final = b""
-GOES_ON_OLD: Final = b"Connection: keep-alive\r\n"
-ENDS: Final = b"Connection: close\r\n"
+KEEP_ALIVE: Final = b""
+KEEP_ALIVE_1_0: Final = b"Connection: keep-alive\r\n"
+CLOSE: Final = b"Connection: close\r\n"
 
 
-class Services:
-    """The shared parts.
+class HttpContext:
+    """Shared by the connections of the head.
 
     Args:
         options: Limits and times.
         clock: For all timers, and the time of day.
         submit: The router.
-        refused: Told of messages that are refused for what they are.
-        identities: Who may sign in.
-        hub_path: Tells messages of other hubs that have been here before.
+        refused: Records messages that are refused for their content.
+        identities: Clients that may sign in.
+        hub_path: Finds messages that have passed this hub before.
         spawn: Runs a coroutine in the head's task group.
 
     Attributes:
-        anonymous: Whether clients without a password are let in.
+        anonymous: Whether clients without a password may send.
         draining: Whether the hub shuts down and takes nothing more.
         reading: Bytes of bodies that are not handed in yet.
         clients: Open connections; those that have not signed in count as anonymous.
-        connections: All connections, oldest first.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class Services:
         self.draining = False
         self.reading = Bound("bytes being read", options.waiting_bytes_max, identities)
         self.clients = Bound("connections", options.connections_max, identities)
-        self.connections: dict[Connection, None] = {}
         self._second = -1
         self._date = b""
 
@@ -102,19 +99,19 @@ class Services:
         return kept + size <= self.reading.anonymous_limit
 
     def release(self, request: Request) -> None:
-        """Let go of what is held of a body; harmless when that was done."""
+        """Release the body of a request; harmless when that was done before."""
         if request.reading is not None:
             request.reading.used -= request.size
         request.size = 0
         request.body.clear()
 
     def no_content(self, connection: bytes) -> bytes:
-        """Return a 204; `connection` is one of the constants above."""
+        """Return a 204; `connection` is one of `KEEP_ALIVE`, `KEEP_ALIVE_1_0` and `CLOSE`."""
         self._count(204)
         return b"HTTP/1.1 204 No Content\r\n" + self._date_line() + connection + b"\r\n"
 
     def refusal(self, problem: RequestError, connection: bytes, *, has_body: bool) -> bytes:
-        """Return the answer to a request that is refused."""
+        """Return the response to a request that is refused."""
         self._count(problem.status)
         document = problem.document()
         lines = [f"HTTP/1.1 {problem.status.value} {problem.status.phrase}"]
