@@ -1,8 +1,7 @@
-"""A message of the local topic space, as every part that takes or gives one sees it.
+"""A message of the local topic space.
 
-Owns no state. Plain slotted class, as one is built per message.
-Invariant: it is not changed once it was published; subscribers, queues and the table of retained
-messages share one object.
+Owns no state. Invariant: it is not changed once it was published; subscribers, queues and the table
+of retained messages share one object.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     Settle = Callable[[int, Refusal | None], None]
 
 ALWAYS_LOCAL: Final = ("te/#", "c8y/#")
-"""Topics that are in the space whatever the settings say."""
+"""Topics of the space in addition to those of the settings."""
 
 HUB_TOPICS: Final = "$edge/"
-"""Topics of the hub itself; clients read them."""
+"""Topics of the hub itself, which clients only subscribe to."""
 
 
 class LocalMessage:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, nullcontext
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
@@ -13,7 +14,7 @@ from edgehub.errors import StoreError
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
-from edgehub.heads.mqtt.local.tables import LocalContents, QueuedMessage
+from edgehub.heads.mqtt.local.tables import LocalContents, LocalEntry
 from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.heads.mqtt.session_table import StoredSession
 from edgehub.mqtt.hub_path import HubPath
@@ -178,7 +179,7 @@ class MemoryLocal:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.retained: dict[str, LocalMessage] = {}
-        self.queued: dict[tuple[str, int], QueuedMessage] = {}
+        self.queued: dict[tuple[str, int], LocalEntry] = {}
         self.received: set[tuple[int, int]] = set()
         self.free = True
         self.waiting: list[Settle] = []
@@ -188,22 +189,22 @@ class MemoryLocal:
         self._next = 1
 
     def now_ms(self) -> int:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         return self._clock.boottime_ms()
 
     async def load(self) -> LocalContents:
-        """See `LocalStore`."""
-        queued: dict[str, list[QueuedMessage]] = {}
+        """See `LocalTable`."""
+        queued: dict[str, list[LocalEntry]] = {}
         for (client_id, _), each in sorted(self.queued.items(), key=lambda item: item[0]):
-            queued.setdefault(client_id, []).append(each)
+            queued.setdefault(client_id, []).append(copy(each))
         return LocalContents(retained=list(self.retained.values()), queued=queued)
 
     def is_changing(self, topic: str) -> bool:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         return topic in self.changing
 
     def keep(self, message: LocalMessage, settle: Settle) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         if message.body:
             self.retained[message.topic] = message
         else:
@@ -212,43 +213,45 @@ class MemoryLocal:
             self.changing.add(message.topic)
         self._settle(settle)
 
-    def enqueue(
-        self, client_id: str, message: LocalMessage, settle: Settle, **columns: Any
-    ) -> None:
-        """See `LocalStore`."""
+    def enqueue(self, client_id: str, entry: LocalEntry, settle: Settle) -> None:
+        """See `LocalTable`."""
+        message = entry.message
         if not message.id:
             message.id = self._next
             self._next += 1
-        self.queued[client_id, message.id] = QueuedMessage(message=message, **columns)
+        packet_id = entry.packet_id if entry.waits else 0
+        self.queued[client_id, message.id] = replace(
+            entry, share=None, packet_id=packet_id, is_stored=True, waits=False
+        )
         self._settle(settle)
 
     def mark_sent(self, client_id: str, message: LocalMessage) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         key = client_id, message.id
-        self.queued[key] = replace(self.queued[key], sent=True)
+        self.queued[key] = replace(self.queued[key], is_sent=True)
 
     def mark_received(self, client_id: str, message: LocalMessage, settle: Settle) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         key = client_id, message.id
-        self.queued[key] = replace(self.queued[key], received=True)
+        self.queued[key] = replace(self.queued[key], is_sent=True, is_received=True)
         self._settle(settle)
 
     def receive(self, session: int, packet_id: int, settle: Settle) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         self.received.add((session, packet_id))
         self._settle(settle)
 
     def dequeue(self, client_id: str, message: LocalMessage) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         del self.queued[client_id, message.id]
         self.hastened = False
 
     def flush_now(self) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
         self.hastened = True
 
     async def flush(self) -> None:
-        """See `LocalStore`."""
+        """See `LocalTable`."""
 
     def commit(self) -> None:
         """Make durable what waits."""

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.heads.broker.statistics import BrokerCounters
-    from edgehub.heads.mqtt.local.session import Entry, LocalSession
+    from edgehub.heads.mqtt.local.session import LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.local.tables import LocalEntry
     from edgehub.local_message import LocalMessage
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_packets import RefusedPublish
@@ -116,7 +117,7 @@ class Outlet:
         """See `session.Link`."""
         return self._connection.next_packet_id(self._under_way)
 
-    def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
+    def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
         """See `session.Link`; QoS 1 at most, and every connection counts packet ids anew."""
         own_id = self.new_packet_id()
         data = self._frame(entry.message, own_id, retain=entry.retain, dup=entry.is_sent)

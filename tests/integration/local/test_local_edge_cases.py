@@ -12,7 +12,8 @@ from edgehub.devices.identities import read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.heads.mqtt.local.options import DEPARTED_MAX, LocalOptions
-from edgehub.heads.mqtt.local.session import SEARCH_PAUSE_S, SEARCH_STEPS
+from edgehub.heads.mqtt.local.retained import SEARCH_PAUSE_S, SEARCH_STEPS
+from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.local_message import LocalMessage
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import AT_LEAST_ONCE, Client5
@@ -86,7 +87,7 @@ async def test_what_waits_for_a_session_that_is_no_more_leaves_the_disk():
     clock = ManualClock()
     disk = MemoryLocal(clock)
     message = LocalMessage("te/x", b"x", publisher="s", qos=1)
-    disk.enqueue("c", message, lambda _token, _refusal: None, retain=False, sent=False)
+    disk.enqueue("c", LocalEntry(message), lambda _token, _refusal: None)
     async with running(clock=clock, local=disk):
         assert disk.queued == {}
 

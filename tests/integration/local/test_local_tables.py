@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.heads.mqtt.local.tables import LocalTable
+from edgehub.heads.mqtt.local.tables import LocalEntry, LocalTable
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
 from tests.support.stores import FaultPlan, faulty_database, running
@@ -53,9 +53,9 @@ async def test_what_is_stored_is_there_again(tmp_path: Path):
         table.keep(a_local("te/b", b"2"), settled)
         table.keep(a_local("te/b", b""), settled)
         shared = a_local("te/c", b"\x00\xff")
-        table.enqueue("a", shared, settled, retain=True, sent=True)
-        table.enqueue("b/m", shared, settled, retain=False, sent=False)
-        table.enqueue("a", a_local("te/d"), settled, retain=False, sent=False)
+        table.enqueue("a", LocalEntry(shared, retain=True, is_sent=True), settled)
+        table.enqueue("b/m", LocalEntry(shared), settled)
+        table.enqueue("a", LocalEntry(a_local("te/d")), settled)
         assert settled.all == []
         await table.flush()
         assert settled.all == [(0, None)] * 6
@@ -66,7 +66,7 @@ async def test_what_is_stored_is_there_again(tmp_path: Path):
         names = ("topic", "body", "qos", "retain", "publisher", "properties", "expires_ms")
         assert [getattr(back, name) for name in names] == [getattr(kept, name) for name in names]
         shown = {
-            client: [(each.message.topic, each.retain, each.sent) for each in queued]
+            client: [(each.message.topic, each.retain, each.is_sent) for each in queued]
             for client, queued in contents.queued.items()
         }
         assert shown == {
@@ -84,7 +84,7 @@ async def test_a_message_leaves_with_its_last_session(tmp_path: Path):
         table = a_table(hub)
         message = a_local()
         for client_id in ("a", "b"):
-            table.enqueue(client_id, message, settled, retain=False, sent=False)
+            table.enqueue(client_id, LocalEntry(message), settled)
         await table.flush()
         table.dequeue("a", message)
         await table.flush()
@@ -93,7 +93,7 @@ async def test_a_message_leaves_with_its_last_session(tmp_path: Path):
         table = a_table(hub)
         (queued,) = (await table.load()).queued["b"]
         later = a_local()
-        table.enqueue("b", later, settled, retain=False, sent=False)
+        table.enqueue("b", LocalEntry(later), settled)
         assert later.id > queued.message.id
         table.dequeue("b", queued.message)
         await table.flush()
@@ -107,8 +107,8 @@ async def test_what_is_confirmed_before_its_commit_is_not_written(tmp_path: Path
         table = a_table(hub, linger_ms=1000)
         settled = Settled()
         message = a_local()
-        table.enqueue("a", message, settled, retain=False, sent=True)
-        table.enqueue("b", message, settled, retain=False, sent=True)
+        table.enqueue("a", LocalEntry(message, is_sent=True), settled)
+        table.enqueue("b", LocalEntry(message, is_sent=True), settled)
         table.dequeue("a", message)
         assert settled.all == [(0, None)]
         table.dequeue("b", message)
@@ -124,12 +124,12 @@ async def test_a_row_of_another_session_that_was_written_goes_with_its_message(t
         table = a_table(hub)
         settled = Settled()
         message = a_local()
-        table.enqueue("a", message, settled, retain=False, sent=True)
+        table.enqueue("a", LocalEntry(message, is_sent=True), settled)
         await table.flush()
-        table.enqueue("b", message, settled, retain=False, sent=True)
+        table.enqueue("b", LocalEntry(message, is_sent=True), settled)
         table.dequeue("a", message)
         await table.flush()
-        table.enqueue("c", message, settled, retain=False, sent=True)
+        table.enqueue("c", LocalEntry(message, is_sent=True), settled)
         table.dequeue("b", message)
         table.dequeue("c", message)
         await table.flush()
@@ -145,7 +145,7 @@ async def test_many_changes_share_a_commit(tmp_path: Path):
         settled = Settled()
         before = hub.store.statistics().commits_total
         for number in range(500):
-            table.enqueue("a", a_local(f"te/{number}"), settled, retain=False, sent=False)
+            table.enqueue("a", LocalEntry(a_local(f"te/{number}")), settled)
         await table.flush()
         assert len(settled.all) == 500
         assert hub.store.statistics().commits_total - before <= 2
@@ -186,18 +186,18 @@ async def test_what_was_sent_later_is_known_after_a_restart(tmp_path: Path):
         table = a_table(hub)
         messages = [a_local(f"te/{number}") for number in range(4)]
         for message in messages[:3]:
-            table.enqueue("a", message, settled, retain=False, sent=False)
+            table.enqueue("a", LocalEntry(message), settled)
         await table.flush()
         table.mark_sent("a", messages[0])
         table.mark_sent("a", messages[1])
         table.dequeue("a", messages[1])
-        table.enqueue("a", messages[3], settled, retain=False, sent=False)
+        table.enqueue("a", LocalEntry(messages[3]), settled)
         table.mark_sent("a", messages[3])
         await table.flush()
         assert settled.all == [(0, None)] * 4
     async with running(path) as hub:
         queued = (await a_table(hub).load()).queued["a"]
-        assert [(each.message.topic, each.sent) for each in queued] == [
+        assert [(each.message.topic, each.is_sent) for each in queued] == [
             ("te/0", True),
             ("te/2", False),
             ("te/3", True),
@@ -223,7 +223,7 @@ async def test_that_something_was_sent_is_durable_a_moment_later(tmp_path: Path)
     async with running(tmp_path / "queue.db") as hub:
         table = a_table(hub)
         message = a_local()
-        table.enqueue("a", message, Settled(), retain=False, sent=False)
+        table.enqueue("a", LocalEntry(message), Settled())
         await table.flush()
         table.mark_sent("a", message)
         await hub.clock.advance(1)
@@ -236,9 +236,9 @@ async def test_what_leaves_while_a_commit_runs_is_gone_a_moment_later(tmp_path: 
     async with running(tmp_path / "queue.db") as hub:
         table = a_table(hub)
         first, second = a_local("te/1"), a_local("te/2")
-        table.enqueue("a", first, Settled(), retain=False, sent=False)
+        table.enqueue("a", LocalEntry(first), Settled())
         await table.flush()
-        table.enqueue("a", second, Settled(), retain=False, sent=False)
+        table.enqueue("a", LocalEntry(second), Settled())
         await asyncio.sleep(0)  # its commit begins
         table.dequeue("a", first)
         await hub.store.writer.flush()
@@ -268,7 +268,7 @@ async def test_what_is_hastened_does_not_wait_for_more(tmp_path: Path):
     async with running(tmp_path / "queue.db") as hub:
         table = a_table(hub)
         message = a_local()
-        table.enqueue("a", message, Settled(), retain=False, sent=False)
+        table.enqueue("a", LocalEntry(message), Settled())
         await table.flush()
         table.dequeue("a", message)
         await hub.store.writer.flush()
@@ -290,13 +290,13 @@ async def test_what_leaves_need_not_wait_for_room_for_what_comes(tmp_path: Path)
     async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
         table = a_table(hub)
         confirmed = a_local("te/a")
-        table.enqueue("a", confirmed, settled, retain=False, sent=True)
+        table.enqueue("a", LocalEntry(confirmed, is_sent=True), settled)
         table.keep(a_local("te/kept"), settled)
         await table.flush()
         plan.fail("INSERT OR REPLACE INTO local_message", "SQLITE_FULL", times=1 << 30)
         table.dequeue("a", confirmed)
         table.keep(a_local("te/kept", b""), settled)
-        table.enqueue("a", a_local("te/b"), settled, retain=False, sent=False)
+        table.enqueue("a", LocalEntry(a_local("te/b")), settled)
         hub.send()
         await hub.until(lambda: hub.store.statistics().failing is not None, tick_s=0.1)
         await hub.until(lambda: hub.store.statistics().commits_total > 1, tick_s=0.1)
@@ -318,10 +318,10 @@ async def test_a_message_that_comes_back_to_a_session_stays(tmp_path: Path):
         table = a_table(hub)
         message = a_local()
         for client_id in ("a", "b"):
-            table.enqueue(client_id, message, Settled(), retain=False, sent=False)
+            table.enqueue(client_id, LocalEntry(message), Settled())
         await table.flush()
         table.dequeue("a", message)
-        table.enqueue("a", message, Settled(), retain=False, sent=False)
+        table.enqueue("a", LocalEntry(message), Settled())
         await table.flush()
         assert await hub.scalar("SELECT count(*) FROM local_queue") == 2
 
@@ -334,16 +334,8 @@ async def test_how_far_an_exchange_of_qos_2_is(tmp_path: Path):
         settled = Settled()
         messages = [a_local(f"te/{number}", qos=2) for number in range(4)]
         for packet_id, message in enumerate(messages, 1):
-            table.enqueue(
-                "a",
-                message,
-                settled,
-                retain=False,
-                sent=False,
-                qos=2,
-                packet_id=packet_id,
-                identifiers=b"\x0b\x05",
-            )
+            entry = LocalEntry(message, 2, identifiers=b"\x0b\x05", packet_id=packet_id, waits=True)
+            table.enqueue("a", entry, settled)
         await table.flush()
         assert len(settled.all) == 4
         table.mark_sent("a", messages[0])
@@ -356,10 +348,10 @@ async def test_how_far_an_exchange_of_qos_2_is(tmp_path: Path):
         assert settled.all == [(0, None)] * 7
     async with running(path) as hub:
         queued = (await a_table(hub).load()).queued["a"]
-        assert [(each.qos, each.packet_id, each.sent, each.received) for each in queued] == [
+        assert [(each.qos, each.packet_id, each.is_sent, each.is_received) for each in queued] == [
             (2, 1, True, False),
-            (2, 2, False, True),
-            (2, 3, False, True),
+            (2, 2, True, True),
+            (2, 3, True, True),
         ]
         assert {each.identifiers for each in queued} == {b"\x0b\x05"}
 

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from edgehub.heads.mqtt.local.tables import LocalTable
+from edgehub.heads.mqtt.local.tables import LocalEntry, LocalTable
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, Recency, Refusal
@@ -37,7 +37,8 @@ async def fill(path: Path) -> None:
         await sessions.receive(3, 7)
         local = LocalTable(hub.store, hub.clock)
         message = LocalMessage("a/b", b"waits", publisher="other", qos=2)
-        local.enqueue("client", message, _nobody, retain=False, sent=True, qos=2, packet_id=9)
+        entry = LocalEntry(message, 2, packet_id=9, is_sent=True, waits=True)
+        local.enqueue("client", entry, _nobody)
         await local.flush()
 
 

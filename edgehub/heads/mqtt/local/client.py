@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.deliveries import Deliveries
     from edgehub.heads.mqtt.local.rights import LocalRights
-    from edgehub.heads.mqtt.local.session import Entry, LocalSession
+    from edgehub.heads.mqtt.local.session import LocalSession
     from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.local.tables import LocalEntry
     from edgehub.local_message import LocalMessage
     from edgehub.mqtt.packets import Acknowledgement
 
@@ -138,7 +139,7 @@ class LocalClient:
         """See `session.Link`."""
         return self._deliveries.free_id()
 
-    def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
+    def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
         """See `session.Link`."""
         deliveries = self._deliveries
         packet_id = entry.packet_id or deliveries.free_id()

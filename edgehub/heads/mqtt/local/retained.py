@@ -7,7 +7,7 @@ apart.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
@@ -15,9 +15,18 @@ from edgehub.message import NEVER_MS
 from edgehub.mqtt.topic_filter import WILDCARDS, takes_levels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import LocalMessage
+
+SEARCH_STEPS: Final = 300
+"""Retained topics that are looked at in one go."""
+
+SEARCH_PAUSE_S: Final = 0.004
+"""Time for other clients between two goes."""
 
 
 class RetainedMessages:
@@ -188,6 +197,79 @@ class RetainedSearch:
                 return topic, self._at - begin
         self._at = min(begin + steps, len(self._topics))
         return None, self._at - begin
+
+
+class RetainedReplay:
+    """The retained messages that one client has yet to be sent, filter by filter.
+
+    Args:
+        retained: All retained messages.
+        clock: For the pauses.
+        resume: Called at the end of a pause.
+    """
+
+    __slots__ = ("_clock", "_filters", "_is_running", "_resume", "_retained", "_search", "_timer")
+
+    def __init__(
+        self, retained: RetainedMessages, clock: Clock, resume: Callable[[], None]
+    ) -> None:
+        self._retained = retained
+        self._clock = clock
+        self._resume = resume
+        # Options by topic filter; the first one is being searched for.
+        self._filters: dict[str, int] = {}
+        self._search: RetainedSearch | None = None
+        self._timer: TimerHandle | None = None
+        self._is_running = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `topics` is to be called."""
+        return bool(self._filters) and self._timer is None and not self._is_running
+
+    def add(self, topic_filter: str, options: int) -> None:
+        """Begin the search for a filter, or begin it again."""
+        self.remove(topic_filter)
+        self._filters[topic_filter] = options
+
+    def remove(self, topic_filter: str) -> None:
+        """End the search for a filter."""
+        if next(iter(self._filters), None) == topic_filter:
+            self._search = None
+        self._filters.pop(topic_filter, None)
+
+    def stop(self) -> None:
+        """End a pause without calling `resume`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def topics(self, has_room: Callable[[], bool]) -> Iterator[tuple[str, int]]:
+        """Yield topics with the options of their filter; end early to pause, or without room."""
+        self._is_running = True
+        try:
+            budget = SEARCH_STEPS
+            while self._filters:
+                topic_filter, options = next(iter(self._filters.items()))
+                if self._search is None:
+                    self._search = RetainedSearch(topic_filter, self._retained)
+                while not self._search.is_done:
+                    if not has_room():
+                        return
+                    if budget <= 0:
+                        self._timer = self._clock.call_later(SEARCH_PAUSE_S, self._go_on)
+                        return
+                    topic, steps = self._search.next(budget)
+                    budget -= steps
+                    if topic is not None:
+                        yield topic, options
+                self.remove(topic_filter)
+        finally:
+            self._is_running = False
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self._resume()
 
 
 def _size(message: LocalMessage) -> int:

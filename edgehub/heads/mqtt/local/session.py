@@ -12,12 +12,14 @@ without a bound.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.local.options import LEVEL_BYTES, MESSAGE_BYTES, NUMBERED_MAX, WINDOW
-from edgehub.heads.mqtt.local.retained import RetainedSearch
-from edgehub.heads.mqtt.local.statistics import LocalDrop
+from edgehub.heads.mqtt.local.retained import RetainedReplay
+from edgehub.heads.mqtt.local.statistics import LocalCounters, LocalDrop
+from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.mqtt.fields import PACKET_ID_MAX
 from edgehub.mqtt.packets5 import (
@@ -31,21 +33,17 @@ from edgehub.mqtt.topic_filter import bytes_in, split_share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from edgehub.clock import TimerHandle
+    from edgehub.clock import Clock
     from edgehub.devices.bounds import Bound, Usage
-    from edgehub.heads.mqtt.local.context import LocalContext
+    from edgehub.heads.mqtt.local.filter_tree import FilterTree
+    from edgehub.heads.mqtt.local.options import LocalOptions
+    from edgehub.heads.mqtt.local.retained import RetainedMessages
     from edgehub.heads.mqtt.local.rights import LocalRights
-    from edgehub.heads.mqtt.local.shared import SharedSubscription
-    from edgehub.heads.mqtt.local.tables import QueuedMessage
+    from edgehub.heads.mqtt.local.shared import SharedSubscription, SharedSubscriptions
+    from edgehub.heads.mqtt.local.tables import LocalTable
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import Refusal
-
-SEARCH_STEPS: Final = 300
-"""Retained topics that are looked at in one go."""
-
-SEARCH_PAUSE_S: Final = 0.004
-"""Time for others between two such goes."""
-
+    from edgehub.telemetry.log_limit import LogLimit
 
 _NEVER_MS: Final = 2**63
 """Later than any hub time."""
@@ -68,7 +66,7 @@ class Link(Protocol):
     def new_packet_id(self) -> int:
         """Return a packet id that nothing uses."""
 
-    def send(self, entry: Entry, progress: Callable[[bool], None]) -> int:
+    def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
         """Send what is due of an entry: its PUBLISH, or its PUBREL once it is received.
 
         Args:
@@ -81,53 +79,30 @@ class Link(Protocol):
         """
 
 
-class Entry:
-    """A message of QoS 1 or 2 in a queue.
+@dataclass(slots=True, kw_only=True, eq=False)
+class LocalContext:
+    """Shared by the sessions of one space.
 
     Attributes:
-        qos: With which it travels to this client.
-        retain: The retain flag that the client is to see.
-        identifiers: Subscription identifiers as they are written.
-        share: The shared subscription by which it came, None = it came by the client's own.
-        packet_id: 0 = it has none yet, or it is not known any more.
-        is_stored: Whether it is on disk, or on its way there.
-        is_sent: Whether it may have been sent.
-        is_received: QoS 2: whether the client owns it, so that PUBREL is what is left to send.
-        waits: QoS 2: whether the disk has to have what it is now before it is sent.
+        queued: Messages that wait for clients or their acknowledgement.
+        queued_bytes: Bound of their bytes; a message counts for each client that it waits for.
+        subscription_bytes: Bound of the memory that subscriptions take.
+        branches: Bound of the branches that a publish passes to find its subscriptions. All filters
+            together use it, so it is not counted by kind of client.
     """
 
-    __slots__ = (
-        "identifiers",
-        "is_received",
-        "is_sent",
-        "is_stored",
-        "message",
-        "packet_id",
-        "qos",
-        "retain",
-        "share",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        message: LocalMessage,
-        qos: int,
-        *,
-        retain: bool,
-        identifiers: bytes = b"",
-        share: SharedSubscription[LocalSession] | None = None,
-    ) -> None:
-        self.message = message
-        self.qos = qos
-        self.retain = retain
-        self.identifiers = identifiers
-        self.share = share
-        self.packet_id = 0
-        self.is_stored = False
-        self.is_sent = False
-        self.is_received = False
-        self.waits = False
+    options: LocalOptions
+    clock: Clock
+    store: LocalTable
+    tree: FilterTree[LocalSession]
+    shared: SharedSubscriptions[LocalSession]
+    retained: RetainedMessages
+    queued_bytes: Bound
+    subscription_bytes: Bound
+    branches: Bound
+    log: LogLimit
+    counters: LocalCounters = field(default_factory=LocalCounters)
+    queued: int = 0
 
 
 class LocalSession:
@@ -152,11 +127,8 @@ class LocalSession:
         "_last_id",
         "_link",
         "_received",
-        "_replaying",
-        "_search",
-        "_timer",
+        "_replay",
         "_unsent",
-        "_wanted",
         "anonymous",
         "bytes",
         "client_id",
@@ -174,19 +146,15 @@ class LocalSession:
         self._context = context
         self._link: Link | None = None
         # In order of arrival; those not sent over the present connection once more in a row.
-        self._entries: dict[Entry, None] = {}
-        self._unsent: deque[Entry] = deque()
+        self._entries: dict[LocalEntry, None] = {}
+        self._unsent: deque[LocalEntry] = deque()
         # Those whose PUBREL is to be sent over the present connection, in the order of the PUBRECs.
-        self._received: deque[Entry] = deque()
-        self.packet_ids: dict[int, Entry] = {}
+        self._received: deque[LocalEntry] = deque()
+        self.packet_ids: dict[int, LocalEntry] = {}
         self._last_id = 0
         # None of those not sent expires before this.
         self._first_expiry_ms = _NEVER_MS
-        # Filters whose retained messages are still to be sent; the first of them is under way.
-        self._wanted: dict[str, int] = {}
-        self._search: RetainedSearch | None = None
-        self._replaying = False
-        self._timer: TimerHandle | None = None
+        self._replay = RetainedReplay(context.retained, context.clock, self.pump)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -253,12 +221,11 @@ class LocalSession:
             context.shared.remove(group, rest, self)
         else:
             context.tree.remove(topic_filter, self)
-        self._forget_replay(topic_filter)
+        self._replay.remove(topic_filter)
 
     def replay(self, topic_filter: str, options: int) -> None:
         """Send the retained messages that a filter takes, all of them, also if it is under way."""
-        self._forget_replay(topic_filter)
-        self._wanted[topic_filter] = options
+        self._replay.add(topic_filter, options)
         self.pump()
 
     # Messages.
@@ -286,7 +253,7 @@ class LocalSession:
             return
         if self._is_full(message):
             return
-        entry = Entry(message, qos, retain=retain, identifiers=identifiers, share=share)
+        entry = LocalEntry(message, qos, retain, identifiers, share)
         self._add(entry)
         if qos > 1 and self.durable:
             self._number(entry)
@@ -296,16 +263,11 @@ class LocalSession:
         if self.durable and entry in self._entries:
             self._store(entry, ticket.hold())
 
-    def restore(self, queued: Iterable[QueuedMessage]) -> None:
-        """Take up what the disk holds, at the start of the hub."""
-        for each in queued:
-            entry = Entry(each.message, each.qos, retain=each.retain, identifiers=each.identifiers)
-            entry.is_stored = True
-            entry.is_sent = each.sent or each.received
-            entry.is_received = each.received
-            if each.packet_id:
-                entry.packet_id = each.packet_id
-                self.packet_ids[each.packet_id] = entry
+    def restore(self, entries: Iterable[LocalEntry]) -> None:
+        """Restore the queue from disk at the start of the hub."""
+        for entry in entries:
+            if entry.packet_id:
+                self.packet_ids[entry.packet_id] = entry
             self._add(entry)
 
     @property
@@ -328,11 +290,11 @@ class LocalSession:
             link.send(entry, self._progress_of(entry))
         while self._unsent and not self._unsent[0].waits and link.has_room:
             self._send(link, self._unsent.popleft())
-        if self._wanted and not (self._unsent or self._timer or self._replaying):
-            # What is stored at once comes back here.
-            self._replaying = True
-            self._replay(link)
-            self._replaying = False
+        if self._replay.is_due and not self._unsent:
+            for topic, options in self._replay.topics(
+                lambda: link.has_room and len(self._unsent) < WINDOW
+            ):
+                self._send_retained(link, topic, options)
 
     # Life cycle.
 
@@ -352,9 +314,7 @@ class LocalSession:
         if self._link is not link:
             return
         self._link = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._replay.stop()
 
     def keep_in_memory(self) -> None:
         """Take the queue off the disk: the session ends with the connection."""
@@ -366,7 +326,6 @@ class LocalSession:
         """The session is over: its subscriptions and its queue go."""
         for topic_filter in list(self.filters):
             self.unsubscribe(topic_filter)
-        self._wanted.clear()
         self._unsent.clear()
         self._received.clear()
         for entry in list(self._entries):
@@ -389,20 +348,15 @@ class LocalSession:
 
     # Parts.
 
-    def _store(self, entry: Entry, settle: Settle) -> None:
+    def _store(self, entry: LocalEntry, settle: Settle) -> None:
         entry.is_stored = True
         self._context.store.enqueue(
             self.client_id,
-            entry.message,
+            entry,
             partial(self._stored, entry, settle) if entry.waits else settle,
-            retain=entry.retain,
-            sent=entry.is_sent,
-            qos=entry.qos,
-            packet_id=entry.packet_id if entry.waits else 0,
-            identifiers=entry.identifiers,
         )
 
-    def _number(self, entry: Entry) -> None:
+    def _number(self, entry: LocalEntry) -> None:
         """Choose the packet id of a message that waits for the disk before it is sent."""
         link = self._link
         if link is not None:
@@ -416,7 +370,9 @@ class LocalSession:
         entry.waits = True
         self.packet_ids[packet_id] = entry
 
-    def _stored(self, entry: Entry, settle: Settle, token: int, refusal: Refusal | None) -> None:
+    def _stored(
+        self, entry: LocalEntry, settle: Settle, token: int, refusal: Refusal | None
+    ) -> None:
         entry.waits = False
         settle(token, refusal)
         self.pump()
@@ -458,7 +414,7 @@ class LocalSession:
             return LocalDrop.QUEUES_FULL
         return None
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: LocalEntry) -> None:
         size = entry.message.size + MESSAGE_BYTES
         self._entries[entry] = None
         self._unsent.append(entry)
@@ -467,7 +423,7 @@ class LocalSession:
         self._context.queued += 1
         self._usage(self._context.queued_bytes).used += size
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: LocalEntry) -> None:
         size = entry.message.size + MESSAGE_BYTES
         del self._entries[entry]
         self.packet_ids.pop(entry.packet_id, None)
@@ -476,12 +432,12 @@ class LocalSession:
         self._usage(self._context.queued_bytes).used -= size
         self._take_off_disk(entry)
 
-    def _take_off_disk(self, entry: Entry) -> None:
+    def _take_off_disk(self, entry: LocalEntry) -> None:
         if entry.is_stored:
             entry.is_stored = False
             self._context.store.dequeue(self.client_id, entry.message)
 
-    def _send(self, link: Link, entry: Entry) -> None:
+    def _send(self, link: Link, entry: LocalEntry) -> None:
         if (
             entry.message.expires_ms is not None
             and _expiry_ms(entry) <= self._context.store.now_ms()
@@ -505,10 +461,10 @@ class LocalSession:
             if entry.is_stored:
                 self._context.store.mark_sent(self.client_id, entry.message)
 
-    def _progress_of(self, entry: Entry) -> Callable[[bool], None]:
+    def _progress_of(self, entry: LocalEntry) -> Callable[[bool], None]:
         return lambda is_over: self._progress(entry, is_over=is_over)
 
-    def _progress(self, entry: Entry, *, is_over: bool) -> None:
+    def _progress(self, entry: LocalEntry, *, is_over: bool) -> None:
         if entry not in self._entries:
             return
         if not entry.is_received:
@@ -520,7 +476,7 @@ class LocalSession:
         self._received.append(entry)
         self.pump()
 
-    def _mark_received(self, entry: Entry) -> None:
+    def _mark_received(self, entry: LocalEntry) -> None:
         """Make PUBREL what is left to send of an entry, once that is durable."""
         entry.is_received = True
         if entry.is_stored:
@@ -528,7 +484,7 @@ class LocalSession:
             settle = partial(self._stored, entry, _nobody)
             self._context.store.mark_received(self.client_id, entry.message, settle)
 
-    def _withhold(self, entry: Entry, reason: LocalDrop) -> bool:
+    def _withhold(self, entry: LocalEntry, reason: LocalDrop) -> bool:
         """Drop a message that may not be sent, or not again.
 
         Where its client may know its packet id the exchange goes on with PUBREL, as a later message
@@ -544,7 +500,7 @@ class LocalSession:
         self._drop(entry, reason)
         return False
 
-    def _hand_over(self, entry: Entry) -> bool:
+    def _hand_over(self, entry: LocalEntry) -> bool:
         """Return a message of a shared subscription to another member, unless it may be done."""
         if entry.share is None or (entry.qos > 1 and entry.is_sent):
             return False
@@ -557,7 +513,7 @@ class LocalSession:
         member.offer(message, options, Ticket(_nobody, 0), entry.share)
         return True
 
-    def _drop(self, entry: Entry, reason: LocalDrop) -> None:
+    def _drop(self, entry: LocalEntry, reason: LocalDrop) -> None:
         self._remove(entry)
         self._note(reason)
 
@@ -571,34 +527,6 @@ class LocalSession:
 
     # Retained messages.
 
-    def _forget_replay(self, topic_filter: str) -> None:
-        if next(iter(self._wanted), None) == topic_filter:
-            self._search = None
-        self._wanted.pop(topic_filter, None)
-
-    def _replay(self, link: Link) -> None:
-        budget = SEARCH_STEPS
-        while self._wanted:
-            topic_filter, options = next(iter(self._wanted.items()))
-            if self._search is None:
-                self._search = RetainedSearch(topic_filter, self._context.retained)
-            while not self._search.is_done:
-                if not link.has_room or len(self._unsent) >= WINDOW:
-                    return
-                if budget <= 0:
-                    self._timer = self._context.clock.call_later(SEARCH_PAUSE_S, self._go_on)
-                    return
-                topic, steps = self._search.next(budget)
-                budget -= steps
-                if topic is not None:
-                    self._send_retained(link, topic, options)
-            self._search = None
-            del self._wanted[topic_filter]
-
-    def _go_on(self) -> None:
-        self._timer = None
-        self.pump()
-
     def _send_retained(self, link: Link, topic: str, options: int) -> None:
         message = self._context.retained.get(topic)
         if message is None or (
@@ -611,12 +539,12 @@ class LocalSession:
             self._write(message, retain=True, identifiers=identifiers)
         elif qos > 1 and self.durable:
             # A copy: the message itself may wait for this client under its own number.
-            entry = Entry(message.copy(), qos, retain=True, identifiers=identifiers)
+            entry = LocalEntry(message.copy(), qos, retain=True, identifiers=identifiers)
             self._add(entry)
             self._number(entry)
             self._store(entry, _nobody)
         else:
-            entry = Entry(message, qos, retain=True, identifiers=identifiers)
+            entry = LocalEntry(message, qos, retain=True, identifiers=identifiers)
             self._add(entry)
             self._unsent.pop()
             self._send(link, entry)
@@ -626,7 +554,7 @@ def _nobody(_token: int, _refusal: Refusal | None) -> None:
     """Stand in for a publisher that waits for nothing."""
 
 
-def _expiry_ms(entry: Entry) -> int:
+def _expiry_ms(entry: LocalEntry) -> int:
     """Return when an entry may be dropped; what was sent is kept for its acknowledgement."""
     expires_ms = entry.message.expires_ms
     awaited = entry.is_sent and entry.packet_id

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.mqtt.local.context import LocalContext
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.heads.mqtt.local.options import (
     BRANCHES_MAX,
@@ -22,7 +21,7 @@ from edgehub.heads.mqtt.local.options import (
 )
 from edgehub.heads.mqtt.local.presence import Presence
 from edgehub.heads.mqtt.local.retained import RetainedMessages, RetainedSearch
-from edgehub.heads.mqtt.local.session import LocalSession
+from edgehub.heads.mqtt.local.session import LocalContext, LocalSession
 from edgehub.heads.mqtt.local.shared import SharedSubscriptions
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
-    from edgehub.heads.mqtt.local.context import LocalStore
     from edgehub.heads.mqtt.local.options import LocalOptions
+    from edgehub.heads.mqtt.local.tables import LocalTable
     from edgehub.local_message import Deliver, Settle
     from edgehub.message import Refusal
 
@@ -97,7 +96,7 @@ class LocalSpace:
     def __init__(
         self,
         options: LocalOptions,
-        store: LocalStore,
+        store: LocalTable,
         clock: Clock,
         *,
         hub_id: str,

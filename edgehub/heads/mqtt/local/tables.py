@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.mqtt.local.shared import SharedSubscription
     from edgehub.local_message import Settle
     from edgehub.store.store import Store
 
@@ -40,26 +41,32 @@ Key = tuple[str, int]
 _Statements = list[tuple[str, Sequence[tuple[Any, ...]]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedMessage:
-    """A message that waits for a stored session.
+@dataclass(slots=True, eq=False)
+class LocalEntry:
+    """A message of QoS 1 or 2 in the queue of a client.
 
     Attributes:
-        retain: The retain flag that the client is to see.
-        sent: Whether it may have been sent already.
-        qos: With which it travels to the client.
-        packet_id: QoS 2: under which it is sent, 0 = that is not known.
-        received: QoS 2: whether the client owns it, so that PUBREL is what is left to send.
+        qos: Quality of service of the delivery.
+        retain: The retain flag of the delivery.
         identifiers: Subscription identifiers as they are written.
+        share: The shared subscription that it came by, None = one of the client's own.
+        packet_id: 0 = it has none yet, or it is not known any more.
+        is_stored: Whether it is on disk, or about to be.
+        is_sent: Whether it may have been sent.
+        is_received: QoS 2: whether its PUBREC came, so that PUBREL is next.
+        waits: QoS 2: whether its present state has to be on disk before it is sent.
     """
 
     message: LocalMessage
-    retain: bool
-    sent: bool
     qos: int = 1
-    packet_id: int = 0
-    received: bool = False
+    retain: bool = False
     identifiers: bytes = b""
+    share: SharedSubscription[Any] | None = None
+    packet_id: int = 0
+    is_stored: bool = False
+    is_sent: bool = False
+    is_received: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +79,7 @@ class LocalContents:
     """
 
     retained: list[LocalMessage] = field(default_factory=list)
-    queued: dict[str, list[QueuedMessage]] = field(default_factory=dict)
+    queued: dict[str, list[LocalEntry]] = field(default_factory=dict)
 
 
 class _Changes:
@@ -188,14 +195,15 @@ class LocalTable:
         for client_id, message_id, retain, sent, qos, packet_id, received, identifiers in rows:
             self._refs[message_id] = self._refs.get(message_id, 0) + 1
             contents.queued.setdefault(client_id, []).append(
-                QueuedMessage(
-                    message=by_id[message_id],
-                    retain=bool(retain),
-                    sent=bool(sent),
-                    qos=qos,
+                LocalEntry(
+                    by_id[message_id],
+                    qos,
+                    bool(retain),
+                    identifiers,
                     packet_id=packet_id,
-                    received=bool(received),
-                    identifiers=identifiers,
+                    is_stored=True,
+                    is_sent=bool(sent or received),
+                    is_received=bool(received),
                 )
             )
         return contents
@@ -217,30 +225,15 @@ class LocalTable:
         changes.waiters.append(settle)
         self._changed()
 
-    def enqueue(
-        self,
-        client_id: str,
-        message: LocalMessage,
-        settle: Settle,
-        *,
-        retain: bool,
-        sent: bool,
-        qos: int = 1,
-        packet_id: int = 0,
-        identifiers: bytes = b"",
-    ) -> None:
-        """Store a message for a session.
+    def enqueue(self, client_id: str, entry: LocalEntry, settle: Settle) -> None:
+        """Store an entry of a session; its message is numbered when it is stored first.
 
         Args:
             client_id: Whose session.
-            message: Numbered here when it is stored for the first time.
-            settle: `settle(0, None)` once that is durable, or taken back by `dequeue`.
-            retain: The retain flag that the client is to see.
-            sent: Whether it is on its way to the client.
-            qos: With which it travels.
-            packet_id: Under which it will be sent, 0 = that need not be known.
-            identifiers: Subscription identifiers as they are written.
+            entry: Its packet id is stored only if it waits for that.
+            settle: `settle(0, None)` once that is durable, or undone by `dequeue`.
         """
+        message = entry.message
         if not message.id:
             message.id = self._next_id
             self._next_id += 1
@@ -248,7 +241,8 @@ class LocalTable:
         self._refs[message.id] = refs + 1
         if not refs:
             self._changes.messages[message.id] = message
-        columns = (retain, sent, qos, packet_id, identifiers)
+        packet_id = entry.packet_id if entry.waits else 0
+        columns = (entry.retain, entry.is_sent, entry.qos, packet_id, entry.identifiers)
         self._changes.rows[client_id, message.id] = (columns, settle)
         self._changed()
 

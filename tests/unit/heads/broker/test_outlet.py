@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgehub.clock import ManualClock
 from edgehub.heads.broker.outlet import UNSENT_BYTES_MAX, Outlet
 from edgehub.heads.broker.statistics import BrokerCounters
-from edgehub.heads.mqtt.local.session import Entry
+from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.local_message import LocalMessage
 from edgehub.telemetry.log_limit import LogLimit
 
@@ -49,7 +49,7 @@ class Link:
     def send(self) -> int:
         """Send a message of QoS 1; returns its packet id."""
         message = LocalMessage("a", b"x", publisher="c", qos=1)
-        return self.outlet.send(Entry(message, qos=1, retain=False), lambda _owned: None)
+        return self.outlet.send(LocalEntry(message), lambda _owned: None)
 
 
 def test_something_is_always_under_way_that_goes_on_with_what_waits() -> None:

@@ -6,7 +6,7 @@ from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.hub_path import HubPath
-from tests.support.mqtt_listener import STORE_ID, MemorySessions, ScriptedRouter, a_space
+from tests.support.mqtt_listener import STORE_ID, Changes, MemorySessions, ScriptedRouter, a_space
 
 
 def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = None):
@@ -23,8 +23,8 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
         identities=Identities(),
         hub_path=HubPath(STORE_ID),
         session_store=MemorySessions(),
-        device_bound_interest=lambda device_id, listens: None,
-        spawn=lambda coroutine, name: None,
+        device_bound_interest=Changes(),
+        spawn=Changes(),
     )
 
 

@@ -5,7 +5,13 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities
 from edgehub.heads.mqtt.local.rights import LocalRights
-from edgehub.heads.mqtt.sign_in import Client, SignInError, UserName, parse_user_name, sign_in
+from edgehub.heads.mqtt.sign_in import (
+    SignedInClient,
+    SignInError,
+    UserName,
+    parse_user_name,
+    sign_in,
+)
 from edgehub.heads.mqtt.will import will_message
 from edgehub.mqtt.packets import Connect, ConnectCode, Will
 from tests.support.mqtt_listener import a_space
@@ -112,7 +118,7 @@ def a_will(topic: str = "devices/dev1/messages/events/k=v", body: bytes = b"gone
     return Will(topic=topic.encode(), body=body, qos=1, retain=False)
 
 
-DEV1 = Client(id="dev1", identity=None, scope=None, model_id=None)
+DEV1 = SignedInClient(id="dev1", identity=None, scope=None, model_id=None)
 
 
 def a_will_message(will: Will):
