@@ -214,25 +214,12 @@ class HttpPart(HeadPart):
         clock: Clock,
     ) -> None:
         self.head = None
-        http = settings.http
-        if http.port is None:
+        if settings.http.port is None:
             return
         from edgehub.heads.http.head import HttpHead  # noqa: PLC0415 - loaded by hubs that serve HTTP only
-        from edgehub.heads.http.options import HttpOptions  # noqa: PLC0415 - likewise
 
         self.head = HttpHead(
-            HttpOptions(
-                host=http.host,
-                port=http.port,
-                anonymous=http.anonymous,
-                host_names=http.host_names,
-                certificate_file=http.certificate_file,
-                key_file=http.key_file,
-                connections_max=http.connections_max,
-                message_bytes_max=http.message_bytes_max,
-                batch_bytes_max=http.batch_bytes_max,
-                body_timeout_s=http.body_timeout_s,
-            ),
+            settings.http,
             clock=clock,
             submit=submit,
             refused=refusals(store),

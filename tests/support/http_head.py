@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.heads.http.head import HttpHead
-from edgehub.heads.http.options import HttpOptions
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.settings import HttpSettings
 from tests.support.scripted_router import ScriptedRouter
 
 if TYPE_CHECKING:
@@ -125,12 +125,12 @@ def basic(identity_id: str, password: str) -> str:
 async def running(
     *, clock: Clock | None = None, identities_file: Path | None = None, **options: object
 ) -> AsyncIterator[Bench]:
-    """Run a head on a free loopback port; keywords are fields of `HttpOptions`."""
+    """Run a head on a free loopback port; keywords are settings of `[http]`."""
     router = ScriptedRouter()
     identities = Identities()
     identities.apply(read_identity_list(identities_file))
     head = HttpHead(
-        HttpOptions(**{"port": 0, **options}),
+        HttpSettings(**{"port": 0, **options}),
         clock=clock or SystemClock(),
         submit=router.submit,
         refused=router.refused,

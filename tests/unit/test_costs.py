@@ -21,7 +21,7 @@ from edgehub.devices.identities import Identities
 from edgehub.devices.identity_file import Identity
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import EdgeHubError
-from edgehub.heads.http.forms import Limits, batch_messages, parse_target
+from edgehub.heads.http.forms import batch_messages, parse_target
 from edgehub.heads.http.parser import RequestParser
 from edgehub.heads.http.sign_in import parse_basic
 from edgehub.heads.mqtt.batch import RecordError, message_of
@@ -66,7 +66,6 @@ FLOOR_S = 0.000_5
 MODULES = b'{"status":"successful","currentSoftwareList":[{"modules":[%b]}]}'
 TYPE = '"@type":"child-device",'
 MAIN = "te/device/main//"
-LIMITS = Limits(message_bytes_max=256 * K, batch_messages_max=1000)
 TARGET = parse_target(b"/devices/d/messages/events")
 
 
@@ -129,7 +128,7 @@ def a_record(size: int) -> Work:
 def posted(document: str) -> Work:
     """A batch over HTTP."""
     body = document.encode()
-    return lambda: list(batch_messages(TARGET, body, LIMITS, 0))
+    return lambda: list(batch_messages(TARGET, body, 256 * K, 0))
 
 
 def read_requests(data: bytes) -> Work:

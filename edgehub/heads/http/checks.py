@@ -88,10 +88,11 @@ def _marked(messages: Iterator[Message], path: str) -> Iterator[Message]:
 def _messages(context: HttpContext, request: Request) -> Iterator[Message]:
     assert request.target is not None
     body = bytes(request.body)
+    bytes_max = context.settings.message_bytes_max
     now_ms = context.clock.wall_ms()
     if request.is_batch:
-        return batch_messages(request.target, body, context.limits, now_ms)
-    message = single_message(request.target, request.headers, body, context.limits, now_ms)
+        return batch_messages(request.target, body, bytes_max, now_ms)
+    message = single_message(request.target, request.headers, body, bytes_max, now_ms)
     return iter((message,))
 
 
@@ -114,8 +115,8 @@ def _check_protocol(request: Request) -> None:
 
 
 def _body_bytes_max(context: HttpContext, request: Request) -> int:
-    options = context.options
-    return options.batch_bytes_max if request.is_batch else options.message_bytes_max
+    settings = context.settings
+    return settings.batch_bytes_max if request.is_batch else settings.message_bytes_max
 
 
 def _body_too_large(limit: int) -> RequestError:

@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 from edgehub.heads.http.checks import check_head, check_piece, messages_of
 from edgehub.heads.http.context import CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
+from edgehub.heads.http.limits import (
+    BODY_RATE_MIN,
+    COMMIT_TIMEOUT_S,
+    HEAD_TIMEOUT_S,
+    HEADER_BYTES_MAX,
+    IDLE_TIMEOUT_S,
+    LINGER_S,
+)
 from edgehub.heads.http.parser import Request, RequestParser
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, unavailable
 from edgehub.heads.http.sign_in import check_anonymous, may_be_right, sign_in
@@ -84,7 +92,7 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(
-            header_bytes_max=context.options.header_bytes_max,
+            header_bytes_max=HEADER_BYTES_MAX,
             on_head=self._look_at_head,
             on_piece=lambda request, size: check_piece(context, request, size),
         )
@@ -103,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         self._continued: Request | None = None
         self._usage = context.clients.anonymous
         self._phase = Phase.FIRST
-        self._due = context.clock.monotonic() + context.options.head_timeout_s
+        self._due = context.clock.monotonic() + HEAD_TIMEOUT_S
 
     # Called by the event loop.
 
@@ -154,7 +162,7 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Take nothing more of a client that does not read its answers."""
         if self._current is None and not self._ends:
-            self._wait(Phase.WRITING, self._context.options.commit_timeout_s)
+            self._wait(Phase.WRITING, COMMIT_TIMEOUT_S)
         self._pause()
 
     def resume_writing(self) -> None:
@@ -189,10 +197,9 @@ class HttpConnection(asyncio.Protocol):
         if now < self._due or self._transport is None:
             return
         if self._phase is Phase.BODY:
-            options = self._context.options
             request = self._parser.reading
             assert request is not None
-            allowed_s = options.body_timeout_s + request.size / options.body_rate_min
+            allowed_s = self._context.settings.body_timeout_s + request.size / BODY_RATE_MIN
             self._due = request.body_began + allowed_s
             if now < self._due:
                 return
@@ -281,9 +288,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._may_serve():
             return
         reading = self._parser.reading
-        options = self._context.options
         if reading is None:
-            self._wait(Phase.IDLE, options.idle_timeout_s)
+            self._wait(Phase.IDLE, IDLE_TIMEOUT_S)
             if self._saw_end and not self._unparsed:
                 self._end(unread=False)
         elif reading.problem is not None and (reading.refuse_now or reading.expects_continue):
@@ -293,9 +299,9 @@ class HttpConnection(asyncio.Protocol):
                 self._continued = reading
                 self._write(CONTINUE)
             if self._phase is not Phase.BODY:
-                self._wait(Phase.BODY, options.body_timeout_s)
+                self._wait(Phase.BODY, self._context.settings.body_timeout_s)
         elif self._phase is not Phase.HEAD:
-            self._wait(Phase.HEAD, options.head_timeout_s)
+            self._wait(Phase.HEAD, HEAD_TIMEOUT_S)
 
     def _may_serve(self) -> bool:
         return (
@@ -322,7 +328,7 @@ class HttpConnection(asyncio.Protocol):
                     request.target.sender,
                     context.identities,
                     anonymous=context.anonymous,
-                    host_names=context.options.host_names,
+                    host_names=context.settings.host_names,
                 )
                 self._take(request, None)
                 return
@@ -435,7 +441,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, request: Request) -> None:
         self._current = request
-        self._wait(Phase.COMMIT, self._context.options.commit_timeout_s)
+        self._wait(Phase.COMMIT, COMMIT_TIMEOUT_S)
 
     def _settled(self, submission: Submission) -> None:
         # Not from inside the commit: what a write causes must not hold up the other rows.
@@ -474,13 +480,12 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(request, unavailable("too many sign-ins wait", BUSY_RETRY_S))
             self._go_on()
             return
-        seconds = self._context.options.commit_timeout_s
         self._refuse(
             request,
             unavailable(
-                f"not stored after {seconds:g} s, but it may still be: send it again,"
+                f"not stored after {COMMIT_TIMEOUT_S:g} s, but it may still be: send it again,"
                 " under the same message id",
-                round(seconds),
+                round(COMMIT_TIMEOUT_S),
             ),
         )
         self._go_on()
@@ -540,7 +545,7 @@ class HttpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Serve what has come while a request was in hand."""
         if self._phase is Phase.WRITING:
-            self._wait(Phase.IDLE, self._context.options.idle_timeout_s)
+            self._wait(Phase.IDLE, IDLE_TIMEOUT_S)
         self._advance()
         self._read()
         if self._may_serve() and not self._yields:
@@ -575,10 +580,10 @@ class HttpConnection(asyncio.Protocol):
         if transport is None:
             return
         if not unread:
-            self._wait(Phase.ENDING, self._context.options.commit_timeout_s)
+            self._wait(Phase.ENDING, COMMIT_TIMEOUT_S)
             transport.close()
             return
-        self._wait(Phase.ENDING, self._context.options.linger_s)
+        self._wait(Phase.ENDING, LINGER_S)
         if transport.can_write_eof():
             transport.write_eof()
         self._resume()

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.http.forms import Limits
+from edgehub.heads.http.limits import WAITING_BYTES_MAX
 from edgehub.heads.http.statistics import Counters
 from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.telemetry.log_limit import LogLimit
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.http.options import HttpOptions
     from edgehub.heads.http.parser import Request
     from edgehub.heads.http.problem import RequestError
     from edgehub.mqtt.hub_path import HubPath
+    from edgehub.settings import HttpSettings
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 KEEP_ALIVE: Final = b""
@@ -37,7 +37,7 @@ class HttpContext:
     """Shared by the connections of the head.
 
     Args:
-        options: Limits and times.
+        settings: Of the section `[http]`.
         clock: For all timers, and the time of day.
         submit: The router.
         refused: Records messages that are refused for their content.
@@ -54,7 +54,7 @@ class HttpContext:
 
     def __init__(
         self,
-        options: HttpOptions,
+        settings: HttpSettings,
         *,
         clock: Clock,
         submit: Submit,
@@ -63,11 +63,7 @@ class HttpContext:
         hub_path: HubPath,
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
-        self.options = options
-        self.limits = Limits(
-            message_bytes_max=options.message_bytes_max,
-            batch_messages_max=options.batch_messages_max,
-        )
+        self.settings = settings
         self.clock = clock
         self.submit = submit
         self.refused = refused
@@ -76,11 +72,11 @@ class HttpContext:
         self.spawn = spawn
         self.counters = Counters()
         self.log = LogLimit(clock)
-        self.backlog = Backlog("unacknowledged bytes", options.waiting_bytes_max, identities)
+        self.backlog = Backlog("unacknowledged bytes", WAITING_BYTES_MAX, identities)
         self.anonymous = False
         self.draining = False
-        self.reading = Bound("bytes being read", options.waiting_bytes_max, identities)
-        self.clients = Bound("connections", options.connections_max, identities)
+        self.reading = Bound("bytes being read", WAITING_BYTES_MAX, identities)
+        self.clients = Bound("connections", settings.connections_max, identities)
         self._second = -1
         self._date = b""
 

@@ -21,6 +21,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from edgehub.devices.ids import ID_RULE, is_device_id
+from edgehub.heads.http.limits import BATCH_MESSAGES_MAX
 from edgehub.heads.http.problem import RequestError, shown
 from edgehub.message import PROPERTIES_MAX, Message, message_source
 from edgehub.mqtt.batch import PLAIN_BYTES, PLAIN_OBJECT
@@ -77,14 +78,6 @@ class Target:
     device_id: str
     module_id: str | None
     sender: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a request may hold; see `HttpOptions`."""
-
-    message_bytes_max: int
-    batch_messages_max: int
 
 
 def parse_target(url: bytes) -> Target:
@@ -152,7 +145,7 @@ def check_form(headers: Headers) -> bool:
 
 
 def single_message(
-    target: Target, headers: Headers, body: bytes, limits: Limits, now_ms: int
+    target: Target, headers: Headers, body: bytes, bytes_max: int, now_ms: int
 ) -> Message:
     """Build the message of a request whose body is the message.
 
@@ -160,7 +153,7 @@ def single_message(
         target: Who sends.
         headers: All headers of the request.
         body: The message.
-        limits: What it may hold.
+        bytes_max: Of body, property names and values.
         now_ms: UTC in milliseconds since 1970; an expiry is counted from it.
 
     Raises:
@@ -183,10 +176,10 @@ def single_message(
     encoding = _last(headers, b"content-encoding")
     if encoding.lower() not in _NO_ENCODING:
         system["contentEncoding"] = encoding
-    return _message(target, properties, system, body, limits, now_ms)
+    return _message(target, properties, system, body, bytes_max, now_ms)
 
 
-def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> Iterator[Message]:
+def batch_messages(target: Target, body: bytes, bytes_max: int, now_ms: int) -> Iterator[Message]:
     """Build the messages of a batch one by one, in its order.
 
     Whether all of it is right is known behind the last message.
@@ -194,11 +187,11 @@ def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> 
     Raises:
         RequestError: If anything in it is wrong; `index` names the first entry that is.
     """
-    for index, entry in enumerate(_entries(body, limits)):
-        if index == limits.batch_messages_max:
-            raise _too_many(limits)
+    for index, entry in enumerate(_entries(body)):
+        if index == BATCH_MESSAGES_MAX:
+            raise _too_many()
         try:
-            message = _entry(target, entry, limits, now_ms)
+            message = _entry(target, entry, bytes_max, now_ms)
         except RequestError as problem:
             raise RequestError(
                 problem.status, f"message {index}: {problem.detail}", index=index
@@ -206,7 +199,7 @@ def batch_messages(target: Target, body: bytes, limits: Limits, now_ms: int) -> 
         yield message
 
 
-def _entries(body: bytes, limits: Limits) -> Iterator[Any]:
+def _entries(body: bytes) -> Iterator[Any]:
     if len(body) > PLAIN_BYTES:
         return _plain_entries(body)
     try:
@@ -215,8 +208,8 @@ def _entries(body: bytes, limits: Limits) -> Iterator[Any]:
         raise _no_json(str(error)) from None
     if not isinstance(entries, list) or not entries:
         raise _no_array()
-    if len(entries) > limits.batch_messages_max:
-        raise _too_many(limits)
+    if len(entries) > BATCH_MESSAGES_MAX:
+        raise _too_many()
     return iter(entries)
 
 
@@ -246,8 +239,8 @@ def _no_json(reason: str, index: int | None = None) -> RequestError:
     return RequestError(HTTPStatus.BAD_REQUEST, f"the batch is not JSON: {reason}", index=index)
 
 
-def _too_many(limits: Limits) -> RequestError:
-    detail = f"more than {limits.batch_messages_max} messages in a batch"
+def _too_many() -> RequestError:
+    detail = f"more than {BATCH_MESSAGES_MAX} messages in a batch"
     return RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
 
 
@@ -257,7 +250,7 @@ def _no_array() -> RequestError:
     )
 
 
-def _entry(target: Target, entry: Any, limits: Limits, now_ms: int) -> Message:
+def _entry(target: Target, entry: Any, bytes_max: int, now_ms: int) -> Message:
     if not isinstance(entry, dict):
         raise RequestError(HTTPStatus.BAD_REQUEST, "not an object")
     unknown = next((name for name in entry if name not in _ENTRY_KEYS), None)
@@ -277,7 +270,7 @@ def _entry(target: Target, entry: Any, limits: Limits, now_ms: int) -> Message:
                 reason = f"properties: {shown(name)} is neither a text nor null"
                 raise RequestError(HTTPStatus.BAD_REQUEST, reason)
             _sort(name, value, properties, system, strict=False)
-    return _message(target, properties, system, _entry_body(entry), limits, now_ms)
+    return _message(target, properties, system, _entry_body(entry), bytes_max, now_ms)
 
 
 def _entry_body(entry: dict[str, Any]) -> bytes:
@@ -330,14 +323,14 @@ def _message(
     properties: Properties,
     system: Properties,
     body: bytes,
-    limits: Limits,
+    bytes_max: int,
     now_ms: int,
 ) -> Message:
     size = len(body) + _length(properties) + _length(system)
-    if size > limits.message_bytes_max:
+    if size > bytes_max:
         raise RequestError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"{size} bytes of body and properties; at most {limits.message_bytes_max}",
+            f"{size} bytes of body and properties; at most {bytes_max}",
         )
     expiry = system.get(_EXPIRY)
     source = message_source(target.module_id, system.get("outputName"))

@@ -20,6 +20,7 @@ from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.heads.http.connection import HttpConnection
 from edgehub.heads.http.context import HttpContext
+from edgehub.heads.http.limits import BACKLOG
 from edgehub.heads.http.statistics import HttpStatistics
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.http.options import HttpOptions
     from edgehub.mqtt.hub_path import HubPath
+    from edgehub.settings import HttpSettings
     from edgehub.telemetry.losses import Loss
 
 SWEEP_S: Final = 1.0
@@ -45,17 +46,17 @@ class HttpHead:
     """See the module; implements `Head`.
 
     Args:
-        options: Addresses, limits and times.
+        settings: Of the section `[http]`; its port is not None.
         clock: For all timers, and the time of day.
         submit: The router.
         refused: Told of messages that are refused for what they are.
         identities: Who may sign in, loaded before `open`.
-        hub_path: Tells messages of other hubs that have been here before.
+        hub_path: Finds messages that have passed this hub before.
     """
 
     def __init__(
         self,
-        options: HttpOptions,
+        settings: HttpSettings,
         *,
         clock: Clock,
         submit: Submit,
@@ -63,10 +64,10 @@ class HttpHead:
         identities: Identities,
         hub_path: HubPath,
     ) -> None:
-        self._options = options
+        self._settings = settings
         self._clock = clock
         self._context = HttpContext(
-            options,
+            settings,
             clock=clock,
             submit=submit,
             refused=refused,
@@ -89,19 +90,20 @@ class HttpHead:
             StartupError: If an address cannot be had, or no client could ever sign in.
             ConfigError: If the certificate cannot be read.
         """
-        options = self._options
-        if options.certificate_file is not None:
+        settings = self._settings
+        if settings.certificate_file is not None:
             self._tls = ServerContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.set_alpn_protocols(["http/1.1"])
             await self.reload()
-        where = f"{options.host}:{options.port}"
+        assert settings.port is not None, "the head of a hub without HTTP is not built"
+        where = f"{settings.host}:{settings.port}"
         try:
-            self._sockets = await bind(options.host, options.port, backlog=options.backlog)
+            self._sockets = await bind(settings.host, settings.port, backlog=BACKLOG)
         except OSError as error:
             hint = bind_hint("http", error)
             raise StartupError(f"cannot listen for HTTP on {where}: {hint}") from error
         context = self._context
-        context.anonymous = options.anonymous and all(map(is_loopback, self._sockets))
+        context.anonymous = settings.anonymous and all(map(is_loopback, self._sockets))
         if not context.anonymous and not len(context.identities):
             self._close_sockets()
             msg = (
@@ -128,7 +130,7 @@ class HttpHead:
                     server = await loop.create_server(
                         lambda: HttpConnection(self._context, self._connections),
                         sock=sock,
-                        backlog=self._options.backlog,
+                        backlog=BACKLOG,
                         ssl=self._tls,
                         ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT_S,
                     )
@@ -168,7 +170,7 @@ class HttpHead:
         Raises:
             ConfigError: If it cannot be read; the one that was in force stays so.
         """
-        certificate_file, key_file = self._options.certificate_file, self._options.key_file
+        certificate_file, key_file = self._settings.certificate_file, self._settings.key_file
         if self._tls is not None and certificate_file is not None and key_file is not None:
             await asyncio.to_thread(renew_server_tls, self._tls, "http", certificate_file, key_file)
 

@@ -17,11 +17,11 @@ from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError, StartupError
 from edgehub.heads.http import connection
 from edgehub.heads.http.head import HttpHead
-from edgehub.heads.http.options import HttpOptions
 from edgehub.heads.http.submission import Submission
 from edgehub.message import Refusal
 from edgehub.mqtt.batch import PLAIN_BYTES
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.settings import HttpSettings
 from tests.support.certificates import Authority
 from tests.support.http_head import BATCH, EVENTS, STORE_ID, basic, request, running
 from tests.support.ports import free_port
@@ -263,9 +263,16 @@ async def test_late_commit_answers_no_later_request(monkeypatch: pytest.MonkeyPa
         assert (await client.answer()).status == 401
 
 
+@pytest.fixture
+def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests of 100 000 bytes wait."""
+    monkeypatch.setattr("edgehub.heads.http.context.WAITING_BYTES_MAX", 100_000)
+
+
+@pytest.mark.usefixtures("small_bound")
 async def test_too_much_that_waits_is_503() -> None:
     """The bound on memory holds over all connections; afterwards everybody is served again."""
-    async with running(waiting_bytes_max=100_000) as bench:
+    async with running() as bench:
         bench.router.holding = True
         clients = [await bench.connect() for _ in range(6)]
         for client in clients[:5]:
@@ -281,13 +288,14 @@ async def test_too_much_that_waits_is_503() -> None:
         assert (await again.post(b"x" * 19_000)).status == 204
 
 
+@pytest.mark.usefixtures("small_bound")
 async def test_clients_without_a_password_leave_half_to_the_others(tmp_path: Path) -> None:
     """What waits for the disk of anonymous clients never refuses a client with an identity."""
     file = tmp_path / "identities"
     secret = str(PasswordHash.of(b"s3cret"))
     file.write_text(json.dumps({"id": "press-1", "password": secret}), "utf-8")
     file.chmod(0o600)
-    async with running(identities_file=file, waiting_bytes_max=100_000) as bench:
+    async with running(identities_file=file) as bench:
         bench.router.holding = True
         clients = [await bench.connect() for _ in range(3)]
         for client in clients[:2]:
@@ -304,6 +312,7 @@ async def test_clients_without_a_password_leave_half_to_the_others(tmp_path: Pat
             assert (await client.answer()).status == 204
 
 
+@pytest.mark.usefixtures("small_bound")
 async def test_bodies_that_are_read_leave_half_to_the_others(tmp_path: Path) -> None:
     """Neither those without a password nor those with a wrong one refuse a client its body."""
     file = tmp_path / "identities"
@@ -312,7 +321,7 @@ async def test_bodies_that_are_read_leave_half_to_the_others(tmp_path: Path) -> 
     file.chmod(0o600)
     path = "/devices/press-1/messages/events"
     right, wrong = ({"Authorization": basic("press-1", each)} for each in ("s3cret", "wrong"))
-    async with running(identities_file=file, waiting_bytes_max=100_000) as bench:
+    async with running(identities_file=file) as bench:
         identified = await bench.connect()
         assert (await identified.post(path=path, **right)).status == 204
         for headers in ({}, wrong):
@@ -720,7 +729,7 @@ async def test_what_keeps_it_from_starting(tmp_path: Path) -> None:
             ),
         ):
             port = free_port()
-            head = make_head(HttpOptions(**{"port": port, **options}))
+            head = make_head(HttpSettings(**{"port": port, **options}))
             with pytest.raises(error, match=word):
                 await head.open()
             assert head.addresses == []
@@ -798,10 +807,10 @@ async def test_requests_that_have_been_here_before(tmp_path: Path, *, on_behalf:
         assert bench.head.statistics().loops_total == loss.total == on_behalf
 
 
-def make_head(options: HttpOptions) -> HttpHead:
+def make_head(settings: HttpSettings) -> HttpHead:
     """A head that is not open."""
     return HttpHead(
-        options,
+        settings,
         clock=ManualClock(),
         submit=ScriptedRouter().submit,
         refused=ScriptedRouter().refused,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgehub.heads.http import forms
 from edgehub.heads.http.forms import (
-    Limits,
     Target,
     batch_messages,
     check_form,
@@ -22,7 +22,20 @@ from edgehub.heads.http.forms import (
 from edgehub.heads.http.problem import RequestError
 from edgehub.mqtt.batch import PLAIN_BYTES
 
-LIMITS = Limits(message_bytes_max=1000, batch_messages_max=5)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BYTES_MAX = 1000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_batches() -> Iterator[None]:
+    """Let a batch have 5 messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "BATCH_MESSAGES_MAX", 5)
+        yield
+
+
 PRESS = Target("press-1", None, "press-1")
 CAM = Target("gw", "cam", "gw/cam")
 NOW_MS = 1_790_000_000_000
@@ -31,12 +44,12 @@ NOW_MS = 1_790_000_000_000
 def single(body: bytes = b"x", target: Target = PRESS, **headers: str) -> Any:
     """Build a message; `_` in names of headers stands for `-`."""
     fields = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
-    return single_message(target, fields, body, LIMITS, NOW_MS)
+    return single_message(target, fields, body, BYTES_MAX, NOW_MS)
 
 
 def batch(*entries: Any) -> Any:
     """Build the messages of a batch."""
-    return list(batch_messages(PRESS, json.dumps(entries).encode(), LIMITS, NOW_MS))
+    return list(batch_messages(PRESS, json.dumps(entries).encode(), BYTES_MAX, NOW_MS))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,7 @@ def test_headers_that_are_wrong(headers: dict[str, str], word: str) -> None:
 def test_a_header_that_is_no_utf8() -> None:
     """Bytes without a meaning are refused."""
     with pytest.raises(RequestError, match="not UTF-8"):
-        single_message(PRESS, [(b"iothub-app-a", b"\xff")], b"", LIMITS, NOW_MS)
+        single_message(PRESS, [(b"iothub-app-a", b"\xff")], b"", BYTES_MAX, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +256,7 @@ def test_a_wrong_entry_is_named_by_its_index(entry: Any, word: str) -> None:
 def test_what_is_no_batch(body: bytes, status: int) -> None:
     """No JSON, no array, nothing in it, too much in it."""
     with pytest.raises(RequestError) as caught:
-        list(batch_messages(PRESS, body, LIMITS, NOW_MS))
+        list(batch_messages(PRESS, body, BYTES_MAX, NOW_MS))
     assert caught.value.status == status
 
 
@@ -270,13 +283,13 @@ ENTRY = st.fixed_dictionaries(
 def test_any_batch_gives_messages_that_can_be_stored_or_a_problem(body: bytes) -> None:
     """Whatever a client sends: valid texts within the limits, or a refusal in JSON."""
     try:
-        messages = list(batch_messages(PRESS, body, LIMITS, NOW_MS))
+        messages = list(batch_messages(PRESS, body, BYTES_MAX, NOW_MS))
     except RequestError as problem:
         check(problem, {400, 413})
         return
     for message in messages:
         orjson.dumps([message.source, message.properties, message.system])
-        assert len(message.body) <= LIMITS.message_bytes_max
+        assert len(message.body) <= BYTES_MAX
 
 
 TEXTS = st.fixed_dictionaries(
@@ -299,7 +312,7 @@ def test_a_long_batch_is_read_as_a_short_one(entries: list[Any], escaped: bool) 
 def taken(body: bytes) -> list[Any] | None:
     """Return what the messages of a batch hold, None = it is refused."""
     try:
-        messages = list(batch_messages(PRESS, body, LIMITS, NOW_MS))
+        messages = list(batch_messages(PRESS, body, BYTES_MAX, NOW_MS))
     except RequestError:
         return None
     return [(message.body, message.properties, message.system) for message in messages]
@@ -322,9 +335,9 @@ def test_a_long_batch_that_is_none(end: bytes, word: str) -> None:
     """What is wrong is told with its place, before much is parsed."""
     body = b'[{"body":""},' + b" " * PLAIN_BYTES + end
     with pytest.raises(RequestError, match=word):
-        list(batch_messages(PRESS, body, LIMITS, NOW_MS))
+        list(batch_messages(PRESS, body, BYTES_MAX, NOW_MS))
     with pytest.raises(RequestError, match="a batch is an array"):
-        list(batch_messages(PRESS, b" " * PLAIN_BYTES + b"{}", LIMITS, NOW_MS))
+        list(batch_messages(PRESS, b" " * PLAIN_BYTES + b"{}", BYTES_MAX, NOW_MS))
 
 
 @given(
@@ -338,7 +351,7 @@ def test_any_headers_give_a_message_that_can_be_stored_or_a_problem(
 ) -> None:
     """Whatever stands in the headers."""
     try:
-        message = single_message(PRESS, headers, body, LIMITS, NOW_MS)
+        message = single_message(PRESS, headers, body, BYTES_MAX, NOW_MS)
     except RequestError as problem:
         check(problem, {400, 413})
         return

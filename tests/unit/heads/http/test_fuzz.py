@@ -6,13 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.devices.identities import Identities
 from edgehub.devices.ids import is_device_id
+from edgehub.heads.http import forms
 from edgehub.heads.http.forms import (
-    Limits,
     Target,
     batch_messages,
     check_form,
@@ -26,10 +27,20 @@ from tests.support.fuzzing import JSON_PIECES, bounded, cut, cuts, fuzzer, hosti
 from tests.support.http_head import request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 HEADER_BYTES_MAX = 100_000
-LIMITS = Limits(message_bytes_max=1_000, batch_messages_max=20)
+BYTES_MAX = 1_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_batches() -> Iterator[None]:
+    """Let a batch have 20 messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "BATCH_MESSAGES_MAX", 20)
+        yield
+
+
 PRESS = Target("press-1", None, "press-1")
 NOW_MS = 1_790_000_000_000
 
@@ -107,10 +118,10 @@ BATCHES = [
 @given(hostile(BATCHES, JSON_PIECES))
 def test_a_damaged_batch_is_messages_or_a_problem(body):
     """All of them within the limits."""
-    messages = asked(lambda: list(batch_messages(PRESS, body, LIMITS, NOW_MS)), {400, 413})
+    messages = asked(lambda: list(batch_messages(PRESS, body, BYTES_MAX, NOW_MS)), {400, 413})
     for message in messages or []:
         orjson.dumps([message.source, message.properties, message.system])
-        assert len(message.body) <= LIMITS.message_bytes_max
+        assert len(message.body) <= BYTES_MAX
 
 
 HEADERS = [
@@ -133,7 +144,9 @@ def test_damaged_headers_make_a_message_or_a_problem(lines):
     head = b"\r\n".join([b"GET / HTTP/1.1", b"Host: hub", *lines])
     for _, _, headers, _, _ in parse([head + b"\r\n\r\n"])[0]:
         asked(partial(check_form, headers), {415})
-        message = asked(partial(single_message, PRESS, headers, b"x", LIMITS, NOW_MS), {400, 413})
+        message = asked(
+            partial(single_message, PRESS, headers, b"x", BYTES_MAX, NOW_MS), {400, 413}
+        )
         if message is not None:
             orjson.dumps([message.source, message.properties, message.system])
 
