@@ -10,7 +10,6 @@ from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalTable
-from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.part import Part
 from edgehub.hub.status import bound_warnings
@@ -117,17 +116,7 @@ class MqttPart(HeadPart):
         )
         store.limits.count_other_tables(lambda: space.kept_bytes)
         listener = self.head = MqttListener(
-            options=ListenerOptions(
-                host=mqtt.host,
-                port=mqtt.port,
-                tls_port=mqtt.tls_port,
-                anonymous=mqtt.anonymous,
-                clients_max=mqtt.clients_max,
-                message_bytes_max=mqtt.message_bytes_max,
-                connect_timeout_s=mqtt.connect_timeout_s,
-                ack_timeout_s=mqtt.ack_timeout_s,
-                store_qos0=mqtt.store_qos0,
-            ),
+            settings=mqtt,
             hub_id=hub_id,
             clock=clock,
             submit=submit,
@@ -157,14 +146,7 @@ class MqttPart(HeadPart):
         if configuration.certificate_changed(before):
             assert configuration.tls is not None
             await self.head.renew_certificate(configuration.tls.context)
-        mqtt = configuration.settings.mqtt
-        self.head.adjust(
-            clients_max=mqtt.clients_max,
-            message_bytes_max=mqtt.message_bytes_max,
-            connect_timeout_s=mqtt.connect_timeout_s,
-            ack_timeout_s=mqtt.ack_timeout_s,
-            store_qos0=mqtt.store_qos0,
-        )
+        self.head.reload(configuration.settings.mqtt)
         return {}
 
     def status(self) -> dict[str, Any]:

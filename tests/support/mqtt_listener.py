@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.errors import StoreError
+from edgehub.heads.mqtt.limits import ListenerLimits
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalContents, LocalEntry
-from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.heads.mqtt.session_table import StoredSession
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.settings import MqttSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from edgehub.message import Message, Refusal, SendResult
 
 HUB_ID = "hub"
+LIMITS = {field.name for field in fields(ListenerLimits)}
 STORE_ID = "listenerhub2"
 
 
@@ -336,6 +338,12 @@ class Bench:
         return {k: v for k, v in self.listener.statistics().closed.items() if v}
 
 
+def mqtt_settings(**options: object) -> MqttSettings:
+    """Build the settings of a listener on free ports; the certificate is given to it apart."""
+    settings = {name: value for name, value in options.items() if name not in LIMITS}
+    return MqttSettings.model_construct(**{"port": 0, "tls_port": 0, **settings})
+
+
 @asynccontextmanager
 async def running(
     *,
@@ -347,7 +355,7 @@ async def running(
     tls: ssl.SSLContext | None = None,
     **options: object,
 ) -> AsyncIterator[Bench]:
-    """Run a listener on a free loopback port; keywords are fields of `ListenerOptions`."""
+    """Run a listener on a free loopback port; keywords are settings and `ListenerLimits`."""
     clock = clock or SystemClock()
     parts = {
         "local": local or MemoryLocal(clock),
@@ -359,7 +367,8 @@ async def running(
     }
     parts["identities"].apply(read_identity_list(identities_file))
     listener = MqttListener(
-        options=ListenerOptions(**{"port": 0, "tls_port": 0, **options}),
+        settings=mqtt_settings(**options),
+        limits=ListenerLimits(**{name: options[name] for name in LIMITS & options.keys()}),
         hub_id=HUB_ID,
         clock=clock,
         submit=parts["router"].submit,

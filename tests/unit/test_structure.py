@@ -62,7 +62,6 @@ SHARED_NAMES = {
     "Fault",
     "Held",
     "Ledger",
-    "Limits",
     "Missing",
     "Options",
     "Origin",

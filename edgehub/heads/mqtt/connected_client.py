@@ -15,6 +15,7 @@ from edgehub.heads.mqtt.deliveries import Deliveries, Terms
 from edgehub.heads.mqtt.ingress import Ingress
 from edgehub.heads.mqtt.ingress5 import Ingress5
 from edgehub.heads.mqtt.keep_alive import KeepAlive
+from edgehub.heads.mqtt.limits import STALL_TIMEOUT_S
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.intake import LocalIntake
 from edgehub.heads.mqtt.local.rights import rights_of
@@ -138,7 +139,7 @@ def connect_client(
     Raises:
         SignInError: If its will can never be sent, or there are too many clients or sessions.
     """
-    options = context.options
+    settings = context.settings
     rights = rights_of(client.id, client.identity)
     will = None
     if connect.will is not None and connect.will.topic.startswith(BRIDGE_STATE):
@@ -149,7 +150,7 @@ def connect_client(
             client,
             context.space,
             rights,
-            message_bytes_max=options.message_bytes_max,
+            message_bytes_max=settings.message_bytes_max,
         )
     clean = connect.clean_session
     if connect.properties is not None:
@@ -161,7 +162,7 @@ def connect_client(
     session = context.space.begin(client.id, clean=clean, durable=durable)
     deliveries = Deliveries(
         clock=context.clock,
-        ack_timeout_s=options.ack_timeout_s,
+        ack_timeout_s=settings.ack_timeout_s,
         write=connection.write,
         unresponsive=lambda: connection.close(CloseReason.UNRESPONSIVE),
         delivered=context.counters.count_delivered,
@@ -179,7 +180,7 @@ def connect_client(
             connection,
             context.clock,
             keep_alive_s=connect.keep_alive_s,
-            stall_timeout_s=options.stall_timeout_s,
+            stall_timeout_s=STALL_TIMEOUT_S,
         ),
         ingress=_ingress(connection, context, connect, client, rights, admitted.received),
         deliveries=deliveries,
@@ -191,7 +192,7 @@ def connect_client(
             context.index,
             local,
             admitted.subscriptions,
-            subscriptions_max=options.subscriptions_max,
+            subscriptions_max=context.limits.subscriptions_max,
             added_options=NO_LOCAL | RETAIN_AS_PUBLISHED if connect.bridge else 0,
             save=partial(context.sessions.save, client.id) if durable else None,
             log=context.log,
@@ -207,7 +208,7 @@ def _ingress(
     rights: LocalRights,
     received: ReceivedIds,
 ) -> Ingress:
-    limit = context.options.message_bytes_max
+    limit = context.settings.message_bytes_max
     local = LocalIntake(context.space, client.id, rights, message_bytes_max=limit)
     if connect.properties is None:
         return Ingress(context, client, connection, local, received)

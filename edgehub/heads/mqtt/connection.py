@@ -14,6 +14,7 @@ from edgehub.errors import ProtocolError
 from edgehub.heads.mqtt.close_reasons import close_reason, log_close
 from edgehub.heads.mqtt.connected_client import ConnectedClient, connect_client
 from edgehub.heads.mqtt.fairness import READ_BYTES_MIN, SHARE_BYTES_MIN, Turn
+from edgehub.heads.mqtt.limits import publish_length_max
 from edgehub.heads.mqtt.responses import MQTT_3_1_1, response_to_error, responses_to
 from edgehub.heads.mqtt.sign_in import SignInError, sign_in
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
@@ -101,7 +102,8 @@ class MqttConnection(asyncio.Protocol):
         self._context = context
         self._transport = ClientTransport(context.clock)
         self._decoder = Decoder(
-            publish_bytes_max=context.options.packet_bytes_max, blocks=context.blocks
+            publish_bytes_max=publish_length_max(context.settings.message_bytes_max),
+            blocks=context.blocks,
         )
         self._responses: Responses = MQTT_3_1_1
         self._turn = Turn(context.clock, context.share, self)
@@ -125,11 +127,11 @@ class MqttConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up and give the client its time to sign in."""
         context = self._context
-        options = context.options
-        self._transport.attach(transport, write_buffer_bytes_max=options.write_buffer_bytes_max)
+        settings, limits = context.settings, context.limits
+        self._transport.attach(transport, write_buffer_bytes_max=limits.write_buffer_bytes_max)
         context.connections.add(self)
         context.counters.accepted_total += 1
-        is_crowded = len(context.connections) > 2 * options.clients_max
+        is_crowded = len(context.connections) > 2 * settings.clients_max
         if context.draining or (is_crowded and not context.silent):
             self.refuse()
             return
@@ -138,7 +140,7 @@ class MqttConnection(asyncio.Protocol):
             next(iter(context.silent)).refuse()
         context.silent[self] = None
         self._timer = context.clock.call_later(
-            options.connect_timeout_s, lambda: self.close(CloseReason.CONNECT_TIMEOUT)
+            settings.connect_timeout_s, lambda: self.close(CloseReason.CONNECT_TIMEOUT)
         )
 
     def refuse(self) -> None:
@@ -201,7 +203,7 @@ class MqttConnection(asyncio.Protocol):
         """Whether the client reads what it is sent; if not, its local session is told later."""
         if self._state is not State.OPEN or self._context.draining:
             return False
-        has_room = self._transport.has_room(self._context.options.write_buffer_bytes_max)
+        has_room = self._transport.has_room(self._context.limits.write_buffer_bytes_max)
         self._stalled = self._stalled or not has_room
         return has_room
 
@@ -360,7 +362,7 @@ class MqttConnection(asyncio.Protocol):
 
     async def _sign_in(self, connect: Connect) -> None:
         context = self._context
-        self._responses = responses_to(connect, context.options)
+        self._responses = responses_to(connect, context.settings.message_bytes_max)
         try:
             client = await sign_in(
                 connect,

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from edgehub.errors import StoreError
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.client_connection import ClientConnection
+    from edgehub.heads.mqtt.limits import ListenerLimits
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sessions import SessionStore
     from edgehub.message import Message
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.mqtt.message_properties import MessageProperties
+    from edgehub.settings import MqttSettings
 
 _TOPICS_MAX: Final = 4096
 _TOPIC_BYTES_MAX: Final = 1024
@@ -50,7 +51,8 @@ class ListenerContext:
     """Shared by the connections of one listener.
 
     Args:
-        options: Addresses, limits and times.
+        settings: Of the section `[mqtt]`.
+        limits: Further limits and times.
         clock: For all timers.
         submit: The router.
         link_up: Whether the uplink is up; called only with `store_qos0` off.
@@ -63,6 +65,7 @@ class ListenerContext:
         spawn: Runs a coroutine in the listener's task group.
 
     Attributes:
+        settings: As of the last reload.
         anonymous: Whether clients without a password may sign in.
         blocks: Property blocks of MQTT 5, filled and bounded by the decoders.
         connections: All connections, signed in or not.
@@ -72,7 +75,8 @@ class ListenerContext:
 
     def __init__(  # noqa: PLR0913 - the listener's dependencies, each by name
         self,
-        options: ListenerOptions,
+        settings: MqttSettings,
+        limits: ListenerLimits,
         *,
         clock: Clock,
         submit: Submit,
@@ -85,7 +89,8 @@ class ListenerContext:
         device_bound_interest: Callable[[str, bool], None],
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
-        self.options = options
+        self.settings = settings
+        self.limits = limits
         self.clock = clock
         self.submit = submit
         self.refused = refused
@@ -95,7 +100,7 @@ class ListenerContext:
         self.spawn = spawn
         self.counters = Counters()
         self.log = LogLimit(clock)
-        self.backlog = Backlog("unacknowledged bytes", options.unacknowledged_bytes_max, identities)
+        self.backlog = Backlog("unacknowledged bytes", limits.unacknowledged_bytes_max, identities)
         self.topics: dict[bytes, EventsTopic] = {}
         self.blocks: dict[bytes, MessageProperties] = {}
         self.anonymous = self.draining = False
@@ -107,8 +112,8 @@ class ListenerContext:
             clock=clock,
             wills=self.wills,
             local=space,
-            clients_max=options.clients_max,
-            stored_max=options.stored_sessions_max,
+            clients_max=settings.clients_max,
+            stored_max=limits.stored_sessions_max,
             known=identities,
             spawn=lambda write: spawn(write, "mqtt[session]"),
             on_written=self._session_written,
@@ -146,7 +151,7 @@ class ListenerContext:
         last_s = self._limit_closes.get(client_id)
         if last_s is None:
             return 0.0
-        return last_s + self.options.limit_pause_s - self.clock.monotonic()
+        return last_s + self.limits.limit_pause_s - self.clock.monotonic()
 
     def note_limit_close(self, client_id: str) -> None:
         """Record that a client was closed because of a limit."""
@@ -157,7 +162,7 @@ class ListenerContext:
 
     def takes_qos0(self) -> bool:
         """Return whether messages of QoS 0 are stored at present."""
-        return self.options.store_qos0 or self._link_up()
+        return self.settings.store_qos0 or self._link_up()
 
     def submit_will(self, message: Message | LocalMessage) -> None:
         """Submit a will by the rights that its client has now; no PUBACK waits for it."""

@@ -21,7 +21,7 @@ from edgehub.heads.mqtt.batch import (
     message_of,
     record_bytes,
 )
-from edgehub.heads.mqtt.options import READ_BYTES_MAX
+from edgehub.heads.mqtt.limits import READ_BYTES_MAX
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
@@ -153,9 +153,9 @@ class Ingress:
             context.backlog.anonymous if client.identity is None else context.backlog.identified
         )
         self._counters = context.counters
-        self._max = context.options.message_bytes_max
+        self._max = context.settings.message_bytes_max
         # The read that crosses the bound still fits under it.
-        bytes_max = context.options.connection_bytes_max
+        bytes_max = context.limits.connection_bytes_max
         self._bytes_max = max(bytes_max - READ_BYTES_MAX, bytes_max // 2)
         # Size and packet id in one number, in order; `_first` is the token of the oldest.
         self._unacked: deque[int] = deque()

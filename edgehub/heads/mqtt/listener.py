@@ -8,7 +8,7 @@ taken, and every message taken before is acknowledged or left to come again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -17,6 +17,7 @@ from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.heads.mqtt.connection import MqttConnection
 from edgehub.heads.mqtt.context import ListenerContext
+from edgehub.heads.mqtt.limits import BACKLOG, LIMITS, ListenerLimits
 from edgehub.heads.mqtt.local.routes import RouteFeed
 from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, ListenerStatistics
 from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sessions import SessionStore
     from edgehub.message import Message
     from edgehub.mqtt.hub_path import HubPath
+    from edgehub.settings import MqttSettings
     from edgehub.telemetry.losses import Loss
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
@@ -48,7 +49,7 @@ class MqttListener:
     """The head for devices and modules.
 
     Args:
-        options: Addresses, limits and times.
+        settings: Of the section `[mqtt]`.
         hub_id: This hub's device id; its modules are `<hub_id>/<module>`.
         clock: For all timers.
         submit: The router.
@@ -61,12 +62,13 @@ class MqttListener:
         refused: Told of messages that are dropped for what they are.
         hub_path: Tells messages of other hubs that have been here before.
         tls: Certificate for MQTT over TLS, None = there is none, and no such port.
+        limits: Further limits.
     """
 
     def __init__(  # noqa: PLR0913 - the listener's neighbours, each by name
         self,
         *,
-        options: ListenerOptions,
+        settings: MqttSettings,
         hub_id: str,
         clock: Clock,
         submit: Submit,
@@ -79,13 +81,14 @@ class MqttListener:
         refused: Refused,
         hub_path: HubPath,
         tls: ServerContext | None = None,
+        limits: ListenerLimits = LIMITS,
     ) -> None:
-        self._options = options
         self._hub_id = hub_id
         self._tls = tls
         self._handshakes_refused = 0
         self._context = ListenerContext(
-            options,
+            settings,
+            limits,
             clock=clock,
             submit=submit,
             link_up=link_up,
@@ -121,23 +124,23 @@ class MqttListener:
         Raises:
             StartupError: If an address cannot be had, or no client could ever sign in.
         """
-        options = self._options
+        settings = self._context.settings
         sessions, space = self._context.sessions, self._context.space
         await sessions.load()
         await space.load(sessions.subscriptions())
-        self._sockets = await self._bind(options.port, "port")
+        self._sockets = await self._bind(settings.port, "port")
         if self._tls is not None:
             try:
-                self._tls_sockets = await self._bind(options.tls_port, "tls_port")
+                self._tls_sockets = await self._bind(settings.tls_port, "tls_port")
             except StartupError:
                 self._close_sockets()
                 raise
         loopback = all(is_loopback(sock) for sock in self._sockets)
-        self._context.anonymous = options.anonymous and loopback
+        self._context.anonymous = settings.anonymous and loopback
         if not self._context.anonymous and not len(self._context.identities):
             self._close_sockets()
             msg = (
-                f"no client could sign in on {options.host}:{options.port}: clients without a "
+                f"no client could sign in on {settings.host}:{settings.port}: clients without a "
                 "password are let in on loopback addresses only, and there are no identities "
                 "(set mqtt.identities_file and add some with `edgehub identity add`, or bind "
                 "mqtt.host to 127.0.0.1)"
@@ -190,26 +193,10 @@ class MqttListener:
         self._close_connections()
         await asyncio.sleep(0)
 
-    def adjust(
-        self,
-        *,
-        clients_max: int,
-        message_bytes_max: int,
-        connect_timeout_s: float,
-        ack_timeout_s: float,
-        store_qos0: bool,
-    ) -> None:
-        """Take over other limits; connections that exist keep theirs."""
-        self._options = replace(
-            self._options,
-            clients_max=clients_max,
-            message_bytes_max=message_bytes_max,
-            connect_timeout_s=connect_timeout_s,
-            ack_timeout_s=ack_timeout_s,
-            store_qos0=store_qos0,
-        )
-        self._context.options = self._options
-        self._context.sessions.clients.limit = clients_max
+    def reload(self, settings: MqttSettings) -> None:
+        """Put changed limits in force; connections that exist keep theirs."""
+        self._context.settings = settings
+        self._context.sessions.clients.limit = settings.clients_max
 
     def follow_routes(self, filters: Iterable[str]) -> None:
         """Hand local messages that these filters take to the router, and no others."""
@@ -378,28 +365,26 @@ class MqttListener:
         self, sockets: list[socket.socket], tls: ServerContext | None
     ) -> list[asyncio.Server]:
         loop = asyncio.get_running_loop()
-        options = self._options
+        timeout_s = None if tls is None else self._context.settings.connect_timeout_s
         return [
             await loop.create_server(
                 lambda: MqttConnection(self._context),
                 # A server closes what it was given; the socket itself goes on to the next one.
                 sock=sock.dup(),
-                backlog=options.backlog,
+                backlog=BACKLOG,
                 ssl=tls,
-                ssl_handshake_timeout=None if tls is None else options.connect_timeout_s,
+                ssl_handshake_timeout=timeout_s,
             )
             for sock in sockets
         ]
 
     async def _bind(self, port: int, key: str) -> list[socket.socket]:
-        options = self._options
+        host = self._context.settings.host
         try:
-            return await bind(options.host, port, backlog=options.backlog)
+            return await bind(host, port, backlog=BACKLOG)
         except OSError as error:
             hint = bind_hint("mqtt", error, port=key)
-            raise StartupError(
-                f"cannot listen for MQTT on {options.host}:{port}: {hint}"
-            ) from error
+            raise StartupError(f"cannot listen for MQTT on {host}:{port}: {hint}") from error
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "connections exist only while the listener runs"

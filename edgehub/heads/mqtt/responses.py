@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.heads.mqtt.ingress5 import RECEIVE_MAXIMUM
+from edgehub.heads.mqtt.limits import publish_length_max
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.mqtt import packets, packets5
 from edgehub.mqtt.packets import PUBCOMP, PUBREL, SUBACK_FAILURE, ConnectCode
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgehub.errors import ProtocolError
-    from edgehub.heads.mqtt.options import ListenerOptions
     from edgehub.heads.mqtt.sign_in import SignInError
     from edgehub.mqtt.packets import Connect, ConnectProperties
 
@@ -186,11 +186,11 @@ class Responses5(Responses):
 MQTT_3_1_1: Final = Responses()
 
 
-def responses_to(connect: Connect, options: ListenerOptions) -> Responses:
+def responses_to(connect: Connect, message_bytes_max: int) -> Responses:
     """Return the responses in the protocol version of a client."""
     if connect.properties is None:
         return MQTT_3_1_1
-    bytes_max = options.packet_bytes_max + _HEADER_BYTES_MAX
+    bytes_max = publish_length_max(message_bytes_max) + _HEADER_BYTES_MAX
     return Responses5(connect, connect.properties, packet_bytes_max=bytes_max)
 
 

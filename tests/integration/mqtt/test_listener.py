@@ -10,7 +10,6 @@ from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import StartupError
 from edgehub.heads.mqtt.listener import MqttListener
-from edgehub.heads.mqtt.options import ListenerOptions
 from edgehub.mqtt.hub_path import HubPath
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_listener import (
@@ -19,6 +18,7 @@ from tests.support.mqtt_listener import (
     MemorySessions,
     ScriptedRouter,
     a_space,
+    mqtt_settings,
     running,
 )
 from tests.support.mqtt_wire import RawClient
@@ -460,7 +460,7 @@ def a_listener(**options) -> MqttListener:
     """Build a listener that is not opened."""
     clock = SystemClock()
     return MqttListener(
-        options=ListenerOptions(**options),
+        settings=mqtt_settings(**options),
         hub_id="hub",
         clock=clock,
         submit=ScriptedRouter().submit,

@@ -3,9 +3,10 @@
 from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities
 from edgehub.heads.mqtt.context import ListenerContext
-from edgehub.heads.mqtt.options import ListenerOptions
+from edgehub.heads.mqtt.limits import ListenerLimits
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.settings import MqttSettings
 from tests.support.mqtt_listener import STORE_ID, Changes, MemorySessions, ScriptedRouter, a_space
 
 
@@ -14,7 +15,8 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
     router = router or ScriptedRouter()
     clock = clock or ManualClock()
     return ListenerContext(
-        ListenerOptions(),
+        MqttSettings(),
+        ListenerLimits(),
         clock=clock,
         submit=router.submit,
         link_up=lambda: True,
