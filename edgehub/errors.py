@@ -146,16 +146,14 @@ class ManifestError(ConfigError):
 
 
 class ProtocolError(EdgeHubError):
-    """A peer broke its protocol; the connection cannot go on.
+    """A peer broke the MQTT protocol; the connection cannot go on.
 
     Attributes:
-        head: Name of the head or endpoint that saw it.
         reason: What was wrong, fit for a log line.
     """
 
-    def __init__(self, head: str, reason: str) -> None:
-        super().__init__(f"{head}: {reason}")
-        self.head = head
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"mqtt: {reason}")
         self.reason = reason
 
 

@@ -18,8 +18,7 @@ from edgehub.errors import ConfigError
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
 from edgehub.mqtt.fields import PACKET_ID_MAX, REMAINING_LENGTH_MAX
-from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
-from edgehub.mqtt.packets5 import NEVER_S
+from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5, NEVER_S
 from edgehub.mqtt.reasons import ReasonCode, code_name
 from edgehub.mqtt.tcp import connect_tcp
 from edgehub.storage.credentials import client_context, read_secret

@@ -25,11 +25,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from edgehub.errors import EdgeHubError, ProtocolError
-from edgehub.mqtt import client_packets, packets5
+from edgehub.mqtt import client_packets, server_packets
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
 from edgehub.mqtt.client_packets import Connack, RefusedPublish, ServerPubrel, Suback
-from edgehub.mqtt.fields import HEAD, PACKET_ID_MAX, REMAINING_LENGTH_MAX
-from edgehub.mqtt.packets import LEVEL_5, Connect, ConnectProperties, Disconnect, pubcomp
+from edgehub.mqtt.fields import PACKET_ID_MAX, REMAINING_LENGTH_MAX
+from edgehub.mqtt.packets import (
+    LEVEL_5,
+    NEVER_S,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    pubcomp,
+    session_expiry,
+)
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name, reason_of
 from edgehub.mqtt.tcp import unsent_in_kernel
 
@@ -97,7 +105,7 @@ class ClientOptions:
     password: str | None = None
     clean_session: bool = False
     keep_alive_s: int = 60
-    session_expiry_s: int = packets5.NEVER_S
+    session_expiry_s: int = NEVER_S
     receive_maximum: int = PACKET_ID_MAX
     incoming_bytes_max: int = REMAINING_LENGTH_MAX
 
@@ -452,7 +460,7 @@ class Client(asyncio.Protocol):
         if any(received) and not self._opening.done():
             first = received.packets.pop(0) if received.packets else None
             if not isinstance(first, Connack):
-                self._end_for(ProtocolError(HEAD, "the first packet is not CONNACK"))
+                self._end_for(ProtocolError("the first packet is not CONNACK"))
                 return
             self._opening.set_result(first)
         if received.confirmed:
@@ -476,7 +484,7 @@ class Client(asyncio.Protocol):
                 case ServerPubrel():
                     self.write(pubcomp(packet.packet_id))
                 case Connack():
-                    self._end_for(ProtocolError(HEAD, "a second CONNACK"))
+                    self._end_for(ProtocolError("a second CONNACK"))
                 case Disconnect():
                     self._take_disconnect(packet)
                 case _:
@@ -491,7 +499,7 @@ class Client(asyncio.Protocol):
     def _end_for(self, error: ProtocolError) -> None:
         transport = self._transport
         if self.level >= LEVEL_5 and transport is not None and not transport.is_closing():
-            transport.write(packets5.disconnect(reason_of(error)))
+            transport.write(server_packets.disconnect(reason_of(error)))
         self.abort(f"the peer sent what is no MQTT: {error.reason}")
 
     def _unsent_at_reset(self) -> int:
@@ -541,7 +549,7 @@ def _connect_of(options: ClientOptions) -> Connect:
     if options.level >= LEVEL_5:
         expiry_s = 0 if options.clean_session else options.session_expiry_s
         properties = ConnectProperties(
-            session_expiry_s=packets5.expiry_s(expiry_s), receive_maximum=options.receive_maximum
+            session_expiry_s=session_expiry(expiry_s), receive_maximum=options.receive_maximum
         )
     return Connect(
         level=options.level,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_packets import parse_puback, parse_server_packet
-from edgehub.mqtt.fields import HEAD, REMAINING_LENGTH_MAX
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
 from edgehub.mqtt.framing import BAD_PUBLISH, LENGTH_DIGITS_MAX, MORE_DIGITS, long_length
 from edgehub.mqtt.packets import LEVEL_5
 from edgehub.mqtt.reasons import FIRST_FAILURE
@@ -194,14 +194,14 @@ class ClientDecoder:
         if head >> 4 == _PUBLISH:
             return self._publish(data, position, start, stop)
         if length > CONTROL_BYTES_MAX:
-            raise ProtocolError(HEAD, f"packet {head:#04x} of {length} bytes")
+            raise ProtocolError(f"packet {head:#04x} of {length} bytes")
         if stop > len(data):
             self._needed = stop - position
             return position
         body = data[start:stop]
         if head == _PLAIN_PUBACK:
             if self._level < LEVEL_5 and length != _SHORT:
-                raise ProtocolError(HEAD, f"PUBACK of {length} bytes")
+                raise ProtocolError(f"PUBACK of {length} bytes")
             self._puback(parse_puback(body))
         else:
             self._received.packets.append(parse_server_packet(head, body, self._level))
@@ -257,7 +257,7 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
         has_id = at <= len(rest)
         packet_id = rest[at - 2] << 8 | rest[at - 1] if has_id else 0
         if qos > _QOS_2 or (has_id and not packet_id):
-            raise ProtocolError(HEAD, BAD_PUBLISH)
+            raise ProtocolError(BAD_PUBLISH)
         is_whole = is_whole and has_id
     if is_whole and level >= LEVEL_5 and not cut:
         block = _block(rest, at)

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.fields import HEAD, PACKET_ID_MAX, Reader, binary, packet
+from edgehub.mqtt.fields import PACKET_ID_MAX, Reader, binary, packet
 from edgehub.mqtt.packets import (
     CLEAN_SESSION,
     LEVEL_5,
+    NEVER_S,
     PASSWORD,
     PUBACK_HEAD,
     PUBREC_HEAD,
+    REFUSED_SENDER,
     USER_NAME,
     Disconnect,
     pack_answer,
 )
-from edgehub.mqtt.packets5 import NEVER_S, REFUSED_SENDER
 from edgehub.mqtt.properties import (
     IN_ACKNOWLEDGEMENT,
     IN_CONNACK,
@@ -237,22 +238,22 @@ def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
         case 0xE0 if level == LEVEL_5:
             return _parse_disconnect(data)
         case _:
-            raise ProtocolError(HEAD, f"packet {head:#04x} is not for a server to send")
+            raise ProtocolError(f"packet {head:#04x} is not for a server to send")
 
 
 def _parse_connack(data: bytes, level: int) -> Connack:
     reader = Reader(data)
     flags, code = reader.byte(), reader.byte()
     if flags > 1:
-        raise ProtocolError(HEAD, f"CONNACK with flags {flags:#04x}")
+        raise ProtocolError(f"CONNACK with flags {flags:#04x}")
     # A server that does not know MQTT 5 answers in the form that it knows.
     if level != LEVEL_5 or len(data) == _SHORT_CONNACK_BYTES:
         reader.finish()
         if code >= len(_CONNECT_CODES):
-            raise ProtocolError(HEAD, f"CONNACK with return code {code}")
+            raise ProtocolError(f"CONNACK with return code {code}")
         if level == LEVEL_5 and not code:
             # It has not looked at the version, and would read the properties as topics and bodies.
-            raise ProtocolError(HEAD, "an answer of MQTT 3.1.1 to a CONNECT of MQTT 5")
+            raise ProtocolError("an answer of MQTT 3.1.1 to a CONNECT of MQTT 5")
         return Connack(code=_CONNECT_CODES[code], session_present=bool(flags))
     said = read_properties(reader, IN_CONNACK)
     reader.finish()
@@ -287,7 +288,7 @@ def _parse_suback(head: int, data: bytes, level: int) -> Suback:
         read_properties(reader, IN_SUBACK)
     codes = data[reader.at :]
     if bool(codes) != (head == 0x90 or level == LEVEL_5):  # noqa: PLR2004 - a SUBACK
-        raise ProtocolError(HEAD, f"packet {head:#04x} with {len(codes)} codes")
+        raise ProtocolError(f"packet {head:#04x} with {len(codes)} codes")
     return Suback(packet_id=packet_id, codes=codes)
 
 

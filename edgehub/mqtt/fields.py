@@ -11,7 +11,6 @@ from typing import Final
 
 from edgehub.errors import ProtocolError
 
-HEAD: Final = "mqtt"
 REMAINING_LENGTH_MAX: Final = 268_435_455
 STRING_BYTES_MAX: Final = 65_535
 PACKET_ID_MAX: Final = 65_535
@@ -45,7 +44,7 @@ class Reader:
         """Read bytes."""
         end = self.at + count
         if end > len(self._data):
-            raise ProtocolError(HEAD, "packet ends inside a field")
+            raise ProtocolError("packet ends inside a field")
         taken = self._data[self.at : end]
         self.at = end
         return taken
@@ -70,7 +69,7 @@ class Reader:
             value |= (digit & _DIGIT) << (7 * index)
             if digit < _MORE_DIGITS:
                 return value
-        raise ProtocolError(HEAD, "variable length integer of more than four bytes")
+        raise ProtocolError("variable length integer of more than four bytes")
 
     def binary(self) -> bytes:
         """Read bytes with their length in front."""
@@ -84,7 +83,7 @@ class Reader:
         """Read a packet id, which is never 0."""
         packet_id = self.short()
         if packet_id == 0:
-            raise ProtocolError(HEAD, "packet id 0")
+            raise ProtocolError("packet id 0")
         return packet_id
 
     @property
@@ -95,7 +94,7 @@ class Reader:
     def finish(self) -> None:
         """Make sure that all is read."""
         if not self.at_end:
-            raise ProtocolError(HEAD, "bytes behind the last field")
+            raise ProtocolError("bytes behind the last field")
 
 
 def decoded(data: bytes, what: str) -> str:
@@ -103,9 +102,9 @@ def decoded(data: bytes, what: str) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(HEAD, f"{what} is not UTF-8") from None
+        raise ProtocolError(f"{what} is not UTF-8") from None
     if "\0" in text:
-        raise ProtocolError(HEAD, f"{what} contains U+0000")
+        raise ProtocolError(f"{what} contains U+0000")
     return text
 
 

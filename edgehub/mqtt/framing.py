@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.fields import HEAD
 
 PUBLISH: Final = 0x30
 TYPE: Final = 0xF0
@@ -34,4 +33,4 @@ def long_length(data: bytes, at: int, end: int) -> tuple[int, int]:
         length |= (digit & 0x7F) << (7 * index)
         if digit < MORE_DIGITS:
             return length, place + 1
-    raise ProtocolError(HEAD, "remaining length of more than four bytes")
+    raise ProtocolError("remaining length of more than four bytes")

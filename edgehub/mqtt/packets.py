@@ -1,9 +1,6 @@
-"""MQTT control packets as values: what clients send, and the bytes of what the server answers.
+"""MQTT control packets as values, and the bytes of those that client and server both send.
 
-Owns the values of both protocol versions and the layout of each packet of MQTT 3.1.1 (that of MQTT
-5 is in `packets5`); pure, without sockets or state. Framing and the protocol level belong to the
-decoder. Invariant: nothing but `ProtocolError` leaves a parser.
-Source: MQTT 3.1.1, sections 2 and 3.
+Owns the values of both protocol versions; pure. Source: MQTT 3.1.1 and 5, sections 2 and 3.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.fields import HEAD, Reader, decoded, packet, variable
+from edgehub.mqtt.fields import decoded, variable
 from edgehub.mqtt.reasons import ReasonCode, ReasonedError
 from edgehub.mqtt.topic_filter import WILDCARDS
 
@@ -24,25 +21,21 @@ if TYPE_CHECKING:
 LEVEL_3_1_1: Final = 4
 LEVEL_5: Final = 5
 
-_BRIDGE: Final = 0x80
-_LEVELS: Final = frozenset(
-    {(b"MQTT", LEVEL_3_1_1), (b"MQTT", LEVEL_3_1_1 | _BRIDGE), (b"MQIsdp", 3 | _BRIDGE)}
-)
-"""Names and protocol levels that are spoken; Mosquitto sets the highest bit where it is a bridge,
-and what its bridges send in MQTT 3.1 means the same in 3.1.1."""
-
 PINGRESP: Final = b"\xd0\x00"
 SUBACK_FAILURE: Final = 0x80
 
 CLEAN_SESSION: Final = 0x02
 WILL: Final = 0x04
 WILL_RETAIN: Final = 0x20
-_WILL_BITS: Final = 0x38
 PASSWORD: Final = 0x40
 USER_NAME: Final = 0x80
 QOS_2: Final = 2
-FILTERS_MAX: Final = 1_000
-"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE; a session has far fewer."""
+
+NEVER_S: Final = 0xFFFF_FFFF
+"""Session expiry interval of a session that does not expire."""
+
+REFUSED_SENDER: Final = "refused_sender"
+"""User property of a PUBACK that names a sender whose messages were refused."""
 
 RETAIN: Final = 0x01
 HAS_PROPERTIES: Final = 0x02
@@ -53,7 +46,6 @@ PUBACK_HEAD: Final = 0x4002
 PUBREC_HEAD: Final = 0x5002
 _PUBREL_HEAD: Final = PUBREL << 8 | 2
 _PUBCOMP_HEAD: Final = PUBCOMP << 8 | 2
-_UNSUBACK_HEAD: Final = 0xB002
 
 pack_answer: Final = struct.Struct(">HH").pack
 """Writes a short answer from its head and a packet id; without a call for the message path."""
@@ -273,71 +265,14 @@ class Disconnect:
 
 Packet = Connect | Publish | Acknowledgement | Subscribe | Unsubscribe | Pingreq | Disconnect
 
-_PINGREQ: Final = Pingreq()
-_DISCONNECT: Final = Disconnect()
 
-
-def parse_connect(data: bytes) -> Connect:
-    """Read the body of a CONNECT.
-
-    Raises:
-        UnsupportedLevelError: If it asks for another protocol level.
-        ProtocolError: If it is malformed.
-    """
-    reader = Reader(data)
-    name = reader.binary()
-    level = reader.byte()
-    if (name, level) not in _LEVELS:
-        if name in (b"MQTT", b"MQIsdp"):
-            raise UnsupportedLevelError(HEAD, f"protocol level {level} is not supported")
-        raise ProtocolError(HEAD, "unknown protocol name")
-    flags = reader.byte()
-    check_connect_flags(flags)
-    if flags & PASSWORD and not flags & USER_NAME:
-        raise ProtocolError(HEAD, "password without a user name")
-    keep_alive_s = reader.short()
-    client_id = reader.text("client id")
-    will = None
-    if flags & WILL:
-        will = Will(
-            topic=will_topic(reader),
-            body=reader.binary(),
-            qos=flags >> 3 & 3,
-            retain=bool(flags & WILL_RETAIN),
-        )
-    user_name = reader.text("user name") if flags & USER_NAME else None
-    password = reader.binary() if flags & PASSWORD else None
-    reader.finish()
-    return Connect(
-        level=level & ~_BRIDGE,
-        client_id=client_id,
-        clean_session=bool(flags & CLEAN_SESSION),
-        keep_alive_s=keep_alive_s,
-        user_name=user_name,
-        password=password,
-        will=will,
-        bridge=bool(level & _BRIDGE),
-    )
-
-
-def will_topic(reader: Reader) -> bytes:
-    """Read the topic of a will."""
-    topic = reader.text("will topic")
-    if not topic:
-        raise ProtocolError(HEAD, "empty will topic")
-    return topic.encode()
-
-
-def topic_filter(reader: Reader) -> str:
-    """Read a topic filter, which has at least one character."""
-    text = reader.text("topic filter")
-    if not text:
-        raise ProtocolError(HEAD, "empty topic filter")
-    return text
+def session_expiry(interval: int) -> int | None:
+    """Return a session expiry interval in seconds, None = never."""
+    return None if interval == NEVER_S else interval
 
 
 def topic_name(raw: bytes) -> str:
-    """Read the topic of a PUBLISH.
+    """Parse the topic of a PUBLISH.
 
     Raises:
         ProtocolError: If it is ill-formed, empty, or holds wildcards.
@@ -346,77 +281,6 @@ def topic_name(raw: bytes) -> str:
     if not topic or any(sign in topic for sign in WILDCARDS):
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "topic is empty, or holds wildcards")
     return topic
-
-
-def check_connect_flags(flags: int) -> None:
-    """Refuse the connect flags that no version of the protocol allows."""
-    if flags & 1:
-        raise ProtocolError(HEAD, "reserved connect flag is set")
-    if not flags & WILL and flags & _WILL_BITS:
-        raise ProtocolError(HEAD, "will quality or retain without a will")
-    if flags >> 3 & 3 > QOS_2:
-        raise ProtocolError(HEAD, "will quality of service 3")
-
-
-def parse_acknowledgement(kind: type[A], data: bytes) -> A:
-    """Read the body of a PUBACK, PUBREC, PUBREL or PUBCOMP."""
-    reader = Reader(data)
-    packet_id = reader.packet_id()
-    reader.finish()
-    return kind(packet_id)
-
-
-def parse_subscribe(data: bytes) -> Subscribe:
-    """Read the body of a SUBSCRIBE."""
-    reader = Reader(data)
-    packet_id = reader.packet_id()
-    filters = []
-    while not reader.at_end:
-        name = topic_filter(reader)
-        qos = reader.byte()
-        if qos > QOS_2:
-            raise ProtocolError(HEAD, f"subscription with quality of service {qos}")
-        filters.append((name, qos))
-        check_filter_count(len(filters))
-    if not filters:
-        raise ProtocolError(HEAD, "SUBSCRIBE without a filter")
-    return Subscribe(packet_id=packet_id, filters=tuple(filters))
-
-
-def check_filter_count(count: int) -> None:
-    """Refuse a packet with more filters than one may have."""
-    if count > FILTERS_MAX:
-        raise ProtocolError(HEAD, f"more than {FILTERS_MAX} topic filters in one packet")
-
-
-def parse_unsubscribe(data: bytes) -> Unsubscribe:
-    """Read the body of an UNSUBSCRIBE."""
-    reader = Reader(data)
-    packet_id = reader.packet_id()
-    filters = []
-    while not reader.at_end:
-        filters.append(topic_filter(reader))
-        check_filter_count(len(filters))
-    if not filters:
-        raise ProtocolError(HEAD, "UNSUBSCRIBE without a filter")
-    return Unsubscribe(packet_id=packet_id, filters=tuple(filters))
-
-
-def parse_pingreq(data: bytes) -> Pingreq:
-    """Read the body of a PINGREQ, which has none."""
-    Reader(data).finish()
-    return _PINGREQ
-
-
-def parse_disconnect(data: bytes) -> Disconnect:
-    """Read the body of a DISCONNECT, which has none."""
-    Reader(data).finish()
-    return _DISCONNECT
-
-
-def connack(code: ConnectCode, *, session_present: bool = False) -> bytes:
-    """Write a CONNACK."""
-    return bytes((0x20, 2, int(session_present), code))
 
 
 def puback(packet_id: int) -> bytes:
@@ -432,16 +296,6 @@ def pubrel(packet_id: int) -> bytes:
 def pubcomp(packet_id: int) -> bytes:
     """Write a PUBCOMP."""
     return pack_answer(_PUBCOMP_HEAD, packet_id)
-
-
-def suback(packet_id: int, codes: bytes) -> bytes:
-    """Write a SUBACK with one code per filter."""
-    return packet(0x90, packet_id.to_bytes(2, "big") + codes)
-
-
-def unsuback(packet_id: int) -> bytes:
-    """Write an UNSUBACK."""
-    return pack_answer(_UNSUBACK_HEAD, packet_id)
 
 
 def publish_bytes(topic_bytes: int, body_bytes: int, properties_bytes: int = 0) -> int:

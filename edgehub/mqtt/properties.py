@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import ProtocolError
 from edgehub.message import PROPERTIES_MAX
-from edgehub.mqtt.fields import HEAD, Reader, binary, decoded, variable
+from edgehub.mqtt.fields import Reader, binary, decoded, variable
 from edgehub.mqtt.reasons import ReasonCode, ReasonedError
 
 if TYPE_CHECKING:
@@ -195,17 +195,17 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
     while at < end:
         identifier = block[at]
         if identifier not in allowed:
-            raise ProtocolError(HEAD, f"property {identifier:#04x} does not belong in this packet")
+            raise ProtocolError(f"property {identifier:#04x} does not belong in this packet")
         if identifier == _USER_PROPERTY:
             # Without calls: devices put what is new in each message here.
             value_at = at + 5
             if value_at <= end:
                 value_at += block[at + 1] << 8 | block[at + 2]
             if value_at > end:
-                raise ProtocolError(HEAD, "packet ends inside a field")
+                raise ProtocolError("packet ends inside a field")
             stop = value_at + (block[value_at - 2] << 8 | block[value_at - 1])
             if stop > end:
-                raise ProtocolError(HEAD, "packet ends inside a field")
+                raise ProtocolError("packet ends inside a field")
             name = decoded(block[at + 3 : value_at - 2], "user property")
             pairs.append((name, decoded(block[value_at:stop], "user property")))
             if len(pairs) > PROPERTIES_MAX:
@@ -242,7 +242,7 @@ def without_identifiers(block: bytes) -> tuple[tuple[int, ...], bytes]:
         reader = Reader(block, at + 1)
         kind = _TYPES.get(identifier)
         if kind is None:
-            raise ProtocolError(HEAD, f"property {identifier:#04x} does not exist")
+            raise ProtocolError(f"property {identifier:#04x} does not exist")
         if kind is _Type.PAIR:
             reader.binary()
             reader.binary()

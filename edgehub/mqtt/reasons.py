@@ -8,7 +8,6 @@ from __future__ import annotations
 from enum import IntEnum
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.fields import HEAD
 
 
 class ReasonCode(IntEnum):
@@ -64,7 +63,7 @@ class ReasonedError(ProtocolError):
     """
 
     def __init__(self, code: ReasonCode, reason: str) -> None:
-        super().__init__(HEAD, reason)
+        super().__init__(reason)
         self.code = code
 
 

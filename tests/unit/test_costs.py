@@ -30,9 +30,9 @@ from edgehub.heads.mqtt.local.options import BRANCHES_MAX
 from edgehub.message import Message
 from edgehub.mqtt.batch import RECORDS_MAX, build_batch, read_batch
 from edgehub.mqtt.message_properties import read_message_properties
-from edgehub.mqtt.packets import parse_subscribe, parse_unsubscribe
 from edgehub.mqtt.property_bag import parse_bag
 from edgehub.mqtt.server_decoder import Decoder
+from edgehub.mqtt.server_packets import parse_subscribe, parse_unsubscribe
 from edgehub.mqtt.topic_filter import covers, matches, overlaps
 from edgehub.routes.chunks import Chunks
 from edgehub.routes.content import read_body
@@ -275,8 +275,8 @@ CASES: dict[str, tuple[Callable[[int], Work], int]] = {
     "topic filter: match": (lambda n: lambda: matches("+/" * (n // 2) + "#", "a/" * n), 4 * K),
     "topic filter: tree": (in_tree, 128 * 128),
     "topic filter: the widest tree": (widest_tree, 4096),
-    "subscribe": (lambda n: lambda: parse_subscribe(b"\0\1" + b"\0\1a\0" * (n // 4)), 96 * K),
-    "unsubscribe": (lambda n: lambda: parse_unsubscribe(b"\0\1" + b"\0\1a" * (n // 3)), 96 * K),
+    "subscribe": (lambda n: lambda: parse_subscribe(b"\0\1" + b"\0\1a\0" * (n // 4), 4), 96 * K),
+    "unsubscribe": (lambda n: lambda: parse_unsubscribe(b"\0\1" + b"\0\1a" * (n // 3), 4), 96 * K),
     "mqtt: a slice of pings": (lambda n: decoded(b"\xc0\0" * (n // 2)), 4 * K),
     "property bag: items": (lambda n: lambda: parse_bag("a&" * (n // 2) + "b"), 64 * K),
     "property bag: escapes": (lambda n: lambda: parse_bag("a=" + "%41" * (n // 3)), 64 * K),

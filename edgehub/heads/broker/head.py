@@ -26,7 +26,7 @@ from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
 from edgehub.mqtt.client import LinkError
 from edgehub.mqtt.packets import LEVEL_5
-from edgehub.mqtt.packets5 import NO_LOCAL, REPLAY_IF_NEW_BITS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.subscription_options import NO_LOCAL, REPLAY_IF_NEW_BITS, RETAIN_AS_PUBLISHED
 from edgehub.storage.durable_files import replace_file
 from edgehub.telemetry.log_limit import LogLimit
 

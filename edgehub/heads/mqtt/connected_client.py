@@ -23,7 +23,8 @@ from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.heads.mqtt.will import will_message
-from edgehub.mqtt.packets5 import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED, expiry_s
+from edgehub.mqtt.packets import session_expiry
+from edgehub.mqtt.subscription_options import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.client_connection import ClientConnection
@@ -72,7 +73,7 @@ class ConnectedClient:
         if packet.session_expiry is not None:
             if self.session_expiry_s == 0 and packet.session_expiry:
                 return "DISCONNECT lengthens a session that was to end with its connection"
-            self.session_expiry_s = expiry_s(packet.session_expiry)
+            self.session_expiry_s = session_expiry(packet.session_expiry)
         if not packet.code:
             self.will = None
         return ""

@@ -16,9 +16,9 @@ from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
 from edgehub.mqtt.message_properties import write_message_properties
 from edgehub.mqtt.packets import Puback, Pubcomp, Pubrec, publish, pubrel
-from edgehub.mqtt.packets5 import QOS, RETAIN_AS_PUBLISHED, write_identifiers
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.mqtt.subscription_options import QOS, RETAIN_AS_PUBLISHED, write_identifiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -18,9 +18,9 @@ from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
 from edgehub.mqtt.hub_path import LoopError
 from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5
-from edgehub.mqtt.packets5 import refusal as refusal_bytes
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.mqtt.server_packets import refusal as refusal_bytes
 
 if TYPE_CHECKING:
     from edgehub.heads.head import Settle

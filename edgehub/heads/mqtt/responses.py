@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.heads.mqtt.ingress5 import RECEIVE_MAXIMUM
 from edgehub.heads.mqtt.limits import publish_length_max
 from edgehub.heads.mqtt.statistics import CloseReason
-from edgehub.mqtt import packets, packets5
-from edgehub.mqtt.packets import PUBCOMP, PUBREL, SUBACK_FAILURE, ConnectCode
+from edgehub.mqtt import packets, server_packets
+from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5, PUBCOMP, PUBREL, SUBACK_FAILURE, ConnectCode
 from edgehub.mqtt.properties import Property
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, ReasonedError
-from edgehub.mqtt.server_decoder5 import TOPIC_ALIAS_MAX
+from edgehub.mqtt.server_decoder import TOPIC_ALIAS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,20 +68,20 @@ class Responses:
     def accepted(self, client_id: str, *, session_present: bool) -> bytes:
         """Write the CONNACK of a client that is signed in."""
         del client_id
-        return packets.connack(ConnectCode.ACCEPTED, session_present=session_present)
+        return server_packets.connack(ConnectCode.ACCEPTED, session_present=session_present)
 
     def refused(self, error: SignInError) -> bytes:
         """Write the CONNACK of a client whose sign-in is refused."""
-        return packets.connack(error.code)
+        return server_packets.connack(error.code)
 
     def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
         """Write a SUBACK, empty = it does not fit."""
-        return packets.suback(packet_id, bytes(min(code, SUBACK_FAILURE) for code in codes))
+        codes_3 = bytes(min(code, SUBACK_FAILURE) for code in codes)
+        return server_packets.suback(packet_id, codes_3, level=LEVEL_3_1_1)
 
     def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
         """Write an UNSUBACK, empty = it does not fit."""
-        del codes
-        return packets.unsuback(packet_id)
+        return server_packets.unsuback(packet_id, bytes(codes), level=LEVEL_3_1_1)
 
     def pubrel(self, packet_id: int) -> bytes:
         """Write a PUBREL for a PUBREC with an unknown packet id."""
@@ -131,35 +131,36 @@ class Responses5(Responses):
         ]
         if not self._has_client_id:
             values.append((Property.ASSIGNED_CLIENT_IDENTIFIER, client_id))
-        build = partial(packets5.connack, ReasonCode.SUCCESS, session_present=session_present)
+        build = partial(server_packets.connack, ReasonCode.SUCCESS, session_present=session_present)
         return self._fitting(build([*values, *_AVAILABLE]), build(values))
 
     def refused(self, error: SignInError) -> bytes:
         """See `Responses`."""
         return self._fitting(
-            packets5.connack(error.reason_code, self._reason(error.reason)),
-            packets5.connack(error.reason_code, ()),
+            server_packets.connack(error.reason_code, self._reason(error.reason)),
+            server_packets.connack(error.reason_code, ()),
         )
 
     def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
         """See `Responses`."""
-        answer = packets5.suback(packet_id, bytes(codes))
+        answer = server_packets.suback(packet_id, bytes(codes), level=LEVEL_5)
         if max(codes) < FIRST_FAILURE or not self._properties.problem_information:
             return self._fitting(answer)
         reason = "not a filter of the client's own topics or of the local space, or no right to it"
-        return self._fitting(packets5.suback(packet_id, bytes(codes), reason), answer)
+        longer = server_packets.suback(packet_id, bytes(codes), level=LEVEL_5, reason=reason)
+        return self._fitting(longer, answer)
 
     def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
         """See `Responses`."""
-        return self._fitting(packets5.unsuback(packet_id, bytes(codes)))
+        return self._fitting(server_packets.unsuback(packet_id, bytes(codes), level=LEVEL_5))
 
     def pubrel(self, packet_id: int) -> bytes:
         """See `Responses`."""
-        return self._fitting(packets5.not_found(PUBREL, packet_id))
+        return self._fitting(server_packets.not_found(PUBREL, packet_id))
 
     def pubcomp(self, packet_id: int) -> bytes:
         """See `Responses`."""
-        return self._fitting(packets5.not_found(PUBCOMP, packet_id))
+        return self._fitting(server_packets.not_found(PUBCOMP, packet_id))
 
     def disconnect(
         self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
@@ -170,7 +171,7 @@ class Responses5(Responses):
             return b""
         code = code or usual[0]
         text = (detail or usual[1]) if self._properties.problem_information else ""
-        return self._fitting(packets5.disconnect(code, text), packets5.disconnect(code))
+        return self._fitting(server_packets.disconnect(code, text), server_packets.disconnect(code))
 
     def _reason(self, text: str) -> list[tuple[Property, Any]]:
         return [(Property.REASON_STRING, text)] if self._properties.problem_information else []
@@ -197,5 +198,5 @@ def responses_to(connect: Connect, message_bytes_max: int) -> Responses:
 def response_to_error(error: ProtocolError) -> bytes:
     """Write the CONNACK for a CONNECT that is malformed, empty = none."""
     if isinstance(error, packets.UnsupportedLevelError):
-        return packets.connack(ConnectCode.PROTOCOL_LEVEL)
-    return packets5.connack(error.code, ()) if isinstance(error, ReasonedError) else b""
+        return server_packets.connack(ConnectCode.PROTOCOL_LEVEL)
+    return server_packets.connack(error.code, ()) if isinstance(error, ReasonedError) else b""

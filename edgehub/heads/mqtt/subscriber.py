@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.topics import parse_subscription
-from edgehub.mqtt.packets5 import QOS, REPLAY_IF_NEW, REPLAY_NEVER, retain_handling
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
+from edgehub.mqtt.subscription_options import QOS, REPLAY_IF_NEW, REPLAY_NEVER, retain_handling
 from edgehub.mqtt.topic_filter import SHARED, filter_fault, split_share
 
 if TYPE_CHECKING:

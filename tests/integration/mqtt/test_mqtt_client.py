@@ -13,7 +13,7 @@ import pytest
 from edgehub.clock import ManualClock, SystemClock
 from edgehub.mqtt.client import Client, ClientOptions, LinkError
 from edgehub.mqtt.packets import publish
-from edgehub.mqtt.packets5 import NO_LOCAL
+from edgehub.mqtt.subscription_options import NO_LOCAL
 from tests.support import mqtt_wire as wire
 from tests.support.mosquitto import Mosquitto
 

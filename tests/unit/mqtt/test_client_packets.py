@@ -11,8 +11,14 @@ from edgehub.errors import ProtocolError
 from edgehub.mqtt import client_packets
 from edgehub.mqtt.client_decoder import ClientDecoder
 from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, ServerPubrel, Suback
-from edgehub.mqtt.packets import Connect, ConnectProperties, Disconnect, Subscribe, Unsubscribe
-from edgehub.mqtt.packets5 import expiry_s
+from edgehub.mqtt.packets import (
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Subscribe,
+    Unsubscribe,
+    session_expiry,
+)
 from edgehub.mqtt.server_decoder import Decoder
 
 LIMIT = 2**20
@@ -77,7 +83,7 @@ def test_a_connect_reads_back(connect, said):
         assert size == len(data)
         assert (theirs.client_id, theirs.clean_start) == (values.client_id, values.clean_session)
         assert (theirs.username, theirs.password) == (values.user_name, values.password)
-        assert expiry_s(theirs.session_expiry_interval) == said.session_expiry_s
+        assert session_expiry(theirs.session_expiry_interval) == said.session_expiry_s
         assert theirs.receive_max == said.receive_maximum
         assert theirs.max_packet_size == said.packet_bytes_max
 

@@ -12,7 +12,7 @@ from edgehub.heads.mqtt.responses import Responses5
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.message import Message
-from edgehub.mqtt import packets5
+from edgehub.mqtt import server_packets
 from edgehub.mqtt.fields import variable
 from edgehub.mqtt.message_properties import write_message_properties
 from edgehub.mqtt.packets import (
@@ -30,10 +30,16 @@ from edgehub.mqtt.packets import (
     pubcomp,
     publish,
     pubrel,
+    session_expiry,
 )
-from edgehub.mqtt.packets5 import IDENTIFIER_SHIFT, QOS, expiry_s
 from edgehub.mqtt.reasons import ReasonCode
 from edgehub.mqtt.server_decoder import Decoder
+from edgehub.mqtt.subscription_options import (
+    IDENTIFIER_SHIFT,
+    QOS,
+    merged_options,
+    write_identifiers,
+)
 
 LIMIT = 100_000
 
@@ -209,7 +215,7 @@ def test_connect(theirs):
     assert (ours.user_name, ours.password) == (theirs.username, theirs.password)
     assert ours.clean_session == theirs.clean_start
     assert ours.properties == ConnectProperties(
-        session_expiry_s=expiry_s(theirs.session_expiry_interval),
+        session_expiry_s=session_expiry(theirs.session_expiry_interval),
         receive_maximum=theirs.receive_max,
         packet_bytes_max=theirs.max_packet_size,
         problem_information=theirs.request_problem_info,
@@ -384,7 +390,7 @@ def test_disconnect(reason):
 def test_puback(packet_id, code, reason):
     """PUBACK and PUBREC with and without a reason."""
     for head, kind in ((PUBACK_HEAD, mqtt5.PubAckPacket), (PUBREC_HEAD, mqtt5.PubRecPacket)):
-        theirs = read(packets5.refusal(head, packet_id, int(code), reason))
+        theirs = read(server_packets.refusal(head, packet_id, int(code), reason))
         assert isinstance(theirs, kind)
         assert (theirs.packet_id, int(theirs.reason_code)) == (packet_id, int(code))
         assert (theirs.reason_str or "") == reason
@@ -414,10 +420,10 @@ def test_identifiers_of_several_subscriptions(numbers, one, other):
     """One message has the identifiers of all that take it, and the best of their options."""
     merged = numbers[0] << IDENTIFIER_SHIFT | one
     for number in numbers[1:]:
-        merged = packets5.merged_options(merged, number << IDENTIFIER_SHIFT | other)
+        merged = merged_options(merged, number << IDENTIFIER_SHIFT | other)
     assert merged & QOS == (max(one, other) if len(numbers) > 1 else one)
-    merged = packets5.merged_options(merged, 0)
-    block = packets5.write_identifiers(merged)
+    merged = merged_options(merged, 0)
+    block = write_identifiers(merged)
     data = publish(b"t", b"", qos=0, packet_id=0, properties=variable(len(block)) + block)
     assert read(data).subscription_ids == numbers
 

@@ -22,7 +22,7 @@ from edgehub.heads.mqtt.local.statistics import LocalCounters, LocalDrop
 from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.mqtt.fields import PACKET_ID_MAX
-from edgehub.mqtt.packets5 import (
+from edgehub.mqtt.subscription_options import (
     OPTIONS_MAX,
     QOS,
     RETAIN_AS_PUBLISHED,

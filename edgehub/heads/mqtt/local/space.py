@@ -27,7 +27,7 @@ from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS, LocalMessage
 from edgehub.mqtt.fields import is_plain
-from edgehub.mqtt.packets5 import NO_LOCAL, RETAIN_AS_PUBLISHED, merged_options
+from edgehub.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, merged_options
 from edgehub.mqtt.topic_filter import (
     bytes_in,
     filter_fault,

@@ -13,7 +13,6 @@ from edgehub.heads.mqtt.topics import parse_events_topic, parse_subscription
 from edgehub.mqtt.batch import BATCH_TYPE, UNPACKED_BYTES_MAX, BatchError, build_batch, read_batch
 from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
 from edgehub.mqtt.packets import OversizedPublish, Publish
-from edgehub.mqtt.packets5 import CONNECT_BEGIN
 from edgehub.mqtt.properties import Property, without_identifiers, write_block
 from edgehub.mqtt.property_bag import BagError
 from edgehub.mqtt.server_decoder import Decoder
@@ -50,6 +49,7 @@ BLOCK = write_block(
         (Property.TOPIC_ALIAS, 3),
     ]
 )
+CONNECT5 = b"\x00\x04MQTT\x05"
 CONNECT_BLOCK = write_block(
     [
         (Property.SESSION_EXPIRY_INTERVAL, 60),
@@ -69,14 +69,14 @@ def with_length(block: bytes) -> bytes:
 NEW = [
     wire.packet(
         0x10,
-        CONNECT_BEGIN
+        CONNECT5
         + b"\xee\x00\x3c"
         + with_length(CONNECT_BLOCK)
         + wire.field("d")
         + with_length(WILL_BLOCK)
         + b"".join(map(wire.field, ("will", "body", "user", "password"))),
     ),
-    wire.packet(0x10, CONNECT_BEGIN + b"\x02\x00\x3c\x00" + wire.field("d")),
+    wire.packet(0x10, CONNECT5 + b"\x02\x00\x3c\x00" + wire.field("d")),
     wire.packet(0x32, wire.field("a/b") + b"\x00\x05" + with_length(BLOCK) + b"body"),
     wire.packet(0x30, wire.field("") + with_length(b"\x23\x00\x03") + b"by alias"),
     wire.packet(0x40, b"\x00\x05\x80" + with_length(b"\x1f\x00\x01r")),
