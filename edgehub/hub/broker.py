@@ -74,10 +74,10 @@ class BrokerPart(HeadPart):
             broker_options(settings, settings.broker, hub_id=hub_id),
             Services(
                 submit=submit,
-                space=listener.space,
+                space=listener.context.space,
                 refused=refusals(store),
                 has_room=store.appender.has_room,
-                takes_qos0=listener.takes_qos0,
+                takes_qos0=listener.context.takes_qos0,
             ),
             hub_id=hub_id,
             clock=clock,

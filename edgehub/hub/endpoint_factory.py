@@ -299,7 +299,7 @@ class EndpointFactory:
             prefix=prefix,
             publisher=self._hub_id,
             templates=options.templates,
-            publish=self._listener.space.publish,
+            publish=self._listener.context.space.publish,
             clock=self._clock,
         )
         endpoint = MqttEndpoint(

@@ -266,9 +266,9 @@ class Hub:
             hub_id=hub_id,
             store=store,
             router=router,
-            space=listener.space,
+            space=listener.context.space,
             clock=clock,
-            takes_qos0=listener.takes_qos0,
+            takes_qos0=listener.context.takes_qos0,
         )
         endpoints = EndpointsPart(
             EndpointFactory(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from edgehub.heads.mqtt.connection import MqttConnection
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import Message, Refusal, SendResult
 
@@ -328,6 +329,14 @@ class Bench:
         self.local: MemoryLocal = parts["local"]
         self.port = listener.addresses[0][1]
         self.tls_port = listener.tls_addresses[0][1] if listener.tls_addresses else 0
+
+    def connections(self) -> list[MqttConnection]:
+        """Return the connections of signed-in clients."""
+        return list(self.listener.context.sessions)
+
+    def client_ids(self) -> list[str]:
+        """Return the ids of signed-in clients."""
+        return [each.client.id for each in self.connections()]
 
     def dropped(self) -> dict[str, int]:
         """Counts of dropped messages that are not zero."""

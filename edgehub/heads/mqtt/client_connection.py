@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from edgehub.errors import StoreError
     from edgehub.heads.mqtt.sign_in import SignedInClient
-    from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason
+    from edgehub.heads.mqtt.statistics import CloseReason
     from edgehub.message import Message, SendResult
     from edgehub.mqtt.reasons import ReasonCode
 
@@ -20,6 +20,10 @@ class ClientConnection(Protocol):
     @property
     def client(self) -> SignedInClient | None:
         """The signed-in client, None before the sign-in."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, int]:
+        """Options of the client's subscriptions by topic filter."""
 
     @property
     def heard_s(self) -> float:
@@ -36,9 +40,6 @@ class ClientConnection(Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait until the client reads, or confirms what it has."""
-
-    def info(self) -> ClientInfo | None:
-        """Describe the signed-in client, None before the sign-in."""
 
     def deliver(
         self,

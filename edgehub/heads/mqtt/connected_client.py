@@ -19,12 +19,12 @@ from edgehub.heads.mqtt.limits import STALL_TIMEOUT_S
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.intake import LocalIntake
 from edgehub.heads.mqtt.local.rights import rights_of
-from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, DropReason
+from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
 from edgehub.heads.mqtt.will import will_message
 from edgehub.mqtt.packets import session_expiry
-from edgehub.mqtt.subscription_options import NO_LOCAL, QOS, RETAIN_AS_PUBLISHED
+from edgehub.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.client_connection import ClientConnection
@@ -44,16 +44,12 @@ class ConnectedClient:
 
     Attributes:
         session_present: Whether the client finds its earlier session.
-        level: Protocol level.
-        since_s: Time of the sign-in, on the monotonic clock.
         session_expiry_s: Seconds that the session outlives the connection, None = for ever.
         will: Its will, None = it has none.
         will_delay_s: Seconds that the will waits for the client's return.
     """
 
     session_present: bool
-    level: int
-    since_s: float
     session_expiry_s: int | None
     will: Message | LocalMessage | None
     will_delay_s: int
@@ -104,29 +100,6 @@ class ConnectedClient:
         self.deliveries.close()
         self.ingress.leave()
 
-    def info(self, address: str, *, now_s: float, unsent_bytes: int, paused: bool) -> ClientInfo:
-        """Describe the client and its connection."""
-        client = self.ingress.client
-        return ClientInfo(
-            client_id=client.id,
-            address=address,
-            protocol_level=self.level,
-            authenticated=client.identity is not None,
-            clean_session=self.session_expiry_s == 0,
-            session_expiry_s=self.session_expiry_s,
-            keep_alive_s=self.keep_alive.seconds,
-            connected_s=now_s - self.since_s,
-            subscriptions={
-                name: options & QOS for name, options in self.subscriber.subscriptions.items()
-            },
-            received_total=self.ingress.received_total,
-            dropped_total=sum(self.ingress.dropped.values()),
-            unacknowledged_bytes=self.ingress.bytes,
-            in_flight=len(self.deliveries),
-            unsent_bytes=unsent_bytes,
-            paused=paused,
-        )
-
 
 def connect_client(
     connection: ClientConnection,
@@ -172,8 +145,6 @@ def connect_client(
     local = LocalClient(context.space, session, rights, connection, deliveries)
     return ConnectedClient(
         session_present=admitted.is_present,
-        level=connect.level,
-        since_s=context.clock.monotonic(),
         session_expiry_s=session_expiry_s,
         will=will,
         will_delay_s=0 if connect.will is None else connect.will.delay_s,

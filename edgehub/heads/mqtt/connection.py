@@ -48,7 +48,7 @@ from edgehub.mqtt.reasons import FIRST_FAILURE
 from edgehub.mqtt.server_decoder import Decoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from edgehub.clock import TimerHandle
     from edgehub.errors import StoreError
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.keep_alive import KeepAlive
     from edgehub.heads.mqtt.responses import Responses
     from edgehub.heads.mqtt.sign_in import SignedInClient
-    from edgehub.heads.mqtt.statistics import ClientInfo
     from edgehub.message import Message
     from edgehub.mqtt.packets import Packet
     from edgehub.mqtt.reasons import ReasonCode
@@ -76,10 +75,13 @@ class State(StrEnum):
 
 
 class MqttConnection(asyncio.Protocol):
-    """One TCP connection to the listener; see `ClientConnection`."""
+    """One TCP connection to the listener; see `ClientConnection`.
+
+    Attributes:
+        connected: The parts that it has once its client is signed in, None before that.
+    """
 
     __slots__ = (
-        "_connected",
         "_context",
         "_decoder",
         "_deferred",
@@ -96,6 +98,7 @@ class MqttConnection(asyncio.Protocol):
         "_timer",
         "_transport",
         "_turn",
+        "connected",
     )
 
     def __init__(self, context: ListenerContext) -> None:
@@ -108,7 +111,7 @@ class MqttConnection(asyncio.Protocol):
         self._responses: Responses = MQTT_3_1_1
         self._turn = Turn(context.clock, context.share, self)
         self._state = State.NEW
-        self._connected: ConnectedClient | None = None
+        self.connected: ConnectedClient | None = None
         # Two parts of it, for the message path.
         self._keep_alive: KeepAlive | None = None
         self._ingress: Ingress | None = None
@@ -189,6 +192,11 @@ class MqttConnection(asyncio.Protocol):
         return None if self._ingress is None else self._ingress.client
 
     @property
+    def subscriptions(self) -> Mapping[str, int]:
+        """Options of the client's subscriptions by topic filter."""
+        return {} if self.connected is None else self.connected.subscriber.subscriptions
+
+    @property
     def heard_s(self) -> float:
         """When something came in last, on the monotonic clock."""
         return 0.0 if self._keep_alive is None else self._keep_alive.heard_s
@@ -210,20 +218,9 @@ class MqttConnection(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait for the client to read, or to confirm what it has."""
-        connected = self._connected
+        connected = self.connected
         waiting = 0 if connected is None else connected.deliveries.waiting_bytes
         return self._transport.unsent_bytes + waiting
-
-    def info(self) -> ClientInfo | None:
-        """Describe the signed-in client, None before that."""
-        if self._connected is None:
-            return None
-        return self._connected.info(
-            self._transport.address,
-            now_s=self._context.clock.monotonic(),
-            unsent_bytes=self.unsent_bytes,
-            paused=self.pauses != 0,
-        )
 
     def deliver(
         self,
@@ -239,8 +236,8 @@ class MqttConnection(asyncio.Protocol):
         elif self._transport.pauses & WRITING:
             settle(_SLOW)
         else:
-            assert self._connected is not None
-            self._connected.deliveries.send(
+            assert self.connected is not None
+            self.connected.deliveries.send(
                 topic, message, options, settle, expires_in_ms=expires_in_ms
             )
 
@@ -254,7 +251,7 @@ class MqttConnection(asyncio.Protocol):
         """Read on, or close a client whose session cannot be stored."""
         if error is not None:
             self.close(CloseReason.STORE_FAILED, str(error))
-        elif self._connected is not None and not self._connected.subscriber.must_pause:
+        elif self.connected is not None and not self.connected.subscriber.must_pause:
             self._resume(STORING)
 
     def request_flush(self) -> None:
@@ -319,9 +316,9 @@ class MqttConnection(asyncio.Protocol):
         elif self._limit_timer is not None:
             self._close_for_limit()
         else:
-            assert self._connected is not None
-            self._connected.ingress.hold(DropReason.CLOSING)
-            if not len(self._connected.deliveries):
+            assert self.connected is not None
+            self.connected.ingress.hold(DropReason.CLOSING)
+            if not len(self.connected.deliveries):
                 self._transport.pause(DRAINING)
 
     def refused_by_limit(self) -> None:
@@ -388,7 +385,7 @@ class MqttConnection(asyncio.Protocol):
         self._task = None
         if self._timer is not None:
             self._timer.cancel()
-        self._connected = connected
+        self.connected = connected
         self._keep_alive = connected.keep_alive
         self._ingress = connected.ingress
         connack = self._responses.accepted(client.id, session_present=connected.session_present)
@@ -439,8 +436,8 @@ class MqttConnection(asyncio.Protocol):
                     self._turn.charge(self.heard_s)
                     break
             elif isinstance(packet, Puback):
-                assert self._connected is not None
-                self._connected.deliveries.acknowledge(packet.packet_id, packet.code)
+                assert self.connected is not None
+                self.connected.deliveries.acknowledge(packet.packet_id, packet.code)
             else:
                 self._control(packet)
             if self._state is State.CLOSED:
@@ -456,8 +453,8 @@ class MqttConnection(asyncio.Protocol):
         if ingress.must_pause:
             self._transport.pause(BACKLOG)
             self._resume_if_settled()
-        assert self._connected is not None
-        if self._connected.subscriber.must_pause:
+        assert self.connected is not None
+        if self.connected.subscriber.must_pause:
             self._transport.pause(STORING)
 
     @property
@@ -491,9 +488,9 @@ class MqttConnection(asyncio.Protocol):
             self._transport.pause(TURN)
 
     def _control(self, packet: Packet) -> None:
-        assert self._connected is not None
+        assert self.connected is not None
         if isinstance(packet, Disconnect):
-            wrong = self._connected.disconnect(packet)
+            wrong = self.connected.disconnect(packet)
             self.close(CloseReason.PROTOCOL_ERROR if wrong else CloseReason.DISCONNECT, wrong)
         elif isinstance(packet, Acknowledgement):
             self._exchange(packet)
@@ -504,15 +501,15 @@ class MqttConnection(asyncio.Protocol):
             self.write(PINGRESP)
         elif isinstance(packet, Subscribe):
             self._turn.charge(self.heard_s)
-            self._connected.subscriber.subscribe(packet)
+            self.connected.subscriber.subscribe(packet)
         else:
             assert isinstance(packet, Unsubscribe)
             self._turn.charge(self.heard_s)
-            self._connected.subscriber.unsubscribe(packet)
+            self.connected.subscriber.unsubscribe(packet)
 
     def _exchange(self, packet: Acknowledgement) -> None:
         """Act on what belongs to a message of QoS 2."""
-        connected = self._connected
+        connected = self.connected
         assert connected is not None
         packet_id = packet.packet_id
         if isinstance(packet, Pubrel):
@@ -533,8 +530,8 @@ class MqttConnection(asyncio.Protocol):
     def _pump(self) -> None:
         # What still does not fit waits for the socket, which says so, or for the next flush.
         self._stalled = False
-        if self._connected is not None and not self._transport.pauses & WRITING:
-            self._connected.local.pump()
+        if self.connected is not None and not self._transport.pauses & WRITING:
+            self.connected.local.pump()
 
     # Reading and leaving.
 
@@ -568,6 +565,6 @@ class MqttConnection(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
         log_close(context.log, reason, detail, self._transport.address, self._ingress)
-        if self._connected is not None:
-            self._connected.leave(context, self, hub_leaves=reason is CloseReason.HUB_CLOSED)
+        if self.connected is not None:
+            self.connected.leave(context, self, hub_leaves=reason is CloseReason.HUB_CLOSED)
             context.backlog.check()

@@ -118,7 +118,6 @@ class Ingress:
         "client",
         "dropped",
         "held",
-        "received_total",
         "unfinished",
         "wake_bytes",
     )
@@ -133,7 +132,6 @@ class Ingress:
     ) -> None:
         self.client = client
         self.bytes = 0
-        self.received_total = 0
         # A client that waits for its turn goes on at so many unsettled bytes; -1 = does not wait.
         self.wake_bytes = -1
         # A batch of which not all messages are built or handed in yet; what follows it waits.
@@ -192,7 +190,6 @@ class Ingress:
     def publish(self, packet: Publish) -> None:
         """Take a PUBLISH."""
         self._counters.received_total += 1
-        self.received_total += 1
         if packet.qos != 1:
             if packet.qos:
                 self._publish_qos2(packet)
@@ -237,7 +234,6 @@ class Ingress:
     def refuse_unread(self, packet_bytes: int) -> None:
         """Account for a message of which no more than the size is known."""
         self._counters.received_total += 1
-        self.received_total += 1
         self._counters.dropped[DropReason.TOO_LARGE] += 1
         self._context.refused(self.client.id, packet_bytes, DropReason.TOO_LARGE.value)
         self._note(DropReason.TOO_LARGE, f"a packet of {packet_bytes} bytes")

@@ -19,7 +19,7 @@ from edgehub.heads.mqtt.connection import MqttConnection
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.limits import BACKLOG, LIMITS, ListenerLimits
 from edgehub.heads.mqtt.local.routes import RouteFeed
-from edgehub.heads.mqtt.statistics import ClientInfo, CloseReason, ListenerStatistics
+from edgehub.heads.mqtt.statistics import CloseReason, ListenerStatistics
 from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.property_bag import build_bag, outgoing
@@ -63,6 +63,9 @@ class MqttListener:
         hub_path: Tells messages of other hubs that have been here before.
         tls: Certificate for MQTT over TLS, None = there is none, and no such port.
         limits: Further limits.
+
+    Attributes:
+        context: What its connections share.
     """
 
     def __init__(  # noqa: PLR0913 - the listener's neighbours, each by name
@@ -86,7 +89,7 @@ class MqttListener:
         self._hub_id = hub_id
         self._tls = tls
         self._handshakes_refused = 0
-        self._context = ListenerContext(
+        self.context = ListenerContext(
             settings,
             limits,
             clock=clock,
@@ -100,7 +103,7 @@ class MqttListener:
             device_bound_interest=device_bound_interest,
             spawn=self._spawn,
         )
-        self._feed = RouteFeed(space, offer, self._context.takes_qos0, self._context.counters)
+        self._feed = RouteFeed(space, offer, self.context.takes_qos0, self.context.counters)
         self._sockets: list[socket.socket] = []
         self._tls_sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -109,23 +112,14 @@ class MqttListener:
 
     # Life cycle; see `edgehub.heads.head.Head`.
 
-    def takes_qos0(self) -> bool:
-        """Return whether messages of QoS 0 are stored at present."""
-        return self._context.takes_qos0()
-
-    @property
-    def space(self) -> LocalSpace:
-        """The local topic space; it is loaded once the listener is open."""
-        return self._context.space
-
     async def open(self) -> None:
         """Load the stored sessions, bind and listen; connections wait until `run` accepts them.
 
         Raises:
             StartupError: If an address cannot be had, or no client could ever sign in.
         """
-        settings = self._context.settings
-        sessions, space = self._context.sessions, self._context.space
+        settings = self.context.settings
+        sessions, space = self.context.sessions, self.context.space
         await sessions.load()
         await space.load(sessions.subscriptions())
         self._sockets = await self._bind(settings.port, "port")
@@ -136,8 +130,8 @@ class MqttListener:
                 self._close_sockets()
                 raise
         loopback = all(is_loopback(sock) for sock in self._sockets)
-        self._context.anonymous = settings.anonymous and loopback
-        if not self._context.anonymous and not len(self._context.identities):
+        self.context.anonymous = settings.anonymous and loopback
+        if not self.context.anonymous and not len(self.context.identities):
             self._close_sockets()
             msg = (
                 f"no client could sign in on {settings.host}:{settings.port}: clients without a "
@@ -150,8 +144,8 @@ class MqttListener:
             "mqtt.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
             tls_addresses=[f"{host}:{port}" for host, port in self.tls_addresses],
-            anonymous=self._context.anonymous,
-            stored_sessions=self._context.sessions.stored.used,
+            anonymous=self.context.anonymous,
+            stored_sessions=self.context.sessions.stored.used,
         )
 
     async def run(self) -> None:
@@ -159,8 +153,8 @@ class MqttListener:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                self._context.sessions.start()
-                self._context.space.start()
+                self.context.sessions.start()
+                self.context.space.start()
                 self._servers = await self._accept(self._sockets, None)
                 if self._tls is not None:
                     self._tls_servers = await self._accept(self._tls_sockets, self._tls)
@@ -176,27 +170,27 @@ class MqttListener:
         The caller sets the time limit. Connections stay open until `close`, so that the last
         PUBACKs leave and modules can confirm what they have.
         """
-        self._context.wills.submit_all()
-        self._context.draining = True
+        self.context.wills.submit_all()
+        self.context.draining = True
         self._stop_accepting()
-        for connection in list(self._context.connections):
+        for connection in list(self.context.connections):
             connection.drain()
-        await self._context.backlog.until_empty()
-        await self._context.space.flush()
-        for connection in list(self._context.connections):
+        await self.context.backlog.until_empty()
+        await self.context.space.flush()
+        for connection in list(self.context.connections):
             connection.flush()
 
     async def close(self) -> None:
         """Close all connections and give the sockets a turn of the loop to write what is left."""
-        self._context.draining = True
+        self.context.draining = True
         self._stop_accepting()
         self._close_connections()
         await asyncio.sleep(0)
 
     def reload(self, settings: MqttSettings) -> None:
         """Put changed limits in force; connections that exist keep theirs."""
-        self._context.settings = settings
-        self._context.sessions.clients.limit = settings.clients_max
+        self.context.settings = settings
+        self.context.sessions.clients.limit = settings.clients_max
 
     def follow_routes(self, filters: Iterable[str]) -> None:
         """Hand local messages that these filters take to the router, and no others."""
@@ -216,28 +210,28 @@ class MqttListener:
 
     def identities_changed(self) -> None:
         """Close the clients whose identity is gone, disabled or changed; called after a reload."""
-        identities = self._context.identities
-        for connection in self._context.sessions:
+        identities = self.context.identities
+        for connection in self.context.sessions:
             client = connection.client
             if client is None:
                 continue
             entry = identities.get(client.id)
             if entry != client.identity or (entry is not None and entry.disabled):
                 connection.close(CloseReason.REVOKED)
-        self._context.sessions.recount()
-        self._context.space.recount()
-        for connection in self._context.sessions.excess():
+        self.context.sessions.recount()
+        self.context.space.recount()
+        for connection in self.context.sessions.excess():
             connection.close(CloseReason.TOO_MANY)
 
     # Deliveries; see `edgehub.endpoints.module_input.ModuleSessions`.
 
     def is_connected(self, module_id: str, input_name: str) -> bool:
         """Return whether a module of this hub is connected and subscribed to the input."""
-        return self._context.index.input_listener(module_id, input_name) is not None
+        return self.context.index.input_listener(module_id, input_name) is not None
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
         """Have `changed` called when `is_connected` changes; the last watcher of an input holds."""
-        self._context.index.watch(module_id, input_name, changed)
+        self.context.index.watch(module_id, input_name, changed)
 
     def deliver(
         self,
@@ -250,7 +244,7 @@ class MqttListener:
     ) -> None:
         """Send a message to a module's input; `settle` is called once, maybe at once."""
         prefixes = input_prefixes(self._hub_id, module_id, input_name)
-        found = self._context.index.find(prefixes)
+        found = self.context.index.find(prefixes)
         if found is None:
             settle(_NO_MODULE)
             return
@@ -261,7 +255,7 @@ class MqttListener:
 
     def unsent_bytes(self, module_id: str) -> int:
         """Return bytes handed over for a module that have not left this process."""
-        connection = self._context.sessions.get(f"{self._hub_id}/{module_id}")
+        connection = self.context.sessions.get(f"{self._hub_id}/{module_id}")
         return 0 if connection is None else connection.unsent_bytes
 
     def deliver_device_bound(
@@ -269,7 +263,7 @@ class MqttListener:
     ) -> None:
         """Relay a message to a device; `settle` is called once, maybe at once."""
         prefix = device_bound_prefix(device_id)
-        found = self._context.index.find((prefix,))
+        found = self.context.index.find((prefix,))
         if found is None:
             settle(_NO_DEVICE)
             return
@@ -290,21 +284,15 @@ class MqttListener:
         """Host and port of each listening socket of MQTT over TLS."""
         return [sock.getsockname()[:2] for sock in self._tls_sockets]
 
-    def clients(self) -> list[ClientInfo]:
-        """List the signed-in clients."""
-        infos = (connection.info() for connection in self._context.sessions)
-        return [info for info in infos if info is not None]
-
     def session_documents(self, after: str, limit: int) -> list[dict[str, Any]]:
         """Describe up to `limit` sessions behind a client id, in the order of their ids."""
-        sessions, space = self._context.sessions, self._context.space
+        sessions, space = self.context.sessions, self.context.space
         documents = []
         for client_id in sessions.page(after, limit):
             document = asdict(sessions.info(client_id))
             connection = sessions.get(client_id)
-            client = None if connection is None else connection.info()
-            if client is not None:
-                document["subscriptions"] = len(client.subscriptions)
+            if connection is not None:
+                document["subscriptions"] = len(connection.subscriptions)
             messages, size = space.waiting(client_id)
             documents.append({**document, "waiting": messages, "waiting_bytes": size})
         return documents
@@ -318,24 +306,24 @@ class MqttListener:
         Raises:
             StoreError: If it could not be written.
         """
-        waiting, _ = self._context.space.waiting(client_id)
-        return waiting if await self._context.sessions.end(client_id) else None
+        waiting, _ = self.context.space.waiting(client_id)
+        return waiting if await self.context.sessions.end(client_id) else None
 
     def statistics(self) -> ListenerStatistics:
         """Return the counts of this moment."""
-        counters = self._context.counters
-        sessions = self._context.sessions
+        counters = self.context.counters
+        sessions = self.context.sessions
         clients = list(sessions)
         bounds = (
             sessions.clients,
             sessions.stored,
             sessions.unreleased,
-            self._context.backlog,
-            self._context.wills.bound,
-            *self._context.space.bounds,
+            self.context.backlog,
+            self.context.wills.bound,
+            *self.context.space.bounds,
         )
         return ListenerStatistics(
-            connections=len(self._context.connections),
+            connections=len(self.context.connections),
             clients=len(clients),
             paused=sum(1 for connection in clients if connection.pauses),
             stored_sessions=sessions.stored.used,
@@ -351,13 +339,13 @@ class MqttListener:
             dropped={reason.value: count for reason, count in counters.dropped.items()},
             closed={reason.value: count for reason, count in counters.closed.items()},
             refused_connects=dict(counters.refused_connects),
-            unacknowledged_bytes=self._context.backlog.used,
-            local=self._context.space.statistics(),
+            unacknowledged_bytes=self.context.backlog.used,
+            local=self.context.space.statistics(),
         )
 
     def losses(self) -> list[Loss]:
         """Return what was dropped for good since the start; see `edgehub.telemetry.losses`."""
-        return self._context.counters.losses()
+        return self.context.counters.losses()
 
     # Parts.
 
@@ -365,10 +353,10 @@ class MqttListener:
         self, sockets: list[socket.socket], tls: ServerContext | None
     ) -> list[asyncio.Server]:
         loop = asyncio.get_running_loop()
-        timeout_s = None if tls is None else self._context.settings.connect_timeout_s
+        timeout_s = None if tls is None else self.context.settings.connect_timeout_s
         return [
             await loop.create_server(
-                lambda: MqttConnection(self._context),
+                lambda: MqttConnection(self.context),
                 # A server closes what it was given; the socket itself goes on to the next one.
                 sock=sock.dup(),
                 backlog=BACKLOG,
@@ -379,7 +367,7 @@ class MqttListener:
         ]
 
     async def _bind(self, port: int, key: str) -> list[socket.socket]:
-        host = self._context.settings.host
+        host = self.context.settings.host
         try:
             return await bind(host, port, backlog=BACKLOG)
         except OSError as error:
@@ -404,7 +392,7 @@ class MqttListener:
         self._tls_sockets.clear()
 
     def _close_connections(self) -> None:
-        self._context.sessions.close()
-        self._context.space.close()
-        for connection in list(self._context.connections):
+        self.context.sessions.close()
+        self.context.space.close()
+        for connection in list(self.context.connections):
             connection.close(CloseReason.HUB_CLOSED)

@@ -195,35 +195,3 @@ class ListenerStatistics:
     refused_connects: Mapping[str, int]
     unacknowledged_bytes: int
     local: LocalStatistics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientInfo:
-    """One signed-in client.
-
-    Attributes:
-        protocol_level: 4 = MQTT 3.1.1, 5 = MQTT 5.
-        clean_session: Whether its session ends with the connection.
-        session_expiry_s: Seconds that the session outlives the connection, None = for ever.
-        connected_s: Age of the connection in seconds.
-        keep_alive_s: As the client asked for, 0 = none.
-        subscriptions: Granted quality of service by topic filter.
-        unacknowledged_bytes: Bytes of its PUBLISHes without PUBACK.
-        in_flight: Deliveries to it without PUBACK.
-    """
-
-    client_id: str
-    address: str
-    protocol_level: int
-    authenticated: bool
-    clean_session: bool
-    session_expiry_s: int | None
-    keep_alive_s: int
-    connected_s: float
-    subscriptions: Mapping[str, int]
-    received_total: int
-    dropped_total: int
-    unacknowledged_bytes: int
-    in_flight: int
-    unsent_bytes: int
-    paused: bool

@@ -471,8 +471,8 @@ async def test_a_slow_reader_costs_itself_alone():
             packets = 2 if number % 10 == 0 else 1
             await got(quick, packets)
         assert local(bench)["slow_reader"] > 10
-        info = next(each for each in bench.listener.clients() if each.client_id == "slow")
-        assert info.unsent_bytes < 2 * 256 * 1024
+        connection = next(each for each in bench.connections() if each.client.id == "slow")
+        assert connection.unsent_bytes < 2 * 256 * 1024
         slow.raw.read_on()
         numbers = []
         while len(numbers) < 10:

@@ -187,7 +187,7 @@ async def test_anonymous_clients_get_half_of_the_unacknowledged_bytes(
         known.publish("devices/id1/messages/events/", bytes(100_000))
         await bench.router.received(3)
         await known.pong()
-        paused = {each.client_id: each.paused for each in bench.listener.clients()}
+        paused = {each.client.id: each.pauses != 0 for each in bench.connections()}
         assert paused == {"a1": True, "id1": False}
         bench.router.settle()
         assert [code for _, code in await anonymous.codes(2)] == [0, 0]

@@ -277,7 +277,7 @@ async def test_aliases_and_keep_alive_are_the_client_s(clients: Clients) -> None
         client = await Client5.open(bench.port)
         answer = await client.connect("dev1", topic_alias_max=10, keep_alive=7)
         assert answer.server_keep_alive is None
-        assert [info.keep_alive_s for info in bench.listener.clients()] == [7]
+        assert [each.connected.keep_alive.seconds for each in bench.connections()] == [7]
         await client.subscribe("site/#")
         sender = await clients.five(bench, "dev2")
         for packet_id in (1, 2):

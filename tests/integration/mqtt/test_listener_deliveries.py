@@ -166,11 +166,12 @@ async def test_a_slow_module():
         assert results.kinds == [FailureKind.THROTTLED]
         assert results.all[0].retry_after_s
         assert bench.listener.unsent_bytes("cam") > 100_000
-        (info,) = [c for c in bench.listener.clients() if c.client_id == "hub/cam"]
-        assert info.paused
-        assert info.unsent_bytes > 100_000
+        (camera,) = [each for each in bench.connections() if each.client.id == "hub/cam"]
+        assert camera.pauses
+        assert camera.unsent_bytes > 100_000
+        in_flight = len(camera.connected.deliveries)
         module.cut()
-        await results.count(info.in_flight + 1)
+        await results.count(in_flight + 1)
 
 
 async def test_device_bound():

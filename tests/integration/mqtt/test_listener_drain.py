@@ -95,7 +95,7 @@ async def test_a_client_held_by_a_limit_does_not_hold_the_drain():
             await bench.router.received(count)
         await first.read()
         assert await first.closed()
-        assert len(bench.listener.clients()) == 1
+        assert len(bench.connections()) == 1
         await bench.listener.drain()
         await second.read()
         assert await second.closed()

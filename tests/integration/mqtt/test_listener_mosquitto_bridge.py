@@ -44,7 +44,7 @@ async def bridged(
     """Run a Mosquitto with a bridge to the listener, and wait until it has joined."""
     bridge = ["connection hub", f"address 127.0.0.1:{bench.port}", "restart_timeout 1", *lines]
     with Mosquitto(folder / "mosquitto", *bridge) as broker:
-        await until(lambda: name in [each.client_id for each in bench.listener.clients()])
+        await until(lambda: name in bench.client_ids())
         yield broker
 
 
@@ -61,9 +61,7 @@ async def taken(client: aiomqtt.Client) -> list[tuple[str, bytes, bool]]:
 
 async def subscribed(bench: Bench, topic_filter: str) -> None:
     """Wait until the bridge has subscribed at the listener."""
-    await until(
-        lambda: any(topic_filter in each.subscriptions for each in bench.listener.clients())
-    )
+    await until(lambda: any(topic_filter in each.subscriptions for each in bench.connections()))
 
 
 @pytest.mark.parametrize("version", ["", "mqttv31", "mqttv311", "mqttv50"])
@@ -92,7 +90,7 @@ async def test_messages_cross_both_ways_once(tmp_path: Path, version: str) -> No
             await late.subscribe("site/#", qos=1)
             await there.publish(END, b"", qos=1)
             assert ("site/a", b"1", True) in await taken(late)
-        assert {each.topic for each in bench.listener.space.retained("site/#")} == {
+        assert {each.topic for each in bench.listener.context.space.retained("site/#")} == {
             "site/a",
             "site/b",
         }
@@ -135,7 +133,7 @@ async def test_what_a_bridge_says_of_itself_is_dropped(name: str) -> None:
         client.send(wire.publish(STATE, b"1", qos=1, packet_id=7, flags=1))
         assert await client.read_pubacks(1) == [7]
         client.cut()
-        await until(lambda: not bench.listener.clients())
+        await until(lambda: not bench.connections())
         assert bench.dropped() == {"bridge_state": 2}
         assert bench.listener.statistics().wills_total == 0
         assert bench.router.told == []

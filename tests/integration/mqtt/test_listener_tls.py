@@ -130,7 +130,7 @@ async def test_sign_in_by_certificate(authority, server, identities):
         client.send(wire.connect("dev1") + wire.publish("devices/line-3/messages/events/", qos=1))
         assert (await client.read())[1] == b"\0\0"
         assert await client.read_pubacks(1) == [1]
-        assert bench.listener.clients()[0].authenticated
+        assert bench.connections()[0].client.identity is not None
         await client.close()
         assert await answer(bench.tls_port, context, client_id="") == 0
         assert await answer(bench.tls_port, context, client_id="dev2") == 5
