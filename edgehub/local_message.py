@@ -107,3 +107,7 @@ class Deliver(Protocol):
         `settle(token, None)` is called once what the message causes is durable, or is nothing;
         `settle(token, refusal)` when it is refused. The publisher's PUBACK waits for it.
         """
+
+
+def ignore_result(_token: int, _refusal: Refusal | None) -> None:
+    """Take the place of `settle` where nothing waits for a message."""

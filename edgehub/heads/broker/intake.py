@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.broker.statistics import BrokerDrop
 from edgehub.message import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.broker.exchange import Exchange
     from edgehub.heads.broker.statistics import BrokerCounters
+    from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.telemetry.log_limit import LogLimit
 
@@ -41,22 +42,6 @@ PAUSE_S_MAX: Final = 5.0
 
 FIRST_RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 30.0
-
-
-class Peer(Protocol):
-    """The connection as its intake sees it."""
-
-    def acknowledge_all(self, messages: Iterable[IncomingPublish]) -> None:
-        """Send PUBACKs."""
-
-    def pause_reading(self) -> None:
-        """Leave what comes in the socket."""
-
-    def resume_reading(self) -> None:
-        """Read again."""
-
-    def abort(self, reason: str) -> None:
-        """End the connection; what is unacknowledged comes again on the next one."""
 
 
 class Load:
@@ -135,7 +120,7 @@ class Intake:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: Client,
         exchange: Exchange,
         load: Load,
         counters: BrokerCounters,

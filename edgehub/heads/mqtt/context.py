@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.limits import ListenerLimits
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.sessions import SessionStore
+    from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.message import Message
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.mqtt.message_properties import MessageProperties
@@ -85,7 +85,7 @@ class ListenerContext:
         refused: Refused,
         identities: Identities,
         hub_path: HubPath,
-        session_store: SessionStore,
+        session_store: SessionTable,
         device_bound_interest: Callable[[str, bool], None],
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:

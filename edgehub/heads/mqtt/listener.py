@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.sessions import SessionStore
+    from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.message import Message
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.settings import MqttSettings
@@ -76,7 +76,7 @@ class MqttListener:
         clock: Clock,
         submit: Submit,
         offer: Submit,
-        sessions: SessionStore,
+        sessions: SessionTable,
         space: LocalSpace,
         identities: Identities,
         device_bound_interest: Callable[[str, bool], None],

@@ -9,7 +9,7 @@ not stored look as if it had been; a PUBREL is answered once the id has left the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
@@ -17,38 +17,16 @@ from edgehub.message import Message, Refusal
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
 
     from edgehub.devices.bounds import Bound
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.local_message import Settle
 
     Done = Callable[[], None]
 
 RECEIVED_MAX: Final = 20_000
 """Unreleased packet ids of all sessions of a hub."""
-
-
-class ReceivedStore(Protocol):
-    """The packet ids of stored sessions on disk; see `edgehub.heads.mqtt.session_table`."""
-
-    def together(self) -> AbstractContextManager[object]:
-        """Have all that is handed in during this in one transaction."""
-
-    def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
-        """Store an id with what was handed in last; done once it is durable."""
-
-    def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
-        """Remove an id; done once that is durable."""
-
-
-class LocalReceivedStore(Protocol):
-    """Those of local messages; see `edgehub.heads.mqtt.local.tables`."""
-
-    def receive(self, session: int, packet_id: int, settle: Settle) -> None:
-        """Store an id with the local messages that were handed in last."""
-
-    def is_inner(self, topic: str) -> bool:
-        """Return whether parts of the hub take a topic, and settle its messages on their own."""
 
 
 class _Arrival:
@@ -83,15 +61,15 @@ class ReceivedIds:
         client_id: str,
         bound: Bound,
         *,
-        store: ReceivedStore,
-        local: LocalReceivedStore,
+        store: SessionTable,
+        local: LocalSpace,
         session: int,
         packet_ids: Iterable[int] = (),
     ) -> None:
         self._client_id = client_id
         self._bound = bound
         # None = the session ends with its connection.
-        self._store: ReceivedStore | None = store
+        self._store: SessionTable | None = store
         self._local = local
         self._session = session
         # None = it is durable.

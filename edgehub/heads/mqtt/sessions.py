@@ -10,15 +10,10 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.mqtt.received import (
-    RECEIVED_MAX,
-    LocalReceivedStore,
-    ReceivedIds,
-    ReceivedStore,
-)
+from edgehub.heads.mqtt.received import RECEIVED_MAX, ReceivedIds
 from edgehub.heads.mqtt.session_writes import SessionWrites
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
@@ -30,40 +25,10 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
     from edgehub.heads.mqtt.client_connection import ClientConnection
-    from edgehub.heads.mqtt.session_table import StoredSession
+    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.will import PendingWills
-
-
-class SessionStore(ReceivedStore, Protocol):
-    """Stored sessions on disk."""
-
-    async def load(self) -> Mapping[str, StoredSession]:
-        """Return the sessions by client id."""
-
-    def save(
-        self,
-        client_id: str,
-        subscriptions: Mapping[str, int],
-        *,
-        number: int,
-        expiry_s: int | None,
-        is_away: bool,
-    ) -> Awaitable[None]:
-        """Store the session of a client; done once it is durable."""
-
-    def delete(self, client_id: str) -> Awaitable[None]:
-        """Forget the session of a client; done once that is durable."""
-
-
-class Local(LocalReceivedStore, Protocol):
-    """The local topic space, which follows connections and sessions."""
-
-    def left(self, client_id: str) -> None:
-        """A client is not connected any more."""
-
-    def ended(self, client_id: str) -> None:
-        """The session of a client is over."""
 
 
 class _Session:
@@ -155,11 +120,11 @@ class Sessions:
 
     def __init__(  # noqa: PLR0913 - its neighbours and bounds, each by name
         self,
-        store: SessionStore,
+        store: SessionTable,
         *,
         clock: Clock,
         wills: PendingWills,
-        local: Local,
+        local: LocalSpace,
         clients_max: int,
         stored_max: int,
         known: KnownIds,

@@ -1,71 +1,84 @@
-"""Which clients are connected, as retained messages of the hub.
+"""Whether clients are connected, as retained messages of the hub.
 
 Owns the topics `$edge/clients/<client id>/connected`, with the payload 1 or 0. Invariants: of the
-clients that left, those with a stored session and the last `DEPARTED_MAX` others are remembered, so
-that inventing ids fills nothing; while there are identities at most half of them are anonymous.
+clients that left, those with a stored session and the last `DEPARTED_MAX` others are kept, so that
+invented ids fill nothing; while there are identities at most half of them are anonymous.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.options import DEPARTED_MAX
-from edgehub.local_message import HUB_TOPICS
+from edgehub.local_message import HUB_TOPICS, LocalMessage
 
 if TYPE_CHECKING:
-    from edgehub.devices.bounds import KnownIds, Usage
+    from collections.abc import Callable
 
-# Everything that ids may hold, but for what would be another level or could be taken for an escape.
+    from edgehub.devices.bounds import KnownIds, Usage
+    from edgehub.heads.mqtt.local.retained import RetainedMessages
+
+# All characters of ids but the slash, which would begin a level, and the percent sign.
 _SAFE: Final = "-._~!*'(),:=@$?"
 
 
-class Space(Protocol):
-    """The space as this part sees it."""
-
-    def announce(self, topic: str, body: bytes) -> None:
-        """Publish a retained message of the hub."""
-
-    def remember(self, topic: str, body: bytes) -> object:
-        """Keep such a message without publishing it."""
-
-    def forget(self, topic: str) -> None:
-        """Let such a message go."""
-
-
 class Presence:
-    """Announces who comes and goes."""
+    """Publishes whether clients are connected.
 
-    __slots__ = ("_bound", "_departed", "_space")
+    Args:
+        retained: Keeps the messages.
+        publish: Publishes a message; nothing waits for it.
+        hub_id: Publisher of the messages.
+        known: The identities in force.
+    """
 
-    def __init__(self, space: Space, known: KnownIds) -> None:
-        self._space = space
+    __slots__ = ("_bound", "_departed", "_hub_id", "_publish", "_retained")
+
+    def __init__(
+        self,
+        retained: RetainedMessages,
+        publish: Callable[[LocalMessage], None],
+        *,
+        hub_id: str,
+        known: KnownIds,
+    ) -> None:
+        self._retained = retained
+        self._publish = publish
+        self._hub_id = hub_id
         self._bound = Bound("clients that left", DEPARTED_MAX, known)
+        # Clients that left and have no session, the first that left first.
         self._departed: dict[str, Usage] = {}
 
     def connected(self, client_id: str) -> None:
-        """A client is connected."""
+        """Publish that a client is connected."""
         self._forget(client_id)
-        self._space.announce(presence_topic(client_id), b"1")
+        self._publish(self._keep(client_id, b"1"))
 
     def left(self, client_id: str) -> None:
-        """A client is not connected any more."""
-        self._space.announce(presence_topic(client_id), b"0")
+        """Publish that a client is not connected any more."""
+        self._publish(self._keep(client_id, b"0"))
 
     def restore(self, client_id: str) -> None:
-        """A client with a stored session is not there at the start of the hub."""
-        self._space.remember(presence_topic(client_id), b"0")
+        """Show a client with a stored session as not connected, at the start of the hub."""
+        self._keep(client_id, b"0")
 
     def ended(self, client_id: str) -> None:
-        """A client that went has no session any more."""
+        """Record that a client that left has no session any more."""
         self._forget(client_id)
         usage = self._departed[client_id] = self._bound.of(client_id)
         usage.used += 1
         if usage.used > usage.limit:
             oldest = next(each for each, other in self._departed.items() if other is usage)
             self._forget(oldest)
-            self._space.forget(presence_topic(oldest))
+            self._retained.forget_own(presence_topic(oldest))
+
+    def _keep(self, client_id: str, body: bytes) -> LocalMessage:
+        topic = presence_topic(client_id)
+        message = LocalMessage(topic, body, publisher=self._hub_id, retain=True)
+        self._retained.put_own(message)
+        return message
 
     def _forget(self, client_id: str) -> None:
         usage = self._departed.pop(client_id, None)
@@ -74,5 +87,5 @@ class Presence:
 
 
 def presence_topic(client_id: str) -> str:
-    """Name the topic of a client; its id is percent-encoded, so that it is one level."""
+    """Return the topic of a client; its id is percent-encoded, so that it is one level."""
     return f"{HUB_TOPICS}clients/{quote(client_id, safe=_SAFE)}/connected"

@@ -21,6 +21,7 @@ from edgehub.heads.mqtt.local.retained import RetainedReplay
 from edgehub.heads.mqtt.local.statistics import LocalCounters, LocalDrop
 from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.heads.mqtt.local.ticket import Ticket
+from edgehub.local_message import ignore_result
 from edgehub.mqtt.fields import PACKET_ID_MAX
 from edgehub.mqtt.subscription_options import (
     OPTIONS_MAX,
@@ -481,7 +482,7 @@ class LocalSession:
         entry.is_received = True
         if entry.is_stored:
             entry.waits = True
-            settle = partial(self._stored, entry, _nobody)
+            settle = partial(self._stored, entry, ignore_result)
             self._context.store.mark_received(self.client_id, entry.message, settle)
 
     def _withhold(self, entry: LocalEntry, reason: LocalDrop) -> bool:
@@ -510,7 +511,7 @@ class LocalSession:
         member, options = found
         message = entry.message.copy()
         self._remove(entry)
-        member.offer(message, options, Ticket(_nobody, 0), entry.share)
+        member.offer(message, options, Ticket(ignore_result, 0), entry.share)
         return True
 
     def _drop(self, entry: LocalEntry, reason: LocalDrop) -> None:
@@ -542,16 +543,12 @@ class LocalSession:
             entry = LocalEntry(message.copy(), qos, retain=True, identifiers=identifiers)
             self._add(entry)
             self._number(entry)
-            self._store(entry, _nobody)
+            self._store(entry, ignore_result)
         else:
             entry = LocalEntry(message, qos, retain=True, identifiers=identifiers)
             self._add(entry)
             self._unsent.pop()
             self._send(link, entry)
-
-
-def _nobody(_token: int, _refusal: Refusal | None) -> None:
-    """Stand in for a publisher that waits for nothing."""
 
 
 def _expiry_ms(entry: LocalEntry) -> int:

@@ -25,7 +25,7 @@ from edgehub.heads.mqtt.local.session import LocalContext, LocalSession
 from edgehub.heads.mqtt.local.shared import SharedSubscriptions
 from edgehub.heads.mqtt.local.statistics import LocalStatistics
 from edgehub.heads.mqtt.local.ticket import Ticket
-from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS, LocalMessage
+from edgehub.local_message import ALWAYS_LOCAL, HUB_TOPICS, LocalMessage, ignore_result
 from edgehub.mqtt.fields import is_plain
 from edgehub.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, merged_options
 from edgehub.mqtt.topic_filter import (
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.tables import LocalTable
     from edgehub.local_message import Deliver, Settle
-    from edgehub.message import Refusal
 
 SWEEP_S: Final = 30.0
 """What expired is let go of within this time."""
@@ -127,7 +126,12 @@ class LocalSpace:
         self._inner: FilterTree[InnerSubscription] = FilterTree()
         self._sessions: dict[str, LocalSession] = {}
         self._carried: LocalSession | None = None
-        self._presence = Presence(self, known)
+        self._presence = Presence(
+            self._context.retained,
+            lambda message: self.publish(message, ignore_result, 0),
+            hub_id=hub_id,
+            known=known,
+        )
         self._timer: TimerHandle | None = None
 
     # Life cycle.
@@ -261,20 +265,6 @@ class LocalSpace:
         for subscription in {each: None for found in inner for each in found}:
             subscription.deliver(message, ticket.hold(), 0)
         ticket.done(0, None)
-
-    def announce(self, topic: str, body: bytes) -> None:
-        """Publish a message of the hub itself, retained in memory."""
-        self.publish(self.remember(topic, body), _nobody, 0)
-
-    def remember(self, topic: str, body: bytes) -> LocalMessage:
-        """Keep a message of the hub itself for those who subscribe later."""
-        message = LocalMessage(topic, body, publisher=self.hub_id, qos=1, retain=True)
-        self._context.retained.put_own(message)
-        return message
-
-    def forget(self, topic: str) -> None:
-        """Let a message of the hub itself go."""
-        self._context.retained.forget_own(topic)
 
     def subscribe_inner(self, filters: Iterable[str], deliver: Deliver) -> InnerSubscription:
         """Let a part of the hub listen.
@@ -433,7 +423,7 @@ class LocalSpace:
         for topic in context.retained.expired(context.store.now_ms()):
             cleared = LocalMessage(topic, b"", publisher=self.hub_id, retain=True)
             context.retained.put(cleared)
-            context.store.keep(cleared, _nobody)
+            context.store.keep(cleared, ignore_result)
 
     def _sweep(self) -> None:
         self._clear_expired()
@@ -441,7 +431,3 @@ class LocalSpace:
         for session in self._sessions.values():
             session.drop_expired(now_ms)
         self.start()
-
-
-def _nobody(_token: int, _refusal: Refusal | None) -> None:
-    """Stand in for a publisher that waits for nothing."""
