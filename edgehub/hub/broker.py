@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.endpoints.mqtt_link import LinkOptions
-from edgehub.heads.broker.exchange import Services
+from edgehub.heads.broker.dispatcher import BrokerDependencies
 from edgehub.heads.broker.head import BrokerHead
 from edgehub.heads.broker.options import BrokerOptions
 from edgehub.hub.heads import HeadPart
@@ -72,7 +72,7 @@ class BrokerPart(HeadPart):
             return
         head = self.head = BrokerHead(
             broker_options(settings, settings.broker, hub_id=hub_id),
-            Services(
+            BrokerDependencies(
                 submit=submit,
                 space=listener.context.space,
                 refused=refusals(store),

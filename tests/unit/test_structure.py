@@ -53,10 +53,8 @@ CIRCLES = {}
 
 
 SHARED_NAMES = {
-    "Client",
     "Comparison",
     "Copy",
-    "Counters",
     "Device",
     "Failure",
     "Fault",
@@ -71,8 +69,6 @@ SHARED_NAMES = {
     "Reader",
     "Report",
     "Section",
-    "Space",
-    "Subscription",
     "Target",
 }
 """Class names that two modules have; none may be added."""

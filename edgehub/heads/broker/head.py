@@ -1,9 +1,9 @@
-"""The broker head: joins an MQTT broker as a client, with a session that outlives the hub.
+"""The broker head: a client of another MQTT broker, with a session that outlives the hub.
 
-Owns the link, its back-off, and what the session is subscribed to. It calls the router and the
-local topic space, nothing else. Invariants: the broker hears that a message is taken only after the
-commit; what routes no longer listen to is unsubscribed from, also by the next start; between
-`drain` and `close` nothing is taken, and all that was taken is acknowledged.
+Owns the link, its back-off, and the subscriptions of the session. It calls the router and the local
+topic space. Invariants: a message is acknowledged only after its commit; topics that no route needs
+any more are unsubscribed from, also by the next start; between `drain` and `close` no message is
+taken, and every message taken before is acknowledged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import structlog
 from edgehub.endpoints.backoff import Backoff, RetryWait
 from edgehub.endpoints.mqtt_link import connect
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
-from edgehub.heads.broker.exchange import SESSION, Exchange
-from edgehub.heads.broker.intake import Intake, Load
+from edgehub.heads.broker.dispatcher import SESSION, Dispatcher
+from edgehub.heads.broker.ingress import BrokerIngress, Load
 from edgehub.heads.broker.options import ENVELOPE_BYTES_MAX
-from edgehub.heads.broker.outlet import Outlet
+from edgehub.heads.broker.publisher import BrokerPublisher
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
 from edgehub.heads.broker.subscriptions import Subscriptions, wanted_wires
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.clock import Clock
-    from edgehub.heads.broker.exchange import Services
+    from edgehub.heads.broker.dispatcher import BrokerDependencies
     from edgehub.heads.broker.options import BrokerOptions
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
@@ -45,21 +45,22 @@ if TYPE_CHECKING:
 PARKED_RETRY_S: Final = 60.0
 
 STABLE_S: Final = 5.0
-"""A broker that lets the hub in and closes at once must not be asked once a second for ever."""
+"""The back-off is reset after a connection of this length, so that a broker that closes each
+connection at once is not tried every second for ever."""
 
 _OPTIONS: Final = 1 | RETAIN_AS_PUBLISHED | REPLAY_IF_NEW_BITS
-"""MQTT 5: QoS 1; retained messages come if the session does not have the subscription yet."""
+"""MQTT 5: QoS 1; retained messages are sent if the session does not have the subscription yet."""
 
 log = structlog.get_logger(__name__)
 
 
 class BrokerHead:
-    """See the module; implements `Head`.
+    """The head; implements `Head`.
 
     Args:
         options: See `BrokerOptions`.
-        services: The rest of the hub; the local topic space is not loaded yet.
-        hub_id: Sender of messages whose topic names none.
+        hub: Parts of the hub that it uses; the local topic space is not loaded yet.
+        hub_id: Sender of messages whose topic matches no sender pattern.
         clock: Timers.
         rng: Randomness for jitter.
     """
@@ -67,7 +68,7 @@ class BrokerHead:
     def __init__(
         self,
         options: BrokerOptions,
-        services: Services,
+        hub: BrokerDependencies,
         *,
         hub_id: str,
         clock: Clock,
@@ -79,15 +80,15 @@ class BrokerHead:
             link=replace(link, incoming_bytes_max=options.message_bytes_max + ENVELOPE_BYTES_MAX),
         )
         self._clock = clock
-        self._space = services.space
+        self._space = hub.space
         self._backoff = Backoff(rng)
         self._retry = RetryWait(clock)
         self._log = LogLimit(clock)
         self._counters = BrokerCounters()
-        self._load = Load()
+        self._load = Load(self._emptied)
         self._subscriptions = Subscriptions((link.host, link.port, link.client_id, link.level))
-        self._exchange = Exchange(
-            services,
+        self._dispatcher = Dispatcher(
+            hub,
             options.local_topics,
             hub_id=hub_id,
             senders=Senders(options.devices, hub_id=hub_id),
@@ -95,25 +96,25 @@ class BrokerHead:
             counters=self._counters,
             message_bytes_max=options.message_bytes_max,
         )
-        self._session = services.space.carry(SESSION, options.local_topics)
+        self._session = hub.space.carry(SESSION, options.local_topics)
         self._guard = SubscriptionGuard("broker", clock)
         self._route_filters: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self._refused_wires: tuple[str, ...] = ()
         self._state = "connecting"
         self._reason = ""
-        self._told = ""
+        self._logged = ""
         self._up_at: float | None = None
         self._session_kept: bool | None = None
-        self._intake: Intake | None = None
-        self._outlet: Outlet | None = None
+        self._ingress: BrokerIngress | None = None
+        self._publisher: BrokerPublisher | None = None
         self._draining = False
         self._idle = asyncio.Event()
 
     # Life cycle.
 
     async def open(self) -> None:
-        """Read what the session at the broker is subscribed to, as far as this hub remembers."""
+        """Read the subscriptions of the session at the broker, as this hub stored them."""
         try:
             text = await asyncio.to_thread(self._options.memory_file.read_bytes)
         except FileNotFoundError:
@@ -122,7 +123,6 @@ class BrokerHead:
 
     async def run(self) -> None:
         """Keep the link until cancelled."""
-        self._load.emptied = self._emptied
         try:
             while True:
                 wait_s = await self._keep_link()
@@ -131,11 +131,11 @@ class BrokerHead:
             self._end_connection()
 
     async def drain(self) -> None:
-        """Take no more; done once all that was taken is settled. The caller sets the time limit."""
+        """Take no more messages and wait until all are settled; the caller sets the time limit."""
         self._draining = True
         self._state = "draining"
-        if self._intake is not None:
-            self._intake.stop()
+        if self._ingress is not None:
+            self._ingress.stop()
         while self._load.count:
             self._idle.clear()
             await self._idle.wait()
@@ -149,13 +149,13 @@ class BrokerHead:
     def follow_routes(self, filters: Iterable[str]) -> None:
         """Listen to the topic filters of the routes in force."""
         if self._draining:
-            # Routes end with the hub; what comes meanwhile is to wait for it at the broker.
+            # Routes end with the hub; the broker keeps further messages for its session.
             return
         self._route_filters = tuple(filters)
         self._changed.set()
 
     def retry_now(self) -> None:
-        """Try the link at once if it is down, and subscriptions that were left out."""
+        """Retry the link at once if it is down, and subscriptions that were left out."""
         self._guard.retry_now()
         if self._state != "up":
             self._retry.end()
@@ -163,13 +163,13 @@ class BrokerHead:
     def statistics(self) -> BrokerStatistics:
         """Return the counts of this moment."""
         counters = self._counters
-        intake = self._intake
+        ingress = self._ingress
         return BrokerStatistics(
             state=self._state,
             reason=self._reason,
             retry_in_s=self._retry.remaining_s,
             session_kept=self._session_kept,
-            holding=intake is not None and intake.is_holding,
+            holding=ingress is not None and ingress.is_holding,
             subscriptions=tuple(each.wire for each in self._subscriptions if each.established),
             refused_subscriptions=self._refused_wires,
             left_out_subscriptions=self._guard.left_out,
@@ -194,7 +194,7 @@ class BrokerHead:
     # One connection.
 
     async def _keep_link(self) -> float:
-        # Gives the seconds to wait before the next try.
+        # Returns the seconds to wait before the next try.
         if not self._draining:
             self._state = "connecting"
         up_at: float | None = None
@@ -224,17 +224,17 @@ class BrokerHead:
         elif options.link.level >= LEVEL_5:
             # With 3.1.1 retained messages would come again with each connection.
             self._subscriptions.doubt()
-        self._intake = Intake(
+        self._ingress = BrokerIngress(
             connection,
-            self._exchange,
+            self._dispatcher,
             self._load,
             self._counters,
             clock=self._clock,
             log=self._log,
             backlog_bytes_max=options.backlog_bytes_max,
         )
-        self._intake.takes = not self._draining
-        self._outlet = Outlet(
+        self._ingress.takes = not self._draining
+        self._publisher = BrokerPublisher(
             self._space,
             self._session,
             connection,
@@ -243,12 +243,12 @@ class BrokerHead:
             level=options.link.level,
         )
         self._state = "draining" if self._draining else "up"
-        self._reason = self._told = ""
+        self._reason = self._logged = ""
         self._retry.forget()
         log.info("broker.link_up", session_kept=self._session_kept)
         connection.begin()
         if not self._guard.is_careful:
-            self._outlet.attach()
+            self._publisher.attach()
 
     async def _use(self, connection: Client) -> str:
         async with asyncio.TaskGroup() as group:
@@ -268,57 +268,57 @@ class BrokerHead:
         if not self._draining:
             self._state = "parked" if parked else "down"
         self._reason = reason
-        if reason != self._told:
-            # One line for each state of affairs, not for each try.
-            self._told = reason
+        if reason != self._logged:
+            # One line for each reason, not for each try.
+            self._logged = reason
             log.warning("broker.link_down", reason=reason, retry_s=round(wait_s, 1))
         return wait_s
 
     def _end_connection(self) -> None:
-        intake, self._intake = self._intake, None
-        outlet, self._outlet = self._outlet, None
-        if intake is not None:
-            intake.leave()
-        if outlet is not None:
-            outlet.detach()
+        ingress, self._ingress = self._ingress, None
+        publisher, self._publisher = self._publisher, None
+        if ingress is not None:
+            ingress.leave()
+        if publisher is not None:
+            publisher.detach()
 
-    # What comes.
+    # Messages and acknowledgements.
 
     def _take(self, messages: list[IncomingPublish]) -> None:
-        if self._intake is not None:
-            self._intake.take(messages)
+        if self._ingress is not None:
+            self._ingress.take(messages)
 
     def _confirmed(self, packet_ids: list[int]) -> None:
         self._backoff.reset()
-        if self._outlet is not None:
-            self._outlet.confirmed(packet_ids)
+        if self._publisher is not None:
+            self._publisher.confirmed(packet_ids)
 
     def _refused_publishes(self, refused: list[RefusedPublish]) -> None:
-        if self._outlet is not None:
-            self._outlet.refused(refused)
+        if self._publisher is not None:
+            self._publisher.refused(refused)
 
     def _emptied(self) -> None:
         self._idle.set()
-        if self._intake is not None and self._intake.is_putting_off:
-            self._exchange.soon(self._bring_back)
+        if self._ingress is not None and self._ingress.is_putting_off:
+            self._dispatcher.soon(self._bring_back)
 
     def _bring_back(self) -> None:
-        if self._intake is not None and self._intake.bring_back():
-            # It is no fault of the broker's, so it is not waited for.
+        if self._ingress is not None and self._ingress.bring_back():
+            # The broker is not at fault, so there is no back-off.
             self._retry.end()
 
     # Subscriptions.
 
     async def _keep_subscriptions(self, connection: Client) -> None:
-        outlet = self._outlet if self._guard.is_careful else None
+        publisher = self._publisher if self._guard.is_careful else None
         try:
             while True:
                 self._changed.clear()
                 await self._reconcile(connection)
-                if outlet is not None:
-                    # Messages in flight with a SUBSCRIBE would hide over what the broker closes.
-                    outlet.attach()
-                    outlet = None
+                if publisher is not None:
+                    # With messages in flight it would be unclear whether a SUBSCRIBE closed it.
+                    publisher.attach()
+                    publisher = None
                 await self._guard.wait(self._changed)
         except LinkError as error:
             connection.abort(error.reason)
@@ -337,11 +337,11 @@ class BrokerHead:
         ):
             wire = wires[0]
             if not changed:
-                # Before the broker hears of them: what it may have must be known after a crash.
+                # Before SUBSCRIBE: what the broker may have must be known after a crash.
                 changed = True
                 for each in subscriptions.to_make(wanted):
                     subscriptions.add(each)
-                await self._remember()
+                await self._store_subscriptions()
             guard.asks((wire,))
             granted = await self._subscribe(connection, wire)
             guard.answered()
@@ -353,9 +353,9 @@ class BrokerHead:
         gone = subscriptions.to_give_up(wanted)
         if gone:
             changed = True
-            # A message behind UNSUBACK may be taken before this goes on.
+            # A message after UNSUBACK may be handled before this goes on.
             subscriptions.leave(gone)
-            await self._remember()
+            await self._store_subscriptions()
             await connection.unsubscribe(gone)
             for wire in gone:
                 subscriptions.remove(wire)
@@ -363,7 +363,7 @@ class BrokerHead:
             log.warning("broker.subscriptions_refused", filters=len(refused), first=refused[0])
         self._refused_wires = tuple(refused)
         if changed:
-            await self._remember()
+            await self._store_subscriptions()
             log.info(
                 "broker.subscribed", filters=len(wanted) - len(refused), unsubscribed=len(gone)
             )
@@ -381,10 +381,10 @@ class BrokerHead:
             (wire,), options=_OPTIONS | no_local, identifier=number
         )
 
-    async def _remember(self) -> None:
+    async def _store_subscriptions(self) -> None:
         file, text = self._options.memory_file, self._subscriptions.document()
         try:
             await asyncio.to_thread(replace_file, file, text)
         except OSError as error:
-            # A full disk must not keep messages from coming; the cost is a subscription too many.
+            # A full disk must not stop messages; the cost is a subscription too many.
             self._log.warning("broker.subscriptions_not_stored", reason=error.strerror)

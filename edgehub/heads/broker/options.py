@@ -1,4 +1,4 @@
-"""What can be set of the broker head, as plain values."""
+"""Options of the broker head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.mqtt_link import LinkOptions
 
 ENVELOPE_BYTES_MAX: Final = 2 * 65_536
-"""Topic and properties of a packet beside the body that the settings bound."""
+"""Topic and properties of a packet, in addition to the body that the settings bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +19,13 @@ class BrokerOptions:
     """See the settings' `[broker]`.
 
     Attributes:
-        link: Whom to connect to, and as whom.
-        memory_file: Remembers what the session at the broker is subscribed to.
-        share_group: Hubs of which each message for routes reaches one, None = it reaches each.
+        link: Address and client id of the connection.
+        memory_file: Stores the subscriptions of the session at the broker.
+        share_group: Group of hubs that share the messages for routes, None = each gets all.
         local_topics: Topic filters that broker and local topic space share.
         devices: Patterns that name the sender by the topic.
         message_bytes_max: Largest message: body and properties.
-        backlog_bytes_max: Bytes of messages that are taken and not settled.
+        backlog_bytes_max: Bytes of unsettled messages.
     """
 
     link: LinkOptions

@@ -1,4 +1,4 @@
-"""What the broker head counts and shows."""
+"""Counters and statistics of the broker head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BrokerDrop(StrEnum):
 
     MALFORMED = "malformed"  # topic is not UTF-8, or properties that are none
     TOPIC_NOT_ALLOWED = "topic_not_allowed"  # local: control characters, or too many levels
-    PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
+    PROPERTY_UNFIT = "property_unfit"  # local: a text that some clients close over
     OWN = "own"  # published by this hub itself, over another connection
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
@@ -30,7 +30,7 @@ class BrokerDrop(StrEnum):
 
 
 _NO_LOSS: Final = frozenset({BrokerDrop.QOS0_OFFLINE, BrokerDrop.CLOSING, BrokerDrop.OWN})
-"""Settings want it so, the hub was stopped, or the hub itself has published it."""
+"""By the settings, at a stop, or published by this hub itself."""
 
 
 class BrokerCounters:
@@ -82,13 +82,14 @@ class BrokerStatistics:
     Attributes:
         state: As of an endpoint: `connecting`, `up`, `down`, `parked`, `draining`.
         reason: Why it is not up, empty = it is, or was not tried yet.
-        retry_in_s: Seconds until the next try, None = none is waited for.
-        session_kept: The broker had kept the session at the last connect, None = there was none.
-        holding: A limit refuses what comes, so nothing is acknowledged until there is room.
+        retry_in_s: Seconds until the next try, None = it does not wait for one.
+        session_kept: Whether the broker had kept the session at the last connect, None = there was
+            no connect yet.
+        holding: Whether a limit refuses messages, so nothing is acknowledged until there is room.
         subscriptions: Topic filters that the broker granted.
         refused_subscriptions: Those that it refused.
-        left_out_subscriptions: Those over which it closed the connection; it is asked for them now
-            and then.
+        left_out_subscriptions: Those over which it closed the connection; they are retried now and
+            then.
         connects_total: Connections made.
         received_total: PUBLISHes read.
         redelivered_total: Of those, ones that the broker may have sent before.

@@ -1,10 +1,10 @@
-"""What the hub's session at the broker is subscribed to, and which copy of a message counts.
+"""Subscriptions of the hub's session at the broker, and which copy of a message counts.
 
 Owns the list of subscriptions in the order in which they were made, and its form on disk: the
-session at the broker outlives the hub, so what routes no longer name must be given up later too.
-Pure but for that list. Invariants: of the copies of one message that overlapping subscriptions
-bring, one is taken, provided that each carries its subscription's number (MQTT 5); a copy of a
-subscription that nobody remembers is always taken.
+session at the broker outlives the hub, so topics that no route names any more must be unsubscribed
+from later too. Invariants: of the copies of a message for overlapping subscriptions one is taken,
+if each has the identifier of its subscription (MQTT 5); a copy for an unknown subscription is
+always taken.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NUMBERS: Final = 268_435_455
 _FIRSTS_MAX: Final = 4096
 
 
-class Subscription:
+class BrokerSubscription:
     """One subscription of the session.
 
     Attributes:
-        wire: What SUBSCRIBE names, with `$share/<group>/` where it is shared.
+        wire: As in SUBSCRIBE, with `$share/<group>/` where it is shared.
         filter: The topic filter.
         shared: Whether each message reaches one hub of the group.
         number: Subscription identifier; the same for the same `wire`, also after a restart.
-        established: The broker granted it in the session that it keeps.
-        is_leaving: The broker is being told to end it.
+        established: Whether the broker granted it in the session that it keeps.
+        is_leaving: Whether UNSUBSCRIBE was sent, or is about to be.
     """
 
     __slots__ = ("established", "filter", "is_leaving", "number", "shared", "wire")
@@ -51,7 +51,7 @@ class Subscription:
 def wanted_wires(
     route_filters: Iterable[str], local_topics: Iterable[str], *, share_group: str | None
 ) -> list[str]:
-    """Return the subscriptions that routes and local topics need, none that another one covers.
+    """Return the subscriptions for routes and local topics, without those that another one covers.
 
     Args:
         route_filters: Topic filters of live routes.
@@ -80,29 +80,29 @@ def _is_covered(topic_filter: str, others: Iterable[str]) -> bool:
 
 
 class Subscriptions:
-    """See the module.
+    """Subscriptions of one session.
 
     Args:
-        identity: Names the session; what was remembered of another one is forgotten.
+        identity: Of the session; stored subscriptions of another one are ignored.
     """
 
     __slots__ = ("_firsts", "_identity", "_known")
 
     def __init__(self, identity: Sequence[str | int]) -> None:
         self._identity = list(identity)
-        self._known: dict[str, Subscription] = {}
+        self._known: dict[str, BrokerSubscription] = {}
         self._firsts: dict[tuple[str, bool], int] = {}
 
-    def __iter__(self) -> Iterator[Subscription]:
+    def __iter__(self) -> Iterator[BrokerSubscription]:
         return iter(self._known.values())
 
     def restore(self, text: bytes) -> None:
-        """Take up what `document` wrote; anything else counts as nothing."""
+        """Restore what `document` wrote; anything else is ignored."""
         try:
             document = json.loads(text)
             if document["session"] != self._identity:
                 return
-            found = [Subscription(str(wire)) for wire in document["subscriptions"]]
+            found = [BrokerSubscription(str(wire)) for wire in document["subscriptions"]]
             established = set(document["established"])
         except (ValueError, TypeError, LookupError, RecursionError):
             return
@@ -111,7 +111,7 @@ class Subscriptions:
             self._known[each.wire] = each
 
     def document(self) -> bytes:
-        """Write them down."""
+        """Return the form on disk."""
         known = self._known.values()
         return json.dumps(
             {
@@ -123,55 +123,55 @@ class Subscriptions:
         ).encode()
 
     def forget(self) -> None:
-        """The broker has not kept the session: nothing is subscribed to."""
+        """Remove all: the broker has not kept the session."""
         self._known.clear()
         self._firsts.clear()
 
-    def add(self, wire: str) -> Subscription:
-        """Record that a subscription is about to be made."""
+    def add(self, wire: str) -> BrokerSubscription:
+        """Add a subscription that is about to be made."""
         self._firsts.clear()
-        return self._known.setdefault(wire, Subscription(wire))
+        return self._known.setdefault(wire, BrokerSubscription(wire))
 
     def doubt(self) -> None:
-        """A new connection: a broker that lost power may keep the session as it was before."""
+        """Make all again on a new connection: a broker may lose the newest state in a power cut."""
         for each in self._known.values():
             each.established = each.is_leaving = False
 
     def leave(self, wires: Iterable[str]) -> None:
-        """Record that subscriptions are about to be given up: no copy is to wait for theirs."""
+        """Record that subscriptions are about to end: their copies do not count any more."""
         self._firsts.clear()
         for wire in wires:
             self._known[wire].is_leaving = True
             self._known[wire].established = False
 
     def remove(self, wire: str) -> None:
-        """Record that a subscription is given up, or was refused."""
+        """Remove a subscription that has ended or was refused."""
         self._firsts.clear()
         self._known.pop(wire, None)
 
     def to_make(self, wanted: Iterable[str]) -> list[str]:
-        """Return what is wanted and not known to be established."""
+        """Return the wanted subscriptions that are not established."""
         known = self._known
         return [wire for wire in wanted if wire not in known or not known[wire].established]
 
     def to_give_up(self, wanted: Iterable[str]) -> list[str]:
-        """Return what the session has and nobody wants any more."""
+        """Return the subscriptions of the session that are not wanted any more."""
         kept = set(wanted)
         return [wire for wire in self._known if wire not in kept]
 
     def is_further_copy(self, topic: str, numbers: Sequence[int]) -> bool:
-        """Say whether another copy of this message, for an earlier subscription, is the one taken.
+        """Return whether another copy of a message, for an earlier subscription, is to be taken.
 
         Args:
-            topic: The message's.
+            topic: Of the message.
             numbers: Identifiers of the subscriptions that this copy is for.
         """
-        # The earlier subscription was there whenever the later one was, so its copy came or comes.
+        # The earlier subscription existed whenever the later one did, so its copy is sent too.
         for each in self._known.values():
             if each.number in numbers:
                 if each.is_leaving:
                     return False
-                # A message that comes to every hub is not to come by the group as well.
+                # A message that every hub gets does not count for the group as well.
                 first = self._first(topic, shared=False)
                 if not first and each.shared:
                     first = self._first(topic, shared=True)

@@ -31,7 +31,7 @@ from edgehub.mqtt.hub_path import LoopError
 
 if TYPE_CHECKING:
     from edgehub.heads.http.context import HttpContext
-    from edgehub.heads.http.sign_in import Client
+    from edgehub.heads.http.sign_in import VerifiedClient
 
 _REFUSED_AS: Final = {
     HTTPStatus.BAD_REQUEST: "malformed",
@@ -97,7 +97,7 @@ class HttpConnection(asyncio.Protocol):
             on_piece=lambda request, size: check_piece(context, request, size),
         )
         self._peer = ""
-        self._client: Client | None = None
+        self._client: VerifiedClient | None = None
         self._current: Request | None = None
         self._submission: Submission | None = None
         self._host = ""
@@ -372,7 +372,7 @@ class HttpConnection(asyncio.Protocol):
         self._waits_for_check = True
         self._resume()
 
-    def _take(self, request: Request, client: Client | None) -> None:
+    def _take(self, request: Request, client: VerifiedClient | None) -> None:
         context = self._context
         assert request.target is not None
         if client is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.http.limits import WAITING_BYTES_MAX
-from edgehub.heads.http.statistics import Counters
+from edgehub.heads.http.statistics import HttpCounters
 from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.telemetry.log_limit import LogLimit
 
@@ -70,7 +70,7 @@ class HttpContext:
         self.identities = identities
         self.hub_path = hub_path
         self.spawn = spawn
-        self.counters = Counters()
+        self.counters = HttpCounters()
         self.log = LogLimit(clock)
         self.backlog = Backlog("unacknowledged bytes", WAITING_BYTES_MAX, identities)
         self.anonymous = False

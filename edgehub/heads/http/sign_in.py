@@ -33,7 +33,7 @@ _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class VerifiedClient:
     """A client whose password was right.
 
     Attributes:
@@ -109,7 +109,7 @@ async def sign_in(
     *,
     address: str,
     waits: Callable[[], None],
-) -> Client:
+) -> VerifiedClient:
     """Check the password of a request.
 
     Args:
@@ -129,7 +129,7 @@ async def sign_in(
         raise RequestError(HTTPStatus.TOO_MANY_REQUESTS, str(error), headers=_RETRY_AFTER) from None
     if identity is None:
         raise unauthorized("unknown identity or wrong password")
-    return Client(authorization, identity, identity.scope())
+    return VerifiedClient(authorization, identity, identity.scope())
 
 
 def may_be_right(authorization: bytes, sender: str, identities: Identities) -> bool:

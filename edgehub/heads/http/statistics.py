@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import BoundStatistics
 
 
-class Counters:
+class HttpCounters:
     """Totals since the start; one writer, the loop's thread."""
 
     __slots__ = (

@@ -17,7 +17,7 @@ from edgehub.heads.mqtt.ingress5 import Ingress5
 from edgehub.heads.mqtt.keep_alive import KeepAlive
 from edgehub.heads.mqtt.limits import STALL_TIMEOUT_S
 from edgehub.heads.mqtt.local.client import LocalClient
-from edgehub.heads.mqtt.local.intake import LocalIntake
+from edgehub.heads.mqtt.local.ingress import LocalIngress
 from edgehub.heads.mqtt.local.rights import rights_of
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
@@ -181,7 +181,7 @@ def _ingress(
     received: ReceivedIds,
 ) -> Ingress:
     limit = context.settings.message_bytes_max
-    local = LocalIntake(context.space, client.id, rights, message_bytes_max=limit)
+    local = LocalIngress(context.space, client.id, rights, message_bytes_max=limit)
     if connect.properties is None:
         return Ingress(context, client, connection, local, received)
     return Ingress5(

@@ -16,7 +16,7 @@ from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.fairness import FairShare
 from edgehub.heads.mqtt.local.rights import rights_of
 from edgehub.heads.mqtt.sessions import Sessions
-from edgehub.heads.mqtt.statistics import Counters, DropReason
+from edgehub.heads.mqtt.statistics import DropReason, ListenerCounters
 from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
 from edgehub.heads.mqtt.topics import EventsTopic, parse_events_topic
 from edgehub.heads.mqtt.will import PendingWills, sender_of, will_bytes
@@ -98,7 +98,7 @@ class ListenerContext:
         self.identities = identities
         self.hub_path = hub_path
         self.spawn = spawn
-        self.counters = Counters()
+        self.counters = ListenerCounters()
         self.log = LogLimit(clock)
         self.backlog = Backlog("unacknowledged bytes", limits.unacknowledged_bytes_max, identities)
         self.topics: dict[bytes, EventsTopic] = {}

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
-    from edgehub.heads.mqtt.local.intake import LocalIntake
+    from edgehub.heads.mqtt.local.ingress import LocalIngress
     from edgehub.heads.mqtt.received import ReceivedIds
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.topics import EventsTopic
@@ -127,7 +127,7 @@ class Ingress:
         context: ListenerContext,
         client: SignedInClient,
         peer: ClientConnection,
-        local: LocalIntake,
+        local: LocalIngress,
         received: ReceivedIds,
     ) -> None:
         self.client = client

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.ingress import Ingress, shown
-from edgehub.heads.mqtt.local.intake import is_utf8
+from edgehub.heads.mqtt.local.ingress import is_utf8
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.message import Message, Refusal, message_source
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.batch import Batch
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
-    from edgehub.heads.mqtt.local.intake import LocalIntake
+    from edgehub.heads.mqtt.local.ingress import LocalIngress
     from edgehub.heads.mqtt.received import ReceivedIds
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.local_message import LocalMessage
@@ -103,7 +103,7 @@ class Ingress5(Ingress):
         context: ListenerContext,
         client: SignedInClient,
         peer: ClientConnection,
-        local: LocalIntake,
+        local: LocalIngress,
         received: ReceivedIds,
         *,
         reasons: bool,

@@ -97,7 +97,7 @@ class CloseReason(StrEnum):
     HUB_CLOSED = "hub_closed"
 
 
-class Counters:
+class ListenerCounters:
     """Totals since the start; one writer, the loop's thread."""
 
     __slots__ = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
-from edgehub.heads.mqtt.local.intake import local_message
+from edgehub.heads.mqtt.local.ingress import local_message
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.topics import (
     DIALECT,

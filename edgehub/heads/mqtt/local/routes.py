@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edgehub.heads.head import Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
-    from edgehub.heads.mqtt.statistics import Counters
+    from edgehub.heads.mqtt.statistics import ListenerCounters
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.mqtt.property_bag import Properties
 
@@ -44,7 +44,7 @@ class RouteFeed:
         space: LocalSpace,
         submit: Submit,
         takes_qos0: Callable[[], bool],
-        counters: Counters,
+        counters: ListenerCounters,
     ) -> None:
         self._space = space
         self._submit = submit

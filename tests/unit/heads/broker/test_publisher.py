@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from edgehub.clock import ManualClock
-from edgehub.heads.broker.outlet import UNSENT_BYTES_MAX, Outlet
+from edgehub.heads.broker.publisher import UNSENT_BYTES_MAX, BrokerPublisher
 from edgehub.heads.broker.statistics import BrokerCounters
 from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.local_message import LocalMessage
@@ -24,7 +24,7 @@ class Link:
         self.unsent = 0
         self.written: list[bytes] = []
         self.mid = 0
-        self.outlet = Outlet(
+        self.publisher = BrokerPublisher(
             SimpleNamespace(now_ms=lambda: 0),
             SimpleNamespace(pump=lambda: None),
             self,
@@ -49,24 +49,24 @@ class Link:
     def send(self) -> int:
         """Send a message of QoS 1; returns its packet id."""
         message = LocalMessage("a", b"x", publisher="c", qos=1)
-        return self.outlet.send(LocalEntry(message), lambda _owned: None)
+        return self.publisher.send(LocalEntry(message), lambda _owned: None)
 
 
 def test_something_is_always_under_way_that_goes_on_with_what_waits() -> None:
     """Behind a full buffer one message is sent: its PUBACK is what wakes the rest."""
     link = Link()
     link.unsent = UNSENT_BYTES_MAX
-    assert link.outlet.has_room
+    assert link.publisher.has_room
     mid = link.send()
-    assert not link.outlet.has_room
-    link.outlet.confirmed([mid])
-    assert link.outlet.has_room
+    assert not link.publisher.has_room
+    link.publisher.confirmed([mid])
+    assert link.publisher.has_room
 
 
 def test_no_more_is_under_way_than_the_broker_takes() -> None:
     """The receive maximum of its CONNACK bounds what waits for a PUBACK."""
     link = Link()
     mids = [link.send() for _ in range(2)]
-    assert not link.outlet.has_room
-    link.outlet.confirmed(mids[:1])
-    assert link.outlet.has_room
+    assert not link.publisher.has_room
+    link.publisher.confirmed(mids[:1])
+    assert link.publisher.has_room

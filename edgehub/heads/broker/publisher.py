@@ -1,9 +1,8 @@
-"""From the local topic space to the broker: what the hub and local clients publish there.
+"""From the local topic space to the broker: messages of the hub and of local clients.
 
-Owns the packet ids under way on the present connection. The messages themselves wait in a stored
-session of the space until the broker has confirmed them. Invariants: a message leaves that session
-with the broker's PUBACK, also one that refuses it, and no sooner; what came from the broker does
-not go back to it.
+Owns the packet ids in flight on the present connection. The messages wait in a stored session of
+the space until the broker has confirmed them. Invariants: a message leaves that session only with
+its PUBACK, also with one that refuses it; messages of the broker are not sent back to it.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
     from edgehub.telemetry.log_limit import LogLimit
 
 UNSENT_BYTES_MAX: Final = 256 * 1024
-"""Bytes for the broker that have not left; QoS 0 beyond them is dropped, QoS 1 waits."""
+"""Unsent bytes to the broker above which QoS 0 is dropped and QoS 1 waits."""
 
 _FULL: Final = LocalRights()
 
 
-class Outlet:
-    """See the module; the `Link` of the broker's session in the local topic space.
+class BrokerPublisher:
+    """The `Link` of the broker's session in the local topic space.
 
     Args:
         space: The local topic space.
         session: The broker's session there.
         connection: Where messages go.
         counters: Of the head.
-        log: For what the broker refused.
+        log: For refused messages.
         level: Protocol level of the connection.
     """
 
@@ -62,37 +61,37 @@ class Outlet:
         self._log = log
         self._level = level
         self._window = min(WINDOW, connection.connack.receive_maximum)
-        self._under_way: dict[int, Callable[[bool], None]] = {}
+        self._in_flight: dict[int, Callable[[bool], None]] = {}
 
     def attach(self) -> None:
-        """Send what waits, and what comes from now on."""
+        """Send the waiting messages, and later ones as they are published."""
         self._session.attach(self, _FULL)
 
     def detach(self) -> None:
-        """The connection is gone: what was not confirmed stays in the session."""
-        self._under_way.clear()
+        """Stop sending; unconfirmed messages stay in the session."""
+        self._in_flight.clear()
         self._session.detach(self)
 
     def confirmed(self, packet_ids: list[int]) -> None:
-        """Record PUBACKs."""
+        """Remove confirmed messages from the session."""
         for packet_id in packet_ids:
-            confirm = self._under_way.pop(packet_id, None)
+            confirm = self._in_flight.pop(packet_id, None)
             if confirm is not None:
                 self._counters.published_total += 1
                 confirm(True)
         self._session.pump()
 
     def refused(self, refused: list[RefusedPublish]) -> None:
-        """Record PUBACKs that refuse; the same message would be refused again."""
+        """Remove refused messages from the session; the broker would refuse them again."""
         for each in refused:
-            confirm = self._under_way.pop(each.packet_id, None)
+            confirm = self._in_flight.pop(each.packet_id, None)
             if confirm is not None:
                 self._counters.refused_publishes_total += 1
                 self._log.warning("broker.publish_refused", reason_code=f"{each.code:#04x}")
                 confirm(True)
         self._session.pump()
 
-    # The way to the broker; see `session.Link`.
+    # As `session.Link`.
 
     @property
     def is_writable(self) -> bool:
@@ -102,7 +101,7 @@ class Outlet:
     @property
     def has_room(self) -> bool:
         """See `session.Link`."""
-        return len(self._under_way) < self._window and (not self._under_way or self.is_writable)
+        return len(self._in_flight) < self._window and (not self._in_flight or self.is_writable)
 
     def write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> bool:
         """See `session.Link`."""
@@ -115,7 +114,7 @@ class Outlet:
 
     def new_packet_id(self) -> int:
         """See `session.Link`."""
-        return self._connection.next_packet_id(self._under_way)
+        return self._connection.next_packet_id(self._in_flight)
 
     def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
         """See `session.Link`; QoS 1 at most, and every connection counts packet ids anew."""
@@ -123,7 +122,7 @@ class Outlet:
         data = self._frame(entry.message, own_id, retain=entry.retain, dup=entry.is_sent)
         if self._is_too_large(data):
             return 0
-        self._under_way[own_id] = progress
+        self._in_flight[own_id] = progress
         self._connection.write(data)
         return own_id
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.packets import Publish
 
 
-class LocalIntake:
+class LocalIngress:
     """Checks what one client publishes locally.
 
     Args:

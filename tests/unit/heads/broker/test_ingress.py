@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
-from edgehub.heads.broker.intake import (
+from edgehub.heads.broker.ingress import (
     FIRST_RETRY_S,
     PAUSE_S_MAX,
     RETRY_S_MAX,
     SLICE,
-    Intake,
+    BrokerIngress,
     Load,
 )
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerDrop
@@ -27,11 +27,11 @@ BYTES_MAX = 100_000
 
 
 class Parts:
-    """An intake, the connection it acknowledges on, and the place it hands messages to."""
+    """An ingress, the connection it acknowledges on, and the place it hands messages to."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.load = Load()
+        self.load = Load(lambda: None)
         self.counters = BrokerCounters()
         self.offers: list[tuple[int, Settle, int]] = []
         self.refusal: Refusal | None = None
@@ -43,7 +43,7 @@ class Parts:
         self.later: list[Callable[[], None]] | None = None
         self.told: list[BrokerDrop] = []
         self.connect()
-        self.load.emptied = lambda: self.intake.bring_back() and None
+        self.load.emptied = lambda: self.ingress.bring_back() and None
 
     # The connection.
 
@@ -69,10 +69,10 @@ class Parts:
         """See `Peer`."""
         self.aborted.append(reason)
 
-    # The exchange.
+    # The dispatcher.
 
     def offer(self, incoming: IncomingPublish, settle: Settle, token: int) -> BrokerDrop | None:
-        """See `Exchange`."""
+        """See `Dispatcher`."""
         if self.drop is not None:
             return self.drop
         if self.refusal is not None:
@@ -82,15 +82,15 @@ class Parts:
         return None
 
     def may_fit(self, _incoming: IncomingPublish) -> bool:
-        """See `Exchange`."""
+        """See `Dispatcher`."""
         return self.fits
 
     def refused(self, _incoming: IncomingPublish, reason: BrokerDrop) -> None:
-        """See `Exchange`."""
+        """See `Dispatcher`."""
         self.told.append(reason)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """See `Exchange`."""
+        """See `Dispatcher`."""
         if self.later is None:
             call()
         else:
@@ -101,7 +101,7 @@ class Parts:
     def connect(self) -> None:
         """Begin a connection."""
         self.pauses = 0
-        self.intake = Intake(
+        self.ingress = BrokerIngress(
             self,
             self,
             self.load,
@@ -118,7 +118,7 @@ class Parts:
 
     def take(self, *mids: int, size: int = 100) -> None:
         """Let messages come."""
-        self.intake.take(
+        self.ingress.take(
             [
                 IncomingPublish(topic="t", body=b"", packet_id=mid, qos=1 if mid else 0, size=size)
                 for mid in mids
@@ -141,7 +141,7 @@ class Trickle(Parts):
         self.tries: list[int] = []
 
     def offer(self, incoming: IncomingPublish, settle: Settle, token: int) -> BrokerDrop | None:
-        """See `Exchange`."""
+        """See `Dispatcher`."""
         self.tries.append(incoming.packet_id)
         settle(token, None if self.room else Refusal.LIMIT)
         self.room = max(0, self.room - 1)
@@ -167,13 +167,13 @@ async def test_a_limit_holds_all_behind_it_back_in_order() -> None:
     parts = Parts()
     parts.refusal = Refusal.LIMIT
     parts.take(1, 2, 3)
-    assert parts.intake.is_holding
+    assert parts.ingress.is_holding
     await parts.clock.advance(10 * RETRY_S_MAX)
     assert parts.acknowledged == []
     parts.refusal = None
     await parts.clock.advance(RETRY_S_MAX)
     assert [mid for mid, _, _ in parts.offers] == [1, 2, 3]
-    assert not parts.intake.is_holding
+    assert not parts.ingress.is_holding
     for mid in (2, 1, 3):
         parts.settle(mid)
     assert parts.acknowledged == [1, 2, 3]
@@ -252,7 +252,7 @@ def test_what_is_settled_is_acknowledged_before_the_connection_ends_for_the_rest
     """Else it would come again with what was left at the broker."""
     parts = Parts()
     parts.later = []
-    parts.load.emptied = lambda: parts.soon(parts.intake.bring_back)
+    parts.load.emptied = lambda: parts.soon(parts.ingress.bring_back)
     parts.take(1, 2, 3, size=BYTES_MAX // 2 - 1000)
     parts.settle(2)
     parts.settle(1)
@@ -272,7 +272,7 @@ def test_a_broker_that_is_too_fast_is_read_no_further() -> None:
     assert parts.is_reading
     parts.take(4, 5, size=BYTES_MAX // 5)
     assert not parts.is_reading
-    parts.intake.leave()
+    parts.ingress.leave()
     assert parts.is_reading
 
 
@@ -318,7 +318,7 @@ def test_what_is_not_worked_off_stays_at_the_broker_when_the_connection_goes() -
     parts.later = []
     parts.take(*range(1, 151), size=1)
     parts.settle(1)
-    parts.intake.leave()
+    parts.ingress.leave()
     parts.go_on()
     begun = list(range(2, SLICE + 1))
     assert [mid for mid, _, _ in parts.offers] == begun
@@ -350,7 +350,7 @@ def test_nothing_is_acknowledged_across_connections(refusal: Refusal | None) -> 
     """A commit that comes after the connection went is counted, and no more."""
     parts = Parts()
     parts.take(1, 2)
-    parts.intake.leave()
+    parts.ingress.leave()
     parts.settle(2, refusal)
     parts.settle(1, refusal)
     assert parts.acknowledged == []
@@ -362,7 +362,7 @@ async def test_held_messages_leave_with_the_connection() -> None:
     parts = Parts()
     parts.refusal = Refusal.LIMIT
     parts.take(1, 2)
-    parts.intake.leave()
+    parts.ingress.leave()
     assert (parts.load.count, parts.load.bytes) == (0, 0)
     parts.refusal = None
     await parts.clock.advance(60)
@@ -385,7 +385,7 @@ def test_a_hub_that_shuts_down_takes_nothing_more() -> None:
     """What comes stays at the broker; QoS 0 is dropped and counted."""
     parts = Parts()
     parts.take(1)
-    parts.intake.stop()
+    parts.ingress.stop()
     parts.take(2, 0)
     parts.settle(1)
     assert parts.acknowledged == [1]
@@ -398,7 +398,7 @@ async def test_a_hub_that_shuts_down_does_not_wait_for_room() -> None:
     parts.take(1)
     parts.refusal = Refusal.LIMIT
     parts.take(2)
-    parts.intake.stop()
+    parts.ingress.stop()
     assert parts.load.count == 1
     parts.settle(1, Refusal.LIMIT)
     assert (parts.load.count, parts.acknowledged) == (0, [])

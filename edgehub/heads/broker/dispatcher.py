@@ -1,8 +1,8 @@
-"""Where a message from a broker goes: to the routes, or into the local topic space.
+"""Dispatch of messages from a broker: to the routes, or into the local topic space.
 
-Owns a bounded memo of topics. Calls the router and the local topic space. Invariant: a message on a
-topic that broker and space share is published there, where the routes of that topic hear of it too;
-any other one goes to the routes, once, however many subscriptions brought it.
+Owns bounded caches of topics and property blocks. Calls the router and the local topic space.
+Invariant: a message on a topic that broker and space share is published in the space, where routes
+subscribe to it too; any other one goes to the routes, once, however many subscriptions it matches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edgehub.errors import ProtocolError
 from edgehub.heads.broker.statistics import BrokerDrop
-from edgehub.heads.mqtt.local.intake import is_utf8
+from edgehub.heads.mqtt.local.ingress import is_utf8
 from edgehub.heads.mqtt.local.routes import routed
 from edgehub.local_message import LocalMessage
 from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client_decoder import IncomingPublish
 
 SESSION: Final = "#broker"
-"""Client id of the broker in the local topic space; no client can have it."""
+"""Client id of the broker in the local topic space; not a valid id of a client."""
 
 _NOT_RECORDED: Final = frozenset(
     {
-        # Another time would have done for them.
+        # Temporary: at another time they would have been taken.
         BrokerDrop.CLOSING,
         BrokerDrop.QOS0_OFFLINE,
-        # Who refused them has recorded it.
+        # Recorded by the part that refused them.
         BrokerDrop.INVALID,
         BrokerDrop.RESERVED,
-        # A copy of what left this hub.
+        # A copy of a message of this hub.
         BrokerDrop.OWN,
     }
 )
@@ -53,11 +53,11 @@ _BLOCK_BYTES_MAX: Final = 512
 
 
 class _Place(NamedTuple):
-    """What a topic means.
+    """Sender and destination of the messages on a topic.
 
     Attributes:
         sender: `<device>` or `<device>/<module>`.
-        is_local: Broker and local topic space share it.
+        is_local: Whether broker and local topic space share it.
         drop: Why messages on it are dropped, None = they are not.
     """
 
@@ -67,12 +67,12 @@ class _Place(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """A property block, taken apart.
+    """A parsed property block.
 
     Attributes:
-        numbers: Identifiers of the subscriptions that the message is for.
+        numbers: Identifiers of the subscriptions that it was sent for.
         rest: The block without them.
-        given: What it says, None = nothing.
+        given: Its properties, None = it has none.
     """
 
     numbers: tuple[int, ...]
@@ -81,13 +81,13 @@ class _Block(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """The rest of the hub, as the broker head sees it.
+class BrokerDependencies:
+    """Parts of the hub that the broker head uses.
 
     Attributes:
         submit: The router.
         space: The local topic space.
-        refused: Told of messages that are dropped for what they are.
+        refused: Records messages that are dropped for their content.
         has_room: Whether the store takes messages that cannot be refused.
         takes_qos0: Whether messages of QoS 0 are to be stored at present.
     """
@@ -99,15 +99,15 @@ class Services:
     takes_qos0: Callable[[], bool]
 
 
-class Exchange:
-    """See the module.
+class Dispatcher:
+    """Dispatches the messages of a broker.
 
     Args:
-        services: Where messages go.
+        hub: Router and local topic space.
         local_topics: Topic filters that broker and local topic space share.
-        hub_id: Whose own messages are dropped.
-        senders: Names the sender of a topic.
-        subscriptions: Knows which copy of a message counts.
+        hub_id: Its own messages are dropped.
+        senders: Finds the sender of a topic.
+        subscriptions: Finds further copies of a message.
         counters: Of the head.
         message_bytes_max: Largest body with properties.
     """
@@ -130,7 +130,7 @@ class Exchange:
 
     def __init__(
         self,
-        services: Services,
+        hub: BrokerDependencies,
         local_topics: tuple[str, ...],
         *,
         hub_id: str,
@@ -144,20 +144,21 @@ class Exchange:
         self._senders = senders
         self._subscriptions = subscriptions
         self._counters = counters
-        self._submit = services.submit
-        self._space = services.space
-        self._refused = services.refused
-        self._has_room = services.has_room
-        self._takes_qos0 = services.takes_qos0
+        self._submit = hub.submit
+        self._space = hub.space
+        self._refused = hub.refused
+        self._has_room = hub.has_room
+        self._takes_qos0 = hub.takes_qos0
         self._max = message_bytes_max
         self._places: dict[str, _Place] = {}
         self._blocks: dict[bytes, _Block] = {b"": _Block((), b"", None)}
 
     def offer(self, incoming: IncomingPublish, settle: Settle, token: int) -> BrokerDrop | None:
-        """Hand a message on; `settle(token, ...)` follows, possibly before this returns.
+        """Submit or publish a message; `settle(token, ...)` may be called before this returns.
 
         Returns:
-            Why it was not handed on, None = it was, or need not be.
+            Why it is dropped, None = it is not, or is a further copy; `settle` is not called for a
+            dropped one.
         """
         topic, body = incoming.topic, incoming.body
         if topic is None:
@@ -195,9 +196,9 @@ class Exchange:
         return None
 
     def may_fit(self, incoming: IncomingPublish) -> bool:
-        """Return whether a message that a limit refused is worth another try.
+        """Return whether to retry a message that a limit refused.
 
-        One that goes to the local space reaches its clients at each try.
+        A message of the local space reaches its clients with each try, so it waits for room.
         """
         is_local = incoming.topic is not None and self._place(incoming.topic).is_local
         return not is_local or self._has_room()
@@ -213,7 +214,7 @@ class Exchange:
 
     @staticmethod
     def soon(call: Callable[[], None]) -> None:
-        """Call at the end of this turn of the loop."""
+        """Call a function at the end of this turn of the loop."""
         asyncio.get_running_loop().call_soon(call)
 
     def _fault(self, block: _Block, body: bytes, *, is_local: bool) -> BrokerDrop | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from edgehub.heads.broker.exchange import Exchange, Services
+from edgehub.heads.broker.dispatcher import BrokerDependencies, Dispatcher
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters
 from edgehub.heads.broker.subscriptions import Subscriptions
@@ -14,14 +14,14 @@ from edgehub.mqtt.client_decoder import IncomingPublish
 def test_a_local_message_is_tried_again_only_when_there_is_room() -> None:
     """Each try would reach the local clients once more; what is only routed may be tried."""
     has_room = False
-    services = Services(
+    services = BrokerDependencies(
         submit=lambda *_: None,
         space=SimpleNamespace(topic=bytes.decode),
         refused=lambda *_: None,
         has_room=lambda: has_room,
         takes_qos0=lambda: True,
     )
-    exchange = Exchange(
+    dispatcher = Dispatcher(
         services,
         ("te/#",),
         hub_id="gw",
@@ -34,7 +34,7 @@ def test_a_local_message_is_tried_again_only_when_there_is_room() -> None:
         IncomingPublish(topic=topic, body=b"", packet_id=1, qos=1, size=10)
         for topic in ("te/x", "other")
     )
-    assert not exchange.may_fit(local)
-    assert exchange.may_fit(routed)
+    assert not dispatcher.may_fit(local)
+    assert dispatcher.may_fit(routed)
     has_room = True
-    assert exchange.may_fit(local)
+    assert dispatcher.may_fit(local)

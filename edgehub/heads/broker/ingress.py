@@ -1,9 +1,9 @@
-"""From a broker's PUBLISH to the router, or to the local topic space, and back to its PUBACK.
+"""From a PUBLISH of a broker to the router, or to the local topic space, and back to its PUBACK.
 
 Owns the messages of one connection that are not acknowledged yet. Invariants: a message is
 acknowledged once it is durable, or dropped and counted; PUBACKs leave in the order of their
-PUBLISHes [MQTT-4.6.0-2]; while a limit refuses one, it and all behind it wait here, up to a bound,
-and beyond that at the broker; nothing is acknowledged across connections.
+PUBLISHes [MQTT-4.6.0-2]; while a limit refuses a message, it and all later ones wait here, up to a
+bound, and beyond that at the broker; nothing is acknowledged across connections.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.heads.broker.exchange import Exchange
+    from edgehub.heads.broker.dispatcher import Dispatcher
     from edgehub.heads.broker.statistics import BrokerCounters
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.telemetry.log_limit import LogLimit
 
 MESSAGE_BYTES: Final = 256
-"""What a message counts beside its packet."""
+"""Added to the packet size of each message."""
 
 _FOR_NOW: Final = frozenset({Refusal.LIMIT, Refusal.UNAVAILABLE})
 _FINAL: Final = {
@@ -35,38 +35,40 @@ _FINAL: Final = {
 }
 
 SLICE: Final = 64
-"""Messages that are taken before others have their turn; about three milliseconds of work."""
+"""Messages that are handled at once; about three milliseconds of work."""
 
 PAUSE_S_MAX: Final = 5.0
-"""Reading does not pause for longer, because answers to pings are not read either."""
+"""Longest pause of reading, since PINGRESP is not read either."""
 
 FIRST_RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 30.0
 
 
 class Load:
-    """What all connections of one head have taken and not settled.
+    """Unsettled messages of all connections of one head.
+
+    Args:
+        emptied: Called when the last one is settled.
 
     Attributes:
         count: Messages.
         bytes: Their size.
-        emptied: Called when nothing is left.
     """
 
     __slots__ = ("bytes", "count", "emptied")
 
-    def __init__(self) -> None:
+    def __init__(self, emptied: Callable[[], None]) -> None:
         self.count = 0
         self.bytes = 0
-        self.emptied: Callable[[], None] = _nothing
+        self.emptied = emptied
 
     def add(self, size: int) -> None:
-        """Count a message that was taken."""
+        """Count a message."""
         self.count += 1
         self.bytes += size
 
     def remove(self, size: int) -> None:
-        """Count one that is settled."""
+        """Remove a settled message."""
         self.count -= 1
         self.bytes -= size
         if not self.count:
@@ -82,16 +84,16 @@ class _Entry:
         self.is_settled = False
 
 
-class Intake:
-    """See the module.
+class BrokerIngress:
+    """Messages of one connection to the broker.
 
     Args:
         peer: The connection.
-        exchange: Where messages go.
-        load: Counts what is not settled, over all connections.
+        dispatcher: Where messages go.
+        load: Unsettled messages of all connections.
         counters: Of the head.
-        clock: For the next try after a refusal.
-        log: For what was dropped.
+        clock: For retries after a refusal.
+        log: For dropped messages.
         backlog_bytes_max: Bound of `load`.
     """
 
@@ -99,8 +101,8 @@ class Intake:
         "_backlog_bytes_max",
         "_clock",
         "_counters",
+        "_dispatcher",
         "_entries",
-        "_exchange",
         "_first",
         "_fresh",
         "_has_left",
@@ -121,7 +123,7 @@ class Intake:
     def __init__(
         self,
         peer: Client,
-        exchange: Exchange,
+        dispatcher: Dispatcher,
         load: Load,
         counters: BrokerCounters,
         *,
@@ -130,7 +132,7 @@ class Intake:
         backlog_bytes_max: int,
     ) -> None:
         self._peer = peer
-        self._exchange = exchange
+        self._dispatcher = dispatcher
         self._load = load
         self._counters = counters
         self._clock = clock
@@ -149,17 +151,17 @@ class Intake:
         self._may_pause = True
         self._has_left = False
         self.is_putting_off = False
-        """Messages were left at the broker; they come again over the next connection."""
+        """Whether messages were left at the broker for the next connection."""
         self.takes = True
-        """False = the hub shuts down: what comes is neither taken nor acknowledged."""
+        """False = the hub shuts down, and no more messages are taken or acknowledged."""
 
     @property
     def is_holding(self) -> bool:
-        """Whether a limit refused a message that waits here."""
+        """Whether messages wait here because a limit refused one."""
         return self._held
 
     def take(self, messages: list[IncomingPublish]) -> None:
-        """Take what came, with turns for others in between."""
+        """Take received messages, a slice at a time."""
         self._counters.received_total += len(messages)
         self._fresh.extend(messages)
         if not self._is_working:
@@ -182,10 +184,10 @@ class Intake:
             self._pause_reading()
         if fresh:
             if not self._is_slicing:
-                # What is read meanwhile would pile up here.
+                # Else messages would pile up here.
                 self._is_slicing = True
                 self._peer.pause_reading()
-            self._exchange.soon(self._work)
+            self._dispatcher.soon(self._work)
             return
         self._is_working = False
         if self._is_slicing:
@@ -193,16 +195,16 @@ class Intake:
             self._peer.resume_reading()
 
     def stop(self) -> None:
-        """The hub shuts down: what is under way is still acknowledged, the rest comes again."""
+        """Take no more messages; those already submitted are still acknowledged."""
         self.takes = False
-        self._let_go()
+        self._release_waiting()
 
     def leave(self) -> None:
-        """The connection is gone: what is under way is still counted, and never acknowledged."""
+        """Acknowledge nothing more; submitted messages are still counted until they are settled."""
         self._has_left = True
-        self._let_go()
+        self._release_waiting()
 
-    # A broker that sends faster than messages can be stored.
+    # Back pressure on a broker that sends faster than messages can be stored.
 
     def _pause_reading(self) -> None:
         if self._may_pause and self._pause is None and not self._held and self.takes:
@@ -216,11 +218,11 @@ class Intake:
             self._peer.resume_reading()
 
     def _give_up_pause(self) -> None:
-        # Nothing gets stored; what is too much is left at the broker instead.
+        # Nothing gets stored; further messages are left at the broker instead.
         self._may_pause = False
         self._resume_reading()
 
-    def _let_go(self) -> None:
+    def _release_waiting(self) -> None:
         self._resume_reading()
         if self._timer is not None:
             self._timer.cancel()
@@ -239,7 +241,7 @@ class Intake:
             self._counters.put_off_total += 1
             return
         if self._load.bytes + size > self._backlog_bytes_max and self._load.count:
-            # It and all that follows come again once this connection has ended.
+            # The broker sends it and all later ones again on the next connection.
             self.is_putting_off = True
             self._counters.put_off_total += 1
             return
@@ -263,19 +265,19 @@ class Intake:
         if reason is None:
             self._load.add(_size(incoming))
             settle = partial(self._settled_qos0, incoming)
-            reason = self._exchange.offer(incoming, settle, 0)
+            reason = self._dispatcher.offer(incoming, settle, 0)
             if reason is not None:
                 settle(0, None)
         if reason is not None:
             self._drop(incoming, reason)
 
     def _offer(self, entry: _Entry, token: int) -> None:
-        reason = self._exchange.offer(entry.incoming, self._settled, token)
+        reason = self._dispatcher.offer(entry.incoming, self._settled, token)
         if reason is not None:
             self._drop(entry.incoming, reason)
             self._settled(token, None)
 
-    # What becomes of it.
+    # Its outcome.
 
     def _settled(self, token: int, refusal: Refusal | None) -> None:
         entry = self._entries[token - self._first]
@@ -289,8 +291,8 @@ class Intake:
         if refusal is None:
             entry.is_settled = True
             if token == self._first and not self._has_left:
-                self._exchange.soon(self._acknowledge)
-        # Else the hub shuts down, or the connection is gone: it comes again.
+                self._dispatcher.soon(self._acknowledge)
+        # Else the hub shuts down, or the connection is closed, and the broker sends it again.
 
     def _settled_qos0(
         self, incoming: IncomingPublish, _token: int, refusal: Refusal | None
@@ -308,14 +310,14 @@ class Intake:
         if self._load.bytes * 4 <= self._backlog_bytes_max:
             self._may_pause = True
             if self._pause is not None:
-                self._exchange.soon(self._resume_reading)
+                self._dispatcher.soon(self._resume_reading)
 
     def bring_back(self) -> bool:
-        """Have the broker send again what was left there, if all that was taken is settled."""
+        """Reconnect for the messages left at the broker, if all others are settled."""
         if not self.is_putting_off or self._has_left or self._load.count or not self.takes:
             return False
         self._acknowledge()
-        self._peer.abort("there is room again for what was left at the broker")
+        self._peer.abort("there is room again for messages left at the broker")
         return True
 
     def _acknowledge(self) -> None:
@@ -330,7 +332,7 @@ class Intake:
             self._counters.acknowledged_total += len(done)
             self._peer.acknowledge_all(done)
 
-    # A limit in the way.
+    # Refused by a limit.
 
     def _hold(self, entry: _Entry) -> None:
         entry.is_waiting = True
@@ -343,11 +345,11 @@ class Intake:
     def _try_again(self) -> None:
         self._timer = None
         first = next(entry for entry in self._entries if entry.is_waiting)
-        if not self._exchange.may_fit(first.incoming):
+        if not self._dispatcher.may_fit(first.incoming):
             self._hold(first)
             return
         self._held = False
-        # What is settled at once changes the row of entries only in `_acknowledge`.
+        # Messages settled at once change the order of entries only in `_acknowledge`.
         for place, entry in enumerate(list(self._entries)):
             if entry.is_waiting:
                 entry.is_waiting = False
@@ -360,7 +362,7 @@ class Intake:
     def _drop(self, incoming: IncomingPublish, reason: BrokerDrop) -> None:
         self._counters.dropped[reason] += 1
         self._counters.newest_dropped[reason] = (incoming.topic or "")[:80]
-        self._exchange.refused(incoming, reason)
+        self._dispatcher.refused(incoming, reason)
         self._log.warning(
             "broker.message_dropped",
             reason=reason.value,
@@ -371,7 +373,3 @@ class Intake:
 
 def _size(incoming: IncomingPublish) -> int:
     return incoming.size + MESSAGE_BYTES
-
-
-def _nothing() -> None:
-    """Stand in for a connection: there is none."""
