@@ -250,7 +250,6 @@ class Ingress:
             token = self._first + place
             size = entry >> _PACKET_ID_BITS
             if token in self._early:
-                self.bytes -= size
                 self.held.used -= size
             else:
                 self._unsettled_sizes[token] = size
@@ -292,9 +291,7 @@ class Ingress:
 
     def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
         if self._first == _LEFT:
-            size = self._unsettled_sizes.pop(token, 0)
-            self.bytes -= size
-            self.held.used -= size
+            self.held.used -= self._unsettled_sizes.pop(token, 0)
             self._backlog.check()
             return
         if refusal in _FINAL:

@@ -276,6 +276,26 @@ async def test_unacknowledged_bytes_are_bounded_over_all():
             await client.close()
 
 
+@pytest.mark.parametrize("settled_first", [(1,), (2, 1)])
+async def test_bytes_of_a_connection_that_ended_count_until_they_are_settled(settled_first):
+    """Messages settled before their turn are released at the end, the others once settled."""
+    async with running() as bench:
+        bench.router.holding = True
+        client = await RawClient.signed_in(bench.port)
+        for packet_id in (1, 2, 3):
+            client.send(wire.publish(EVENTS, b"x" * 1000, qos=1, packet_id=packet_id))
+        await bench.router.received(3)
+        all_bytes = bench.listener.statistics().unacknowledged_bytes
+        bench.router.settle(*settled_first)
+        client.send(wire.DISCONNECT)
+        assert await client.closed()
+        left = bench.listener.statistics().unacknowledged_bytes
+        assert left == all_bytes * (3 - len(settled_first)) // 3
+        bench.router.settle()
+        assert bench.listener.statistics().unacknowledged_bytes == 0
+        await client.close()
+
+
 @pytest.mark.parametrize(("keep_alive_s", "limit_s"), [(20, 30), (0, 60)])
 async def test_a_paused_client_is_closed_after_its_keep_alive(keep_alive_s, limit_s):
     """A client that stays paused is closed when its keep-alive is over; it will come again."""
