@@ -102,7 +102,7 @@ class Deliver(Protocol):
     """A subscriber inside the hub."""
 
     def __call__(self, message: LocalMessage, settle: Settle, token: int) -> None:
-        """Take a message without waiting.
+        """Handle a message without waiting.
 
         `settle(token, None)` is called once what the message causes is durable, or is nothing;
         `settle(token, refusal)` when it is refused. The publisher's PUBACK waits for it.
@@ -110,4 +110,4 @@ class Deliver(Protocol):
 
 
 def ignore_result(_token: int, _refusal: Refusal | None) -> None:
-    """Take the place of `settle` where nothing waits for a message."""
+    """Ignore the outcome of a message; a `settle` where nothing waits for it."""

@@ -34,7 +34,7 @@ class Fault(NamedTuple):
 
 
 def allow_versions(parser: HttpRequestParser) -> None:
-    """Let a parser pass versions that it does not know, for `find_fault` to judge."""
+    """Make a parser accept unknown versions, which `find_fault` checks."""
     parser.set_dangerous_leniencies(lenient_version=True)
 
 

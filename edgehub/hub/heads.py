@@ -53,7 +53,7 @@ class HeadPart(Part):
             await self.head.run()
 
     async def drain(self, deadline: float) -> None:
-        """Take no more messages, and settle what was taken."""
+        """Take no more messages, and wait until all others are settled."""
         del deadline
         if self.head is not None:
             await self.head.drain()
@@ -138,7 +138,7 @@ class MqttPart(HeadPart):
         self._identities.close()
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
-        """Put identities, certificate and bounds in force."""
+        """Apply identities, certificate and bounds."""
         before, self._configuration = self._configuration, configuration
         if configuration.identities != before.identities:
             self._identities.apply(configuration.identities)

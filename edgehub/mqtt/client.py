@@ -404,13 +404,13 @@ class Client(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Keep the transport."""
         # uvloop's is none by its type.
         self._transport = self._tcp = cast("asyncio.Transport", transport)
         self._heard_at = self._sent_at = self._clock.monotonic()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Decode bytes and hand over what they complete."""
         if self._end_reason:
             return
         self._heard_at = self._clock.monotonic()
@@ -423,13 +423,13 @@ class Client(asyncio.Protocol):
             self._hand_over()
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`."""
+        """End the connection, and record what had not been sent."""
         if not self._end_reason:
             self.unsent_at_close = self.unsent_bytes()
             self.abort("closed by the peer")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Fail the pending requests and report the end."""
         if not self._end_reason:
             if isinstance(exc, ConnectionResetError | BrokenPipeError):
                 self.unsent_at_close = self._unsent_at_reset()

@@ -130,7 +130,7 @@ class ClientDecoder:
         return received
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream.
+        """Decode the next bytes of the stream.
 
         Raises:
             ProtocolError: If the stream is malformed; `take` then returns what came before, and
@@ -154,7 +154,7 @@ class ClientDecoder:
         self._rest = bytearray(data[position:])
 
     def _split(self, data: bytes) -> int:
-        """Take packets; returns where the first one begins that is not whole."""
+        """Decode packets; returns where the first incomplete one begins."""
         position = 0
         end = len(data)
         confirmed = self._received.confirmed
@@ -185,7 +185,7 @@ class ClientDecoder:
         return position
 
     def _packet(self, data: bytes, position: int) -> int:
-        """Take a packet; returns where the next one begins, `position` = more bytes are needed."""
+        """Decode a packet; returns where the next one begins, `position` = it is incomplete."""
         length, start = long_length(data, position, len(data))
         if length < 0:
             return position

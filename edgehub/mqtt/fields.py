@@ -92,7 +92,7 @@ class Reader:
         return self.at == len(self._data)
 
     def finish(self) -> None:
-        """Make sure that all is read."""
+        """Check that all is read."""
         if not self.at_end:
             raise ProtocolError("bytes behind the last field")
 

@@ -226,7 +226,7 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
 
 
 def without_identifiers(block: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Part a property block of a PUBLISH to a client from its subscription identifiers.
+    """Split a property block of a PUBLISH to a client from its subscription identifiers.
 
     Returns:
         The identifiers, of which there may be several, and the block without them.

@@ -118,7 +118,7 @@ def parse_bag(text: str) -> tuple[Properties, Properties]:
 
 
 def add_item(key: str, value: str | None, app: Properties, system: Properties) -> None:
-    """Put one item where its wire name belongs; see `parse_bag`."""
+    """Add one item to the properties it belongs to; see `parse_bag`."""
     if key in SYSTEM_NAMES:
         system[SYSTEM_NAMES[key]] = value
     elif key.lower() not in _SENDER_NAMES:

@@ -19,7 +19,7 @@ SHARED: Final = "$share/"
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:
-    """Part a subscription into its group, empty = it is not shared, and its filter.
+    """Split a subscription into its group, empty = it is not shared, and its filter.
 
     The filter is empty if the group is malformed, so it is not valid then.
     """
@@ -65,7 +65,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def takes_levels(wanted: list[str], names: list[str]) -> bool:
-    """See `matches`; filter and topic are split at their slashes already."""
+    """Return `matches` for the levels of a filter and a topic."""
     if names[0].startswith("$") and wanted[0] in WILDCARDS:
         return False
     for index, level in enumerate(wanted):

@@ -143,7 +143,7 @@ class BrokerHead:
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """See `Head`; the connection itself ends with `run`."""
+        """End the connection to the broker."""
         self._end_connection()
 
     def follow_routes(self, filters: Iterable[str]) -> None:

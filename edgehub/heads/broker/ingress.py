@@ -161,7 +161,7 @@ class BrokerIngress:
         return self._held
 
     def take(self, messages: list[IncomingPublish]) -> None:
-        """Take received messages, a slice at a time."""
+        """Handle received messages, a slice at a time."""
         self._counters.received_total += len(messages)
         self._fresh.extend(messages)
         if not self._is_working:

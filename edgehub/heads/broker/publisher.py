@@ -95,16 +95,16 @@ class BrokerPublisher:
 
     @property
     def is_writable(self) -> bool:
-        """See `session.Link`."""
+        """Whether few enough bytes wait for the broker."""
         return self._connection.unsent_bytes() < UNSENT_BYTES_MAX
 
     @property
     def has_room(self) -> bool:
-        """See `session.Link`."""
+        """Whether the window has room; one message may always be in flight."""
         return len(self._in_flight) < self._window and (not self._in_flight or self.is_writable)
 
     def write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> bool:
-        """See `session.Link`."""
+        """Send a message with QoS 0; False = larger than the broker takes."""
         del identifiers
         data = self._frame(message, 0, retain=retain, dup=False)
         if self._is_too_large(data):
@@ -113,11 +113,11 @@ class BrokerPublisher:
         return True
 
     def new_packet_id(self) -> int:
-        """See `session.Link`."""
+        """Return a packet id that is not in use on this connection."""
         return self._connection.next_packet_id(self._in_flight)
 
     def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
-        """See `session.Link`; QoS 1 at most, and every connection counts packet ids anew."""
+        """Send an entry with QoS 1 and a packet id of this connection."""
         own_id = self.new_packet_id()
         data = self._frame(entry.message, own_id, retain=entry.retain, dup=entry.is_sent)
         if self._is_too_large(data):

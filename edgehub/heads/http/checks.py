@@ -34,7 +34,7 @@ _ALLOW: Final = (("Allow", "POST"),)
 
 
 def check_head(context: HttpContext, request: Request) -> None:
-    """Look at a request whose headers are whole, and refuse what can be refused by them."""
+    """Check a request whose headers are complete, and refuse it if they are reason enough."""
     request.body_began = context.clock.monotonic()
     try:
         _read_head(context, request)

@@ -116,7 +116,7 @@ class HttpConnection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Count the connection, and refuse it if there are too many."""
         context = self._context
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
@@ -129,7 +129,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(None, unavailable("too many connections", BUSY_RETRY_S))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; what was handed in is still counted to its end."""
+        """Release the requests; submitted messages are still counted until they are settled."""
         del exc
         if self._signing_in is not None:
             self._signing_in.cancel()
@@ -143,7 +143,7 @@ class HttpConnection(asyncio.Protocol):
                 self._context.release(request)
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sends."""
+        """Parse and serve requests."""
         if self._ends:
             return
         self._unparsed.add(data)
@@ -160,13 +160,13 @@ class HttpConnection(asyncio.Protocol):
         return transport is not None and transport.can_write_eof()
 
     def pause_writing(self) -> None:
-        """Take nothing more of a client that does not read its answers."""
+        """Stop reading a client that does not read its responses."""
         if self._current is None and not self._ends:
             self._wait(Phase.WRITING, COMMIT_TIMEOUT_S)
         self._pause()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read on: the client has caught up."""
         if self._phase is Phase.WRITING:
             self._go_on()
 

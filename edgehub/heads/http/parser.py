@@ -173,7 +173,7 @@ class RequestParser:
         self.reading: Request | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes.
+        """Parse the next bytes.
 
         Raises:
             RequestError: They are not HTTP/1, or headers do not end; the connection cannot go on.
@@ -208,25 +208,25 @@ class RequestParser:
     # Called by httptools.
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         self._moved = True
         self.reading = Request()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the request's target."""
+        """Append a part of the request target."""
         request = self._request()
         request.url += url
         self._count(request, len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; trailers are counted and passed over."""
+        """Append a header; trailers are counted and ignored."""
         request = self._request()
         self._count(request, len(name) + len(value) + 4)
         if not request.has_head:
             request.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Look at the headers."""
+        """Read the headers of a request, and call `on_head`."""
         self._moved = True
         request = self._request()
         parser = self._parser
@@ -242,7 +242,7 @@ class RequestParser:
         self._on_head(request)
 
     def on_body(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+        """Append a piece of the body, unless the request is refused."""
         self._moved = True
         request = self._request()
         request.body_bytes += len(piece)
@@ -253,7 +253,7 @@ class RequestParser:
             request.size += len(piece)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
+        """Append the request to those that are complete."""
         if not self._upgrading:
             self._moved = True
             self.ready.append(self._request())

@@ -67,7 +67,7 @@ def unavailable(detail: str, retry_after_s: int) -> RequestError:
 
 
 def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
-    """Say that the store did not take message `index`, and how many others it has nevertheless."""
+    """Build the response for a message that the store refused, with the number of stored ones."""
     before = f"; {stored} of the request are stored" if stored else ""
     match refusal:
         case Refusal.INVALID:

@@ -141,7 +141,7 @@ def may_be_right(authorization: bytes, sender: str, identities: Identities) -> b
 
 
 def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tuple[str, bytes]:
-    """Take id and password out of the header.
+    """Parse id and password from the header.
 
     Ids may hold a colon, which Basic has no word for: the sender's id, or else the shortest known
     one that the credentials begin with, is what stands before the password.

@@ -192,7 +192,7 @@ def message_of(record: dict[str, Any], *, message_bytes_max: int) -> tuple[Messa
 
 
 def record_bytes(record: dict[str, Any]) -> int:
-    """Give the bytes of a record's body, for the account of what was not taken; 0 = it has none."""
+    """Return the bytes of a record's body, for the journal; 0 = it has none."""
     body = record.get("body", record.get("body_base64"))
     return len(body.encode()) if isinstance(body, str) else 0
 

@@ -255,7 +255,7 @@ class MqttConnection(asyncio.Protocol):
             self._resume(STORING)
 
     def request_flush(self) -> None:
-        """Have what was collected written at the end of this turn of the loop."""
+        """Write what was collected at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self._context.request_flush(self)

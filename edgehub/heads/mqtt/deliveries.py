@@ -193,7 +193,7 @@ class Deliveries:
             self._write_now(delivery, now_s)
 
     def acknowledge(self, packet_id: int, code: int = 0) -> None:
-        """Take a PUBACK; one that belongs to nothing is passed over."""
+        """Settle a delivery by its PUBACK; one with an unknown packet id is ignored."""
         delivery = self._in_flight.pop(packet_id, None)
         if delivery is None:
             if not self._progress(Puback, packet_id, is_over=True):
@@ -209,7 +209,7 @@ class Deliveries:
         self._make_use_of_room()
 
     def received(self, packet_id: int, code: int = 0) -> bool:
-        """Take a PUBREC; returns whether it belongs to something."""
+        """Handle a PUBREC; returns whether its packet id is known."""
         awaited = self._held.get(packet_id)
         if awaited is None:
             return False
@@ -224,7 +224,7 @@ class Deliveries:
         return True
 
     def completed(self, packet_id: int) -> None:
-        """Take a PUBCOMP; one that belongs to nothing is passed over."""
+        """Handle a PUBCOMP; one with an unknown packet id is ignored."""
         if self._progress(Pubcomp, packet_id, is_over=True):
             self._make_use_of_room()
 
@@ -246,7 +246,7 @@ class Deliveries:
         return bytes_max is None or len(data) <= bytes_max
 
     def hold(self, packet_id: int, awaited: type[Acknowledgement], progress: Progress) -> None:
-        """Have `progress` called with the next acknowledgement of a packet, and whether it is over.
+        """Call `progress` with each acknowledgement of a packet of the local topic space.
 
         There is no time limit.
 
@@ -391,7 +391,7 @@ class Deliveries:
 
 
 def _ignore(_is_over: bool) -> None:
-    """Stand in for a session that holds nothing."""
+    """Ignore the progress of an unknown packet id."""
 
 
 _NOT_HELD: Final = (None, _ignore)

@@ -188,7 +188,7 @@ class Ingress:
         return self._first == _LEFT
 
     def publish(self, packet: Publish) -> None:
-        """Take a PUBLISH."""
+        """Check and submit the message of a PUBLISH."""
         self._counters.received_total += 1
         if packet.qos != 1:
             if packet.qos:
@@ -224,26 +224,26 @@ class Ingress:
         self._submit(message, self._on_settled, token)
 
     def release(self, packet_id: int) -> bool:
-        """Take a PUBREL; returns whether there is such a packet id, PUBCOMP follows then."""
+        """Release a packet id for a PUBREL and send PUBCOMP; returns whether the id is known."""
         return self._received.release(packet_id, lambda: self._peer.write(pubcomp(packet_id)))
 
     def refuse(self, packet: Publish, reason: CloseReason) -> None:
-        """Account for a message that is the reason for a close."""
+        """Record a message over which the connection is closed."""
         self._context.refused(self.client.id, _body_bytes(packet), reason.value)
 
     def refuse_unread(self, packet_bytes: int) -> None:
-        """Account for a message of which no more than the size is known."""
+        """Count and record a message of which only the size is known."""
         self._counters.received_total += 1
         self._counters.dropped[DropReason.TOO_LARGE] += 1
         self._context.refused(self.client.id, packet_bytes, DropReason.TOO_LARGE.value)
         self._note(DropReason.TOO_LARGE, f"a packet of {packet_bytes} bytes")
 
     def hold(self, reason: DropReason) -> None:
-        """Take no more messages: the connection will be closed; `reason` counts for QoS 0."""
+        """Take no more messages before a close; those of QoS 0 are dropped for `reason`."""
         self._holding = reason
 
     def leave(self) -> None:
-        """The connection is gone: nothing is acknowledged any more, what runs is still counted."""
+        """Acknowledge nothing more; submitted messages are still counted until they are settled."""
         if self._first == _LEFT:
             return
         for place, entry in enumerate(self._unacked):
@@ -343,7 +343,7 @@ class Ingress:
         return settle
 
     def _expect(self, packet: Publish, size: int) -> int:
-        """Account for a message that is to be answered; returns its token."""
+        """Count a message that will be acknowledged; returns its token."""
         token = self._next
         self._next = token + 1
         self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
@@ -500,7 +500,7 @@ class Ingress:
             return None
 
     def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
-        """See `_checked`.
+        """Build the message as `_checked` does.
 
         Raises:
             ProtocolError: If the topic is not a topic name at all.

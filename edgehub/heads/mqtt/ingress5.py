@@ -121,7 +121,7 @@ class Ingress5(Ingress):
         self._dropped_for = _CODES[DropReason.INVALID]
 
     def publish(self, packet: Publish) -> None:
-        """Take a PUBLISH."""
+        """Check and submit the message of a PUBLISH."""
         if packet.qos and (
             len(self._unacked) >= RECEIVE_MAXIMUM
             or (packet.qos > 1 and len(self._received) >= self._received_max)
@@ -243,4 +243,4 @@ class Ingress5(Ingress):
 
 
 def _nothing() -> None:
-    """Stand in for a client that waits for nothing."""
+    """Ignore the end of a release."""

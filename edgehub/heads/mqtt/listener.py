@@ -188,7 +188,7 @@ class MqttListener:
         await asyncio.sleep(0)
 
     def reload(self, settings: MqttSettings) -> None:
-        """Put changed limits in force; connections that exist keep theirs."""
+        """Apply changed limits; existing connections keep theirs."""
         self.context.settings = settings
         self.context.sessions.clients.limit = settings.clients_max
 
@@ -230,7 +230,7 @@ class MqttListener:
         return self.context.index.input_listener(module_id, input_name) is not None
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
-        """Have `changed` called when `is_connected` changes; the last watcher of an input holds."""
+        """Call `changed` when `is_connected` changes; an input has one watcher, the last one."""
         self.context.index.watch(module_id, input_name, changed)
 
     def deliver(

@@ -95,7 +95,7 @@ class ReceivedIds:
         settle: Settle,
         token: int,
     ) -> None:
-        """Hand a message in whose id is not known.
+        """Submit a message with a new packet id.
 
         Args:
             packet_id: Of its PUBLISH.
@@ -121,7 +121,7 @@ class ReceivedIds:
                 self._place(packet_id, arrival, message)
 
     def repeat(self, packet_id: int, settle: Settle, token: int) -> None:
-        """Wait for the message of a known id like the first who handed it in."""
+        """Settle a repeated PUBLISH with the message of the same packet id."""
         arrival = self._arrivals[packet_id]
         if arrival is None:
             settle(token, None)
@@ -129,7 +129,7 @@ class ReceivedIds:
             arrival.waiters.append((settle, token))
 
     def release(self, packet_id: int, done: Done) -> bool:
-        """Forget the id of a message that will not be sent again.
+        """Remove the packet id of a message that will not be sent again.
 
         Args:
             packet_id: Of the PUBREL.
@@ -155,11 +155,11 @@ class ReceivedIds:
         return True
 
     def keep_in_memory(self) -> None:
-        """Write nothing more: the session ends with its connection now."""
+        """Write no more packet ids to disk: the session ends with its connection now."""
         self._store = None
 
     def close(self) -> None:
-        """Forget all: the session is over."""
+        """Remove all packet ids: the session is over."""
         self._bound.of(self._client_id).used -= len(self._arrivals)
         self._arrivals.clear()
         self._store = None

@@ -123,7 +123,7 @@ class Responses5(Responses):
         self._packet_bytes_max = packet_bytes_max
 
     def accepted(self, client_id: str, *, session_present: bool) -> bytes:
-        """See `Responses`."""
+        """Write the CONNACK with the limits of this listener."""
         values: list[tuple[Property, Any]] = [
             (Property.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM),
             (Property.MAXIMUM_PACKET_SIZE, self._packet_bytes_max),
@@ -135,14 +135,14 @@ class Responses5(Responses):
         return self._fitting(build([*values, *_AVAILABLE]), build(values))
 
     def refused(self, error: SignInError) -> bytes:
-        """See `Responses`."""
+        """Write the CONNACK with reason code and reason string."""
         return self._fitting(
             server_packets.connack(error.reason_code, self._reason(error.reason)),
             server_packets.connack(error.reason_code, ()),
         )
 
     def suback(self, packet_id: int, codes: Sequence[int]) -> bytes:
-        """See `Responses`."""
+        """Write a SUBACK, with a reason string if a filter is refused."""
         answer = server_packets.suback(packet_id, bytes(codes), level=LEVEL_5)
         if max(codes) < FIRST_FAILURE or not self._properties.problem_information:
             return self._fitting(answer)
@@ -151,21 +151,21 @@ class Responses5(Responses):
         return self._fitting(longer, answer)
 
     def unsuback(self, packet_id: int, codes: Sequence[int]) -> bytes:
-        """See `Responses`."""
+        """Write an UNSUBACK with a reason code for each filter."""
         return self._fitting(server_packets.unsuback(packet_id, bytes(codes), level=LEVEL_5))
 
     def pubrel(self, packet_id: int) -> bytes:
-        """See `Responses`."""
+        """Write a PUBREL with the reason code for an unknown packet id."""
         return self._fitting(server_packets.not_found(PUBREL, packet_id))
 
     def pubcomp(self, packet_id: int) -> bytes:
-        """See `Responses`."""
+        """Write a PUBCOMP with the reason code for an unknown packet id."""
         return self._fitting(server_packets.not_found(PUBCOMP, packet_id))
 
     def disconnect(
         self, reason: CloseReason, detail: str = "", code: ReasonCode | None = None
     ) -> bytes:
-        """See `Responses`."""
+        """Write the DISCONNECT for a reason, empty = the reason has none."""
         usual = _DISCONNECTS.get(reason)
         if usual is None:
             return b""

@@ -90,7 +90,7 @@ class SessionTable:
         expiry_s: int | None = None,
         is_away: bool = False,
     ) -> None:
-        """Store one session as given; returns once it is on disk.
+        """Store one session; returns once it is durable.
 
         Args:
             client_id: Its client.
@@ -115,7 +115,7 @@ class SessionTable:
         await self._store.writer.transact(write)
 
     async def delete(self, client_id: str) -> None:
-        """Forget one session; returns once that is on disk."""
+        """Delete one session; returns once that is durable."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(_FORGET, (client_id, -1))
@@ -124,7 +124,7 @@ class SessionTable:
         await self._store.writer.transact(write)
 
     def together(self) -> AbstractContextManager[object]:
-        """Have all that is handed in during this in one transaction; nothing may be awaited."""
+        """Put all that is submitted in this context into one transaction, without an await."""
         return self._store.writer.together()
 
     def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:

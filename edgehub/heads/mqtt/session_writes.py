@@ -42,7 +42,7 @@ class SessionWrites:
         return client_id in self._waiting
 
     def changed(self, client_id: str, done: Done) -> None:
-        """Have a session written; `done` is called once its present state, or a newer, is durable.
+        """Write a session; `done` is called once its present state, or a newer one, is durable.
 
         Args:
             client_id: Whose session was changed, made or ended.

@@ -165,7 +165,7 @@ class Sessions:
         return {client_id: each.subscriptions for client_id, each in self._stored.items()}
 
     def start(self) -> None:
-        """Let the time of the sessions run; from here on sessions can be written."""
+        """Start the expiry of the sessions; from here on sessions can be written."""
         now_s = self._clock.monotonic()
         for client_id, session in list(self._stored.items()):
             absent_s = session.absent_s or 0.0
@@ -199,7 +199,7 @@ class Sessions:
         self._yielding = {client_id: None for _, client_id in sorted(absent)}
 
     def close(self) -> None:
-        """Stop their time; what is on disk says when they end."""
+        """Stop the timers; the table on disk has the times at which sessions end."""
         for session in self._stored.values():
             if session.timer is not None:
                 session.timer.cancel()
@@ -291,7 +291,7 @@ class Sessions:
         return self._begin(client_id, clean=clean, expiry_s=expiry_s)
 
     def leave(self, client_id: str, connection: ClientConnection, *, expiry_s: int | None) -> None:
-        """Forget a connection; harmless when another one has the client id by now.
+        """Remove a connection, unless another one has the client id by now.
 
         Args:
             client_id: Its client.
@@ -323,12 +323,12 @@ class Sessions:
             self._end_after(client_id, session, expiry_s)
 
     def hub_leaves(self, client_id: str, connection: ClientConnection) -> None:
-        """Forget a connection that the hub itself ends; the next start counts the time anew."""
+        """Remove a connection that the hub ends; its session expires from the next start on."""
         if self._connected.get(client_id) is connection:
             self._disconnected(client_id)
 
     def save(self, client_id: str, done: Done, *, changed: bool) -> None:
-        """Store what a client subscribes to now; `done` is told when that is durable.
+        """Store the subscriptions of a client; `done` is called when they are durable.
 
         Without a change it is told at once, unless an earlier one is still on its way.
         """

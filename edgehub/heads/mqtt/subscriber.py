@@ -108,7 +108,7 @@ class Subscriber:
         return self._unanswered >= UNANSWERED_MAX
 
     def restore(self) -> None:
-        """Bring a stored session to life; what the client has no right to any more is dropped."""
+        """Restore a stored session, without subscriptions that are not allowed any more."""
         for topic_filter, options in list(self.subscriptions.items()):
             subscription = parse_subscription(topic_filter)
             if self._refusal(topic_filter, subscription) is not None:
@@ -118,7 +118,7 @@ class Subscriber:
                 self._begin(topic_filter, subscription, options)
 
     def subscribe(self, packet: Subscribe) -> None:
-        """Grant what the dialect, the local space and the client's rights have, refuse the rest."""
+        """Grant the filters of a SUBSCRIBE that the client has a right to, and refuse the rest."""
         before = dict(self.subscriptions)
         codes = []
         replays: dict[str, int] = {}
@@ -135,7 +135,7 @@ class Subscriber:
         self._answer(answer, replays, changed=self.subscriptions != before)
 
     def unsubscribe(self, packet: Unsubscribe) -> None:
-        """End subscriptions; unknown ones are acknowledged too."""
+        """End the subscriptions of an UNSUBSCRIBE; unknown ones are acknowledged too."""
         ended = []
         codes = []
         for name in packet.filters:
@@ -154,7 +154,7 @@ class Subscriber:
         self._answer(self._responses.unsuback(packet.packet_id, codes), {}, changed=bool(ended))
 
     def leave(self) -> None:
-        """The connection is gone; a stored session keeps its subscriptions."""
+        """Remove the subscriptions from the index; a stored session keeps them."""
         self._index.remove(self._connection, self._parsed(self.subscriptions))
 
     def _grant(self, topic_filter: str, options: int) -> int:

@@ -41,7 +41,7 @@ class SubscriptionIndex:
         self._watches: dict[tuple[str, str], _Watch] = {}
 
     def add(self, connection: ClientConnection, subscription: Subscription, options: int) -> None:
-        """Take a subscription in, or change its options."""
+        """Add a subscription, or change its options."""
         listeners = self._by_prefix.setdefault(subscription.prefix, {})
         first = not listeners
         listeners[connection] = options
@@ -49,7 +49,7 @@ class SubscriptionIndex:
             self._changed(subscription, listened=True)
 
     def remove(self, connection: ClientConnection, subscriptions: Iterable[Subscription]) -> None:
-        """Take subscriptions of a connection out; those it does not have are passed over."""
+        """Remove subscriptions of a connection, as far as it has them."""
         for subscription in subscriptions:
             listeners = self._by_prefix.get(subscription.prefix)
             if listeners is None or connection not in listeners:
@@ -77,7 +77,7 @@ class SubscriptionIndex:
         return self.find(input_prefixes(self._hub_id, module_id, input_name))
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
-        """Have `changed` called on later changes; one watcher per input, the last one holds."""
+        """Call `changed` on later changes; an input has one watcher, the last one."""
         connected = self.input_listener(module_id, input_name) is not None
         self._watches[module_id, input_name] = _Watch(changed, connected=connected)
 

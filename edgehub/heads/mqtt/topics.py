@@ -82,7 +82,7 @@ class Subscription:
 
 
 def parse_events_topic(topic: str) -> EventsTopic | None:
-    """Take a telemetry topic apart, None = not a topic to publish to.
+    """Parse a telemetry topic, None = not a topic to publish to.
 
     Raises:
         BagError: If its property bag is malformed.

@@ -1,4 +1,4 @@
-"""Wills: the message that the hub submits for a client that goes away without a word.
+"""Wills: messages that the hub submits for clients that vanish.
 
 Owns the wills whose client is gone and may still come back. Invariant: a will is submitted at most
 once, and no later than its session ends.
@@ -110,7 +110,7 @@ def _local_will(
 
 
 def will_bytes(message: Message | LocalMessage) -> int:
-    """Count what a will holds in memory."""
+    """Return the bytes that a will takes in memory."""
     if isinstance(message, LocalMessage):
         return message.size + MESSAGE_OVERHEAD_BYTES
     properties = bytes_of(message.properties) + bytes_of(message.system)
@@ -118,7 +118,7 @@ def will_bytes(message: Message | LocalMessage) -> int:
 
 
 def sender_of(message: Message | LocalMessage) -> str:
-    """Return the client id of the client that a will is of."""
+    """Return the id of the client that a will belongs to."""
     return message.publisher if isinstance(message, LocalMessage) else message.sender
 
 
@@ -164,17 +164,17 @@ class PendingWills:
         usage.used += size
 
     def session_resumed(self, client_id: str) -> None:
-        """The client is back: its will is void."""
+        """Cancel the will of a client that is back."""
         self._take(client_id)
 
     def session_ended(self, client_id: str) -> None:
-        """Submit a will that still waits: there is nobody to come back."""
+        """Submit a will that still waits: its session has ended."""
         message = self._take(client_id)
         if message is not None:
             self._submit(message)
 
     def submit_all(self) -> None:
-        """Submit all that wait: the hub leaves, and their clients did so before it."""
+        """Submit all waiting wills before the hub shuts down."""
         for client_id in list(self._pending):
             self.session_ended(client_id)
 

@@ -99,27 +99,27 @@ class LocalClient:
         self._session.attach(self, self.rights)
 
     def detach(self) -> None:
-        """The connection is gone."""
+        """Stop sending; the session stays."""
         self._session.detach(self)
 
     def pump(self) -> None:
-        """There may be room again."""
+        """Send what waits, as far as there is room."""
         self._session.pump()
 
     # The way to the client; see `session.Link`.
 
     @property
     def is_writable(self) -> bool:
-        """See `session.Link`."""
+        """Whether the client reads what it is sent."""
         return self._connection.is_writable
 
     @property
     def has_room(self) -> bool:
-        """See `session.Link`."""
+        """Whether the window has room, and the client reads."""
         return self._deliveries.has_room(WINDOW) and self._connection.is_writable
 
     def write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> bool:
-        """See `session.Link`."""
+        """Send a message with QoS 0; False = larger than the client takes."""
         data = frame(
             message,
             qos=0,
@@ -136,11 +136,11 @@ class LocalClient:
         return True
 
     def new_packet_id(self) -> int:
-        """See `session.Link`."""
+        """Return a packet id that is not in use on this connection."""
         return self._deliveries.free_id()
 
     def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
-        """See `session.Link`."""
+        """Send the PUBLISH or PUBREL of an entry, and wait for its acknowledgement."""
         deliveries = self._deliveries
         packet_id = entry.packet_id or deliveries.free_id()
         if entry.is_received:

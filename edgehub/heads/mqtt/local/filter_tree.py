@@ -40,7 +40,7 @@ class _Node(Generic[S]):
         return max(self._by_branches) if self._by_branches else 0
 
     def recount(self, level: str, before: int, after: int) -> None:
-        """Take in that a level below has other branches than before, 0 = is not there."""
+        """Update the branches for a level below that has other ones, 0 = it does not exist."""
         if level in WILDCARDS:
             self.branches += after - before
             return
@@ -89,7 +89,7 @@ class FilterTree(Generic[S]):
         return branches
 
     def add(self, topic_filter: str, subscriber: S, options: int = 0) -> None:
-        """Take a subscription in, or change its options."""
+        """Add a subscription, or change its options."""
         node = self._root
         path: list[tuple[_Node[S], str, int]] = []
         for level in topic_filter.split("/"):
@@ -107,7 +107,7 @@ class FilterTree(Generic[S]):
         _recount(path)
 
     def remove(self, topic_filter: str, subscriber: S) -> None:
-        """Take a subscription out; one that is not there is passed over."""
+        """Remove a subscription, if it exists."""
         node = self._root
         path: list[tuple[_Node[S], str, int]] = []
         for level in topic_filter.split("/"):
@@ -152,7 +152,7 @@ class FilterTree(Generic[S]):
 
 
 def _recount(path: Sequence[tuple[_Node[S], str, int]]) -> None:
-    """Bring the branches along a path up to date, and drop those that no filter needs."""
+    """Update the branches along a path, and remove those that no filter needs."""
     for parent, level, before in reversed(path):
         child = parent.children[level]
         after = child.branches

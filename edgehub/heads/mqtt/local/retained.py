@@ -122,7 +122,7 @@ class RetainedMessages:
         self._own[message.topic] = message
 
     def forget_own(self, topic: str) -> None:
-        """Let a message of the hub itself go."""
+        """Remove a message of the hub itself."""
         self._own.pop(topic, None)
 
     def recount(self) -> None:
@@ -187,7 +187,7 @@ class RetainedSearch:
         return self._at >= len(self._topics)
 
     def next(self, steps: int) -> tuple[str | None, int]:
-        """Look at up to `steps` topics; gives the first that fits, and how many were looked at."""
+        """Search up to `steps` topics; returns the first match, and how many were searched."""
         literal, levels = self._literal, self._levels
         begin = self._at
         for at in range(begin, min(begin + steps, len(self._topics))):

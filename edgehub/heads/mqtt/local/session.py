@@ -197,7 +197,7 @@ class LocalSession:
     # Subscriptions.
 
     def subscribe(self, topic_filter: str, options: int) -> None:
-        """Take a subscription in, or change its options."""
+        """Add a subscription, or change its options."""
         context = self._context
         known = self.filters.get(topic_filter)
         if known == options:
@@ -300,7 +300,7 @@ class LocalSession:
     # Life cycle.
 
     def attach(self, link: Link, rights: LocalRights) -> None:
-        """The client is connected: what it has not confirmed is sent again, then the rest."""
+        """Send what the client has not confirmed again, then the rest."""
         self._unsent.clear()
         self._received.clear()
         self._link = link
@@ -311,20 +311,20 @@ class LocalSession:
         self.pump()
 
     def detach(self, link: Link) -> None:
-        """The connection is gone; harmless when another one has taken its place."""
+        """Stop sending, unless another connection has been attached."""
         if self._link is not link:
             return
         self._link = None
         self._replay.stop()
 
     def keep_in_memory(self) -> None:
-        """Take the queue off the disk: the session ends with the connection."""
+        """Remove the queue from disk: the session ends with the connection."""
         self.durable = False
         for entry in self._entries:
             self._take_off_disk(entry)
 
     def end(self) -> None:
-        """The session is over: its subscriptions and its queue go."""
+        """End the session: remove its subscriptions and its queue."""
         for topic_filter in list(self.filters):
             self.unsubscribe(topic_filter)
         self._unsent.clear()
@@ -336,7 +336,7 @@ class LocalSession:
         self._context.store.flush_now()
 
     def drop_expired(self, now_ms: int) -> None:
-        """Let go of what nobody wants any more."""
+        """Drop unsent messages that have expired."""
         if now_ms < self._first_expiry_ms:
             return
         over = {entry for entry in self._unsent if _expiry_ms(entry) <= now_ms}

@@ -70,7 +70,7 @@ class SharedSubscriptions(Generic[M]):
         self.count = 0
 
     def add(self, group: str, topic_filter: str, member: M, options: int) -> None:
-        """Take a member in, or change its options."""
+        """Add a member, or change its options."""
         shared = self._by_name.get((group, topic_filter))
         if shared is None:
             shared = self._by_name[group, topic_filter] = SharedSubscription()
@@ -79,7 +79,7 @@ class SharedSubscriptions(Generic[M]):
         shared.members[member] = options
 
     def remove(self, group: str, topic_filter: str, member: M) -> None:
-        """Take a member out that is there."""
+        """Remove a member."""
         shared = self._by_name[group, topic_filter]
         del shared.members[member]
         self.count -= 1

@@ -137,7 +137,7 @@ class LocalSpace:
     # Life cycle.
 
     async def load(self, sessions: Mapping[str, Mapping[str, int]]) -> None:
-        """Take up what the disk holds.
+        """Load retained messages, sessions and queues from disk.
 
         Args:
             sessions: Subscriptions of the stored sessions by client id, those of the dialect among
@@ -164,7 +164,7 @@ class LocalSpace:
                 context.store.dequeue(client_id, each.message)
 
     def start(self) -> None:
-        """Let go of what expires, from here on."""
+        """Start the timer that drops expired messages."""
         self._timer = self._context.clock.call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class LocalSpace:
         ticket.done(0, None)
 
     def subscribe_inner(self, filters: Iterable[str], deliver: Deliver) -> InnerSubscription:
-        """Let a part of the hub listen.
+        """Subscribe a part of the hub.
 
         Args:
             filters: What it listens to; may be changed by `InnerSubscription.follow`.
@@ -323,11 +323,11 @@ class LocalSpace:
         return session
 
     def left(self, client_id: str) -> None:
-        """The client is not connected any more."""
+        """Publish that a client is not connected any more."""
         self._presence.left(client_id)
 
     def ended(self, client_id: str) -> None:
-        """The session of a client that is away is over."""
+        """End the session of a client that is not connected."""
         self._end(client_id)
         self._presence.ended(client_id)
 

@@ -145,7 +145,7 @@ class _Changes:
         ]
 
     def settle(self, refusal: Refusal | None) -> None:
-        """Tell all that wait."""
+        """Settle all changes."""
         for settle in self.waiters:
             settle(0, refusal)
         for _, settle in self.rows.values():
@@ -304,7 +304,7 @@ class LocalTable:
         self._remind(DEQUEUE_DELAY_S)
 
     def flush_now(self) -> None:
-        """Have what has changed committed without delay."""
+        """Commit the changes without delay."""
         if not self._changes.is_empty:
             self._changed()
 
