@@ -65,16 +65,16 @@ class HeadPart(Part):
 
 
 class MqttPart(HeadPart):
-    """The MQTT listener, and who may sign in.
+    """The MQTT listener with its identities.
 
     Args:
         configuration: What the hub starts with.
         hub_id: Device id of the hub itself.
         store: Keeps sessions and the local topic space.
         router: Takes messages.
-        submit: Takes messages of devices; the router, or what elects them first.
-        identities: Who may sign in; closed with the listener.
-        relays: Learns which devices listen.
+        submit: Takes messages of devices; the router, or the election before it.
+        identities: Clients that may sign in; closed with the listener.
+        relays: Notified of the devices that listen.
         clock: For all timers.
 
     Attributes:
@@ -159,7 +159,7 @@ class MqttPart(HeadPart):
         return bound_warnings("MQTT", self.head.statistics().bounds)
 
     def operations(self) -> Sequence[Operation]:
-        """Return what is asked of sessions."""
+        """Return the operations on sessions."""
         return SessionOperations(self.head).table()
 
     def losses(self) -> list[Loss]:
@@ -179,7 +179,7 @@ class HttpPart(HeadPart):
         settings: The hub's.
         store: Keeps the journal.
         submit: Takes messages of devices.
-        identities: Who may sign in.
+        identities: Clients that may sign in.
         clock: For all timers.
     """
 

@@ -50,7 +50,7 @@ class HttpHead:
         clock: For all timers, and the time of day.
         submit: The router.
         refused: Told of messages that are refused for what they are.
-        identities: Who may sign in, loaded before `open`.
+        identities: Clients that may sign in, loaded before `open`.
         hub_path: Finds messages that have passed this hub before.
     """
 
@@ -121,7 +121,7 @@ class HttpHead:
         )
 
     async def run(self) -> None:
-        """Accept and serve until cancelled; whatever is left then is cut off."""
+        """Accept and serve until cancelled, then close all connections."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
@@ -145,7 +145,7 @@ class HttpHead:
                     self._timer.cancel()
 
     async def drain(self) -> None:
-        """Stop accepting and taking messages; done once all that was taken is settled.
+        """Stop accepting connections and messages, and wait until every message taken is settled.
 
         The caller sets the time limit.
         """

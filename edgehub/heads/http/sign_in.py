@@ -115,7 +115,7 @@ async def sign_in(
     Args:
         authorization: Value of the header.
         sender: Whom the path of the request names.
-        identities: Who may sign in.
+        identities: Clients that may sign in.
         address: Where the client is.
         waits: Called if the password cannot be checked at once.
 

@@ -1,8 +1,8 @@
-"""A batch of a child hub, taken apart: many messages in one PUBLISH.
+"""Batches of child hubs: many messages in one PUBLISH.
 
-Builds the messages, and follows them to the disk as one. Invariants: a batch is settled once, after
-all its messages; each record has to pass what a PUBLISH of its own would; no message is built
-before all records are read, nor handed in before all are built; others have their turns between.
+Builds the messages and settles them as one. Invariants: a batch is settled once, after all its
+messages; each record is checked as a PUBLISH of its own would be; no message is built before all
+records are read, and none is submitted before all are built; other clients have turns in between.
 
 Source: docs/reference/batch-format.md.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _RECORD_PER_MESSAGE: Final = 6
 SUBMITTED_AT_ONCE: Final = 128
-"""Messages of a batch that are handed in before others have their turn."""
+"""Messages of a batch that are submitted at once."""
 
 _SETTLED_LAST: Final = (
     Refusal.CLOSED,
@@ -42,11 +42,11 @@ _SETTLED_LAST: Final = (
 
 
 UNPACKED_AT_ONCE_S: Final = 0.002
-"""A batch is read, and its messages are built, for so long before others have their turn."""
+"""Longest time for which a batch is read, or its messages are built, at once."""
 
 
 class RecordError(ValueError):
-    """A record that is no message; the text says why."""
+    """A record is not a message; the text is the reason."""
 
 
 class Unpacking:
@@ -56,12 +56,12 @@ class Unpacking:
         packet: The PUBLISH.
         payload: Its body.
         message_bytes_max: Largest message.
-        held: Counts what it takes until it is a batch.
+        held: Counts its bytes until it is a batch.
 
     Attributes:
         packet: See above.
-        records: Those read, without a message yet.
-        messages: Those built.
+        records: Read records without a message yet.
+        messages: Built messages.
     """
 
     __slots__ = ("_held", "_reader", "_size", "messages", "packet", "records")
@@ -80,10 +80,10 @@ class Unpacking:
         held.used += self._size
 
     def read(self, is_long: Callable[[], bool]) -> bool:
-        """Read on until that has taken long; return whether all records are read.
+        """Read records until `is_long`; return whether all are read.
 
         Raises:
-            BatchError: If it is no batch.
+            BatchError: If it is not a batch.
             BatchLibraryError: If it is compressed, and cannot be unpacked here.
         """
         for record in self._reader:
@@ -93,7 +93,7 @@ class Unpacking:
         return True
 
     def abandon(self) -> None:
-        """Count it no more: it is a batch now, or none."""
+        """Stop counting its bytes."""
         self._held.used -= self._size
         self._size = 0
 
@@ -105,8 +105,8 @@ class Batch:
         messages: At least one.
 
     Attributes:
-        size: What they count against the backlog, in bytes.
-        refusals: Why those were not taken that were not; complete once it is settled.
+        size: Bytes that they count against the backlog.
+        refusals: Of refused messages; complete once the batch is settled.
     """
 
     __slots__ = ("_left", "_messages", "_next", "_settle", "_submit", "_token", "refusals", "size")
@@ -123,18 +123,18 @@ class Batch:
         self.refusals: list[Refusal] = []
 
     def submit(self, submit: Submit, settle: Settle, token: int) -> None:
-        """Start to hand the messages in; `settle` is called for the whole, as for a message."""
+        """Submit the first messages; `settle` is called once for the whole batch."""
         self._token = token
         self._submit, self._settle = submit, settle
         self.go_on()
 
     @property
     def is_submitted(self) -> bool:
-        """Whether all messages are handed in."""
+        """Whether all messages are submitted."""
         return self._next == len(self._messages)
 
     def go_on(self) -> None:
-        """Hand in the next messages, in their order; the caller gives others their turn between."""
+        """Submit the next messages in order; other clients have turns in between."""
         assert self._submit is not None
         begin = self._next
         self._next = min(begin + SUBMITTED_AT_ONCE, len(self._messages))
@@ -142,7 +142,7 @@ class Batch:
             self._submit(self._messages[place], self._one, place)
 
     def abandon(self) -> None:
-        """Stop handing in: the connection is lost, and the batch is not acknowledged."""
+        """Submit no more messages: the connection is closed, and the batch is not acknowledged."""
         rest = len(self._messages) - self._next
         self._next = len(self._messages)
         self._count(rest, Refusal.CLOSED)
@@ -157,22 +157,22 @@ class Batch:
             self.refusals.append(refusal)
         if not self._left:
             assert self._settle is not None
-            # What has to come again decides over what never can be taken.
+            # A refusal after which the batch is sent again counts before one that is final.
             worst = next((each for each in _SETTLED_LAST if each in self.refusals), None)
             self._settle(self._token, worst)
 
 
 def message_of(record: dict[str, Any], *, message_bytes_max: int) -> tuple[Message, bool]:
-    """Build the message of a record, and say whether it is as small as it has to be.
+    """Build the message of a record; returns it and whether it is within the size limit.
 
     Raises:
-        RecordError: If it is none.
+        RecordError: If it is not a message.
     """
     device, module = record.get("device"), record.get("module")
     if not isinstance(device, str) or not is_device_id(device):
-        raise RecordError("device is no id")
+        raise RecordError("device is not an id")
     if module is not None and not (isinstance(module, str) and is_device_id(module)):
-        raise RecordError("module is no id")
+        raise RecordError("module is not an id")
     properties: Properties = {}
     system: Properties = {}
     for key, value in _properties(record, "properties").items():
@@ -202,7 +202,7 @@ def _properties(record: dict[str, Any], key: str) -> Properties:
     if not isinstance(found, dict) or not all(
         value is None or isinstance(value, str) for value in found.values()
     ):
-        raise RecordError(f"{key} is no object of texts")
+        raise RecordError(f"{key} is not an object of texts")
     if len(found) > PROPERTIES_MAX:
         raise RecordError(f"{key}: more than {PROPERTIES_MAX}")
     return found

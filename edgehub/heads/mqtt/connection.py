@@ -66,7 +66,7 @@ _AWAY: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")
 
 
 class State(StrEnum):
-    """Where a connection stands."""
+    """State of a connection."""
 
     NEW = "new"
     SIGNING_IN = "signing_in"
@@ -112,7 +112,7 @@ class MqttConnection(asyncio.Protocol):
         self._turn = Turn(context.clock, context.share, self)
         self._state = State.NEW
         self.connected: ConnectedClient | None = None
-        # Two parts of it, for the message path.
+        # Two of its parts, for the message path.
         self._keep_alive: KeepAlive | None = None
         self._ingress: Ingress | None = None
         self._task: asyncio.Task[None] | None = None
@@ -122,13 +122,13 @@ class MqttConnection(asyncio.Protocol):
         self._deferred: list[Packet] = []
         self._deferred_error: ProtocolError | None = None
         self._flush_due = False
-        # The local topic space has something for the client that did not fit.
+        # Whether messages of the local topic space wait for room in the write buffer.
         self._stalled = False
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the socket up and give the client its time to sign in."""
+        """Set up the transport, and start the time limit of the sign-in."""
         context = self._context
         settings, limits = context.settings, context.limits
         self._transport.attach(transport, write_buffer_bytes_max=limits.write_buffer_bytes_max)
@@ -139,7 +139,7 @@ class MqttConnection(asyncio.Protocol):
             self.refuse()
             return
         if is_crowded:
-            # Connections that send nothing must not keep out clients that do.
+            # Silent connections must not keep out clients.
             next(iter(context.silent)).refuse()
         context.silent[self] = None
         self._timer = context.clock.call_later(
@@ -184,7 +184,7 @@ class MqttConnection(asyncio.Protocol):
             self._leave(CloseReason.LOST)
             self._context.connections.discard(self)
 
-    # What the listener and the other parts of the connection call.
+    # Called by the listener and by the other parts of the connection.
 
     @property
     def client(self) -> SignedInClient | None:
@@ -198,17 +198,17 @@ class MqttConnection(asyncio.Protocol):
 
     @property
     def heard_s(self) -> float:
-        """When something came in last, on the monotonic clock."""
+        """Monotonic time of the last received bytes; 0 before the sign-in."""
         return 0.0 if self._keep_alive is None else self._keep_alive.heard_s
 
     @property
     def pauses(self) -> int:
-        """Reasons not to read the client at present, as bits of `wire`."""
+        """Reasons not to read the client at present, as bits of `transport`."""
         return self._transport.pauses
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client reads what it is sent; if not, its local session is told later."""
+        """Whether the client reads what it is sent; if not, its local session goes on later."""
         if self._state is not State.OPEN or self._context.draining:
             return False
         has_room = self._transport.has_room(self._context.limits.write_buffer_bytes_max)
@@ -217,7 +217,7 @@ class MqttConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait for the client to read, or to confirm what it has."""
+        """Bytes that wait until the client reads, or confirms what it has."""
         connected = self.connected
         waiting = 0 if connected is None else connected.deliveries.waiting_bytes
         return self._transport.unsent_bytes + waiting
@@ -297,10 +297,10 @@ class MqttConnection(asyncio.Protocol):
         self._transport.close(disconnect, linger=reason is not CloseReason.HUB_CLOSED)
 
     def next_turn(self) -> None:
-        """Act on what waited for its turn, and read on if nothing is left of it."""
+        """Handle deferred packets and the next slice, and read on if nothing is left."""
         if self._state is State.OPEN:
             assert self._keep_alive is not None
-            # Its pings may be among what waits.
+            # PINGREQs may be among the bytes that wait.
             self._keep_alive.heard_s = self._context.clock.monotonic()
             self._handle_next()
             if self._turn.is_waiting:
@@ -322,7 +322,7 @@ class MqttConnection(asyncio.Protocol):
                 self._transport.pause(DRAINING)
 
     def refused_by_limit(self) -> None:
-        """Close, but the same client not more often than every few seconds."""
+        """Close the connection, but that of one client only every few seconds."""
         assert self._ingress is not None
         context = self._context
         wait_s = context.limit_wait_s(self._ingress.client.id)
@@ -335,7 +335,7 @@ class MqttConnection(asyncio.Protocol):
     # Signing in.
 
     def _handle_early(self, data: bytes) -> None:
-        # A client may send on before its CONNACK; that waits until it is signed in.
+        # Packets that a client sends before its CONNACK wait until it is signed in.
         if self._state is State.CLOSED:
             return
         self._turn.add(data)
@@ -421,7 +421,7 @@ class MqttConnection(asyncio.Protocol):
         ingress = self._ingress
         assert ingress is not None
         flush_due = self._flush_due
-        # Nothing that is settled at once asks for a flush of its own.
+        # Messages that are settled at once need no flush of their own.
         self._flush_due = True
         for at, packet in enumerate(packets, 1):
             if isinstance(packet, Publish):
@@ -429,8 +429,8 @@ class MqttConnection(asyncio.Protocol):
                 if ingress.unfinished is not None or (
                     not packet.topic.startswith(DIALECT) and self._turn.is_long(self.heard_s)
                 ):
-                    # The rest of a batch, and what is behind it, wait for the next turn; so does
-                    # what follows local messages, each of which may have many receivers.
+                    # The rest of a batch, and later packets, wait for the next turn; so do those
+                    # that follow local messages, each of which may have many receivers.
                     self._deferred, self._deferred_error = packets[at:], error
                     error = None
                     self._turn.charge(self.heard_s)
@@ -495,7 +495,7 @@ class MqttConnection(asyncio.Protocol):
         elif isinstance(packet, Acknowledgement):
             self._exchange(packet)
         elif self._context.draining:
-            # What is under way is brought to its end; nothing new begins.
+            # Exchanges in progress are completed; no new ones begin.
             return
         elif isinstance(packet, Pingreq):
             self.write(PINGRESP)
@@ -508,7 +508,7 @@ class MqttConnection(asyncio.Protocol):
             self.connected.subscriber.unsubscribe(packet)
 
     def _exchange(self, packet: Acknowledgement) -> None:
-        """Act on what belongs to a message of QoS 2."""
+        """Handle an acknowledgement of a QoS 2 exchange."""
         connected = self.connected
         assert connected is not None
         packet_id = packet.packet_id
@@ -528,7 +528,7 @@ class MqttConnection(asyncio.Protocol):
         self.close(CloseReason.LIMIT)
 
     def _pump(self) -> None:
-        # What still does not fit waits for the socket, which says so, or for the next flush.
+        # The rest waits until the transport can be written to, or for the next flush.
         self._stalled = False
         if self.connected is not None and not self._transport.pauses & WRITING:
             self.connected.local.pump()
@@ -536,7 +536,7 @@ class MqttConnection(asyncio.Protocol):
     # Reading and leaving.
 
     def _resume(self, why: int) -> None:
-        # The client could not be heard while it was paused.
+        # The keep-alive does not count while the client is not read.
         if self._transport.resume(why) and self._keep_alive is not None:
             self._keep_alive.heard_s = self._context.clock.monotonic()
 

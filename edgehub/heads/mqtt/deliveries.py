@@ -1,9 +1,9 @@
-"""What one client is sent and has to confirm: packet ids, time limits and results.
+"""Deliveries to one client: packet ids, time limits and results.
 
-Owns the deliveries of one connection: those in flight, and those that wait because the client takes
-no more at once. Invariants: each delivery is settled exactly once; a packet id is not used again
-before its PUBACK or PUBCOMP came, so that a late one confirms nothing else; no more than the
-client's receive maximum is in flight.
+Owns the deliveries of one connection: those in flight, and those that wait for the receive maximum.
+Invariants: each delivery is settled exactly once; a packet id is not used again before its PUBACK
+or PUBCOMP, so that a late one confirms nothing else; no more than the client's receive maximum is
+in flight.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     Progress = Callable[[bool], None]
 
 ABANDONED_MAX: Final = 100
-"""Deliveries that may time out on one connection before it is given up."""
+"""Deliveries that may time out before the connection is closed."""
 
 IN_FLIGHT_MAX: Final = 30_000
-"""Packet ids that may be in use; as many are left for what the local topic space has numbered."""
+"""Packet ids that may be in use; as many are left for the local topic space."""
 
 WAITING_BYTES_MAX: Final = 2**20
-"""What may wait for a client whose receive maximum is reached."""
+"""Bytes that may wait for a client whose receive maximum is reached."""
 
 _GONE: Final = SendResult(FailureKind.DISCONNECTED, "the client went away")
 _LATE: Final = SendResult(FailureKind.TIMEOUT, "no PUBACK in time")
@@ -47,7 +47,7 @@ _LARGE: Final = SendResult(FailureKind.TOO_LARGE, "larger than the client takes"
 _NO_ID: Final = SendResult(FailureKind.THROTTLED, "all packet ids are in flight", 1.0)
 _FULL: Final = SendResult(FailureKind.THROTTLED, "the client's receive maximum is reached", 1.0)
 
-# What a client's refusal means for the message; any other one may go over.
+# Permanent and throttling reason codes of a client; all others are transient.
 _REFUSED: Final[dict[int, FailureKind]] = {
     ReasonCode.NOT_AUTHORIZED: FailureKind.REJECTED,
     ReasonCode.TOPIC_NAME_INVALID: FailureKind.REJECTED,
@@ -58,10 +58,10 @@ _REFUSED: Final[dict[int, FailureKind]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the client has told it takes.
+    """Limits of the client.
 
     Attributes:
-        with_properties: Whether it speaks MQTT 5.
+        with_properties: Whether it uses MQTT 5.
         receive_maximum: Deliveries of QoS 1 and 2 in flight at once.
         packet_bytes_max: Largest packet, None = any.
     """
@@ -99,12 +99,12 @@ class Deliveries:
         ack_timeout_s: A client's time to confirm.
         write: Takes the bytes of a packet.
         unresponsive: Called when too many deliveries were never confirmed.
-        delivered: Called for each delivery that arrived, for the count.
-        terms: What the client takes.
+        delivered: Called for each confirmed delivery, or one of QoS 0.
+        terms: Limits of the client.
 
     Attributes:
-        freed: Called after each acknowledgement; there may be room for more.
-        reserved: Packet ids that the client's session in the local topic space has given out.
+        freed: Called after each acknowledgement, when there may be room for more.
+        reserved: Packet ids that the client's session in the local topic space uses.
     """
 
     __slots__ = (
@@ -145,8 +145,8 @@ class Deliveries:
         self._waiting: deque[_Delivery] = deque()
         self.waiting_bytes = 0
         self._abandoned: set[int] = set()
-        # Of the local topic space: its sessions keep the messages, so here is only what is awaited
-        # and who is notified.
+        # Of the local topic space, whose sessions keep the messages: the acknowledgement that is
+        # awaited, and its callback.
         self._held: dict[int, tuple[type[Acknowledgement] | None, Progress]] = {}
         self.reserved: Collection[int] = ()
         self.freed: Callable[[], None] | None = None
@@ -165,7 +165,7 @@ class Deliveries:
         *,
         expires_in_ms: int | None = None,
     ) -> None:
-        """Write a message and settle it when it is confirmed, late, or the client gone.
+        """Write a message, and settle it when it is confirmed, late, or the connection is closed.
 
         Args:
             topic: With the property bag.
@@ -214,7 +214,7 @@ class Deliveries:
         if awaited is None:
             return False
         if awaited[0] is Pubcomp:
-            # Its sender has not seen the PUBREL.
+            # A repeated PUBREC: the PUBREL was lost.
             self._write(pubrel(packet_id))
         elif code >= FIRST_FAILURE:
             self._progress(Pubrec, packet_id, is_over=True)
@@ -232,7 +232,7 @@ class Deliveries:
 
     @property
     def with_properties(self) -> bool:
-        """Whether the client speaks MQTT 5."""
+        """Whether the client uses MQTT 5."""
         return self._terms.with_properties
 
     def has_room(self, held_max: int) -> bool:
@@ -252,13 +252,13 @@ class Deliveries:
 
         Args:
             packet_id: Of the packet.
-            awaited: What the client has to send.
+            awaited: The acknowledgement that the client has to send.
             progress: `progress(False)` is called with a PUBREC after which PUBREL has to follow.
         """
         self._held[packet_id] = awaited, progress
 
     def close(self) -> None:
-        """Settle what is in flight: the client is gone."""
+        """Settle all deliveries: the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -287,7 +287,7 @@ class Deliveries:
             properties = write_message_properties(message, left_ms, write_identifiers(options))
             if options & RETAIN_AS_PUBLISHED:
                 retain = message.properties.get(RETAIN_PROPERTY) == "true"
-        # The dialect has no QoS 2, and a message that comes again has another packet id.
+        # The dialect has no QoS 2, since a repeated message has another packet id.
         qos = min(options & QOS, 1)
         packet_id = self.free_id() if qos else 0
         data = publish(

@@ -128,7 +128,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether others come first, whatever the client has unsettled."""
+        """Whether other clients have a turn first, whatever this one has unsettled."""
         return self._costly or self.has_rest
 
     def is_long(self, began_s: float) -> bool:

@@ -1,9 +1,9 @@
-"""From PUBLISH to Message to PUBACK or PUBREC: what one client hands in.
+"""From PUBLISH to Message to PUBACK or PUBREC: the messages of one client.
 
 Owns the client's messages that are not acknowledged yet. Invariants: PUBACKs and PUBRECs leave in
 the order of their PUBLISHes, however the store settles them [MQTT-4.6.0-2, 4.6.0-3]; a PUBLISH with
 QoS 1 or 2 is acknowledged only when it is durable, or dropped and counted for a reason that MQTT
-3.1.1 has no words for; `Ingress5` has them.
+3.1.1 has no code for; `Ingress5` has reason codes.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _LEFT: Final = -1
 _NOT_RECORDED: Final = frozenset(
     {DropReason.QOS0_OFFLINE, DropReason.CLOSING, DropReason.BRIDGE_STATE}
 )
-"""Reasons that the journal has nothing of: the same message might have been taken at another time,
-limits left out, or is nothing to store."""
+"""Reasons that are not in the journal: at another time the message would have been taken, or it is
+nothing to store."""
 
 _NOT_LOGGED: Final = frozenset({DropReason.BRIDGE_STATE, DropReason.LOOP})
-"""Reasons without a line for each connection: nothing is wrong, or there is one for all of them."""
+"""Reasons without a log line for each connection: nothing is wrong, or there is one for all."""
 
 _FINAL: Final = {
     Refusal.INVALID: "the store can never take it",
     Refusal.RESERVED: "has the content type of batches, which only hubs send",
 }
-"""Refusals that a repetition would meet again, and what the log says of them."""
+"""Final refusals, with their log text."""
 
 _NO_PATTERN: Final = "for which its identity has no on_behalf pattern"
 
@@ -80,11 +80,11 @@ class Ingress:
     """Messages of one client.
 
     Args:
-        context: What the connections share.
+        context: Shared by the connections of the listener.
         client: The signed-in client.
         peer: Its connection.
-        local: Takes what is no topic of the dialect.
-        received: Packet ids of its session that came with QoS 2.
+        local: Handles topics of the local topic space.
+        received: Packet ids of its session received with QoS 2.
 
     Attributes:
         held: Where its unsettled bytes are counted.
@@ -132,9 +132,9 @@ class Ingress:
     ) -> None:
         self.client = client
         self.bytes = 0
-        # A client that waits for its turn goes on at so many unsettled bytes; -1 = does not wait.
+        # Unsettled bytes at which a waiting client goes on; -1 = it does not wait.
         self.wake_bytes = -1
-        # A batch of which not all messages are built or handed in yet; what follows it waits.
+        # A batch that is not completely built or submitted yet; later packets wait for it.
         self.unfinished: Unpacking | Batch | None = None
         self.dropped: dict[DropReason, int] = {}
         # PUBACKs and PUBRECs to write with the next flush.
@@ -172,7 +172,7 @@ class Ingress:
 
     @property
     def must_pause(self) -> bool:
-        """Whether so much waits for its answer that reading has to stop."""
+        """Whether so many bytes are unacknowledged that reading has to stop."""
         if not self._unacked:
             return False
         return self.bytes >= self._bytes_max or self.held.is_full
@@ -184,7 +184,7 @@ class Ingress:
 
     @property
     def has_left(self) -> bool:
-        """Whether the connection is gone."""
+        """Whether the connection is closed."""
         return self._first == _LEFT
 
     def publish(self, packet: Publish) -> None:
@@ -197,7 +197,7 @@ class Ingress:
                 self._publish_qos0(packet)
             return
         if self._holding is not None:
-            # It would not be acknowledged any more; unacknowledged it comes again.
+            # Not acknowledged any more, so the client sends it again.
             return
         topic = self._topics.get(packet.topic)
         body = packet.body
@@ -275,15 +275,15 @@ class Ingress:
             self._settled_otherwise(token, refusal)
 
     def _dropped(self, token: int) -> None:
-        """Acknowledge in its turn what was dropped and counted."""
+        """Acknowledge a dropped message in its turn."""
         self._settled_otherwise(token, None)
 
     def _answer(self, token: int, packet_id: int) -> bytes:
-        """Write the answer of a message of QoS 2, or of one that was settled before its turn."""
+        """Write the PUBACK or PUBREC of a message that was not settled in the usual way."""
         return pack_answer(self._head(token), packet_id)
 
     def _head(self, token: int) -> int:
-        """Return how the answer of a message begins, once."""
+        """Return how the PUBACK or PUBREC of a message begins; called once a message."""
         if token not in self._exactly_once:
             return PUBACK_HEAD
         self._exactly_once.discard(token)
@@ -320,7 +320,7 @@ class Ingress:
             self.acks.append(self._answer(token, entry & _PACKET_ID))
 
     def _take(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
-        """Hand in what the checks have left of a PUBLISH of QoS 1 or 2, None = it is dropped."""
+        """Submit the checked message of a PUBLISH of QoS 1 or 2, None = it was dropped."""
         if self._first == _LEFT or self.unfinished is not None:
             return
         submit: Callable[..., None] = self._submit
@@ -339,7 +339,7 @@ class Ingress:
             self._received.take(packet.packet_id, message, submit, settle, token)
 
     def _settle_batch(self, settle: Settle) -> Settle:
-        """Return what is called with the outcome of the batch that was just taken apart."""
+        """Return the `settle` of the batch that was just built."""
         return settle
 
     def _expect(self, packet: Publish, size: int) -> int:
@@ -374,7 +374,7 @@ class Ingress:
             self._take_qos0(packet, self._checked(packet))
 
     def _take_qos0(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
-        """Hand in what the checks have left of a PUBLISH of QoS 0, None = nothing."""
+        """Submit the checked message of a PUBLISH of QoS 0, None = it was dropped."""
         if message is None:
             return
         size = _size(packet, message)
@@ -405,7 +405,7 @@ class Ingress:
         self.unfinished = None if batch.is_submitted else batch
 
     def go_on(self) -> None:
-        """Build or hand in more of the batch that is not finished."""
+        """Build or submit more of the unfinished batch."""
         unfinished = self.unfinished
         if isinstance(unfinished, Unpacking):
             packet = unfinished.packet
@@ -420,7 +420,7 @@ class Ingress:
                 self.unfinished = None
 
     def _unpacked(self, packet: Publish, body: bytes) -> Batch | None:
-        """Begin to take a batch apart; see `_build`."""
+        """Begin to build a batch; see `_build`."""
         if self.client.scope is None:
             detail = "sent a batch of messages: its identity needs on_behalf for that"
             self._refuse_foreign(packet, None, detail, size=len(body))
@@ -432,8 +432,8 @@ class Ingress:
         """Build the next messages of a batch.
 
         Returns:
-            The batch once all are built; None = it is `unfinished`, nothing of it is left, or the
-            connection was closed.
+            The batch once all are built; None = it is `unfinished`, all its messages were dropped,
+            or the connection was closed.
         """
         monotonic = self._context.clock.monotonic
         until_s = monotonic() + UNPACKED_AT_ONCE_S
@@ -462,7 +462,7 @@ class Ingress:
 
     def _too_large(self, packet: Publish, topic: EventsTopic) -> None:
         if self.client.scope is not None and self._is_batch(topic, topic.system):
-            # Its messages may be small enough; unacknowledged, they come again in smaller ones.
+            # Its messages may be small enough; the child sends them again in smaller batches.
             detail = f"more than {self._max} bytes: set batch_bytes_max of the child lower"
             self._peer.close(CloseReason.BATCH_TOO_LARGE, detail)
         else:
@@ -534,28 +534,28 @@ class Ingress:
     def _is_batch(self, topic: EventsTopic, system: Properties) -> bool:
         """Return whether a message is a batch of the client itself.
 
-        One on another's topic only has the content type; it is refused where all messages are.
+        One on the topic of another sender is refused like any message with that content type.
         """
         return is_batch(system) and topic.sender == self.client.id
 
     def _own(self, properties: Properties, system: Properties) -> Properties:
-        """Return properties without what hubs write, unless the client may be one.
+        """Return properties without those that only hubs write, unless the client may be a hub.
 
         Raises:
-            LoopError: If it is one, and the message has been here before.
+            LoopError: If it is a hub, and the message has passed this one before.
         """
         if self.client.scope is None:
             return without_marks(properties)
         return self._context.hub_path.entered(properties, system)
 
     def _drop_loop(self, packet: Publish, sender: str, *, size: int) -> None:
-        # Refused, it would come again, or end among the dead letters of the other hub.
+        # Refused, it would be sent again, or end among the dead letters of the other hub.
         self._drop(DropReason.LOOP, packet, f"sent back a message of {sender!a}", size=size)
 
     def _refuse_foreign(
         self, packet: Publish, sender: str | None, detail: str, *, size: int
     ) -> None:
-        """Close the connection: a PUBACK would tell a child hub that its row arrived."""
+        """Close the connection, since a PUBACK would confirm the row of a child hub."""
         del sender, size
         self._counters.newest_dropped[DropReason.FOREIGN_IDENTITY] = self._about(detail)
         self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
@@ -608,7 +608,7 @@ class Ingress:
         return f"{client}: {detail}" if detail else client
 
     def _note(self, reason: DropReason, detail: str) -> None:
-        # The first of each kind gets a line, the rest a count when the connection ends.
+        # The first one of a reason is logged, the others are counted when the connection ends.
         count = self.dropped.get(reason, 0)
         self.dropped[reason] = count + 1
         self._counters.newest_dropped[reason] = self._about(detail)
@@ -632,6 +632,6 @@ def _body_bytes(packet: Publish) -> int:
 
 
 def shown(raw: bytes) -> str:
-    """Return a topic as a log line shows it."""
-    # Peer text in a log line stays short and printable.
+    """Return a topic for a log line."""
+    # Text of a peer is kept short and printable.
     return ascii(raw[:_SHOWN_BYTES_MAX].decode(errors="backslashreplace"))

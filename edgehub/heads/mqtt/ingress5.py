@@ -1,9 +1,9 @@
-"""From PUBLISH to Message to PUBACK in MQTT 5: properties come in, and a refusal has its code.
+"""From PUBLISH to Message to PUBACK in MQTT 5, with properties and reason codes.
 
-Owns what `Ingress` owns, and the answers that are not success. Invariants: each PUBLISH with QoS 1
-or 2 is answered with what became of it; a refused one does not come again, so nothing is closed for
-it. One foreign record of a batch does not stop the others: they are taken, and the answer names
-whose were not.
+Owns what `Ingress` owns, and the reason codes other than success. Invariants: each PUBLISH with QoS
+1 or 2 is acknowledged with its outcome; a refused one is not sent again, so the connection stays
+open. One foreign record of a batch does not stop the others: they are taken, and the PUBACK names
+the senders of those that were not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.packets import Publish
 
 SENDERS_NAMED_MAX: Final = 64
-"""More foreign senders of one batch are not named in its answer, nor any of them."""
+"""Beyond so many foreign senders of one batch, its PUBACK names none of them."""
 
 RECEIVE_MAXIMUM: Final = 1024
 """PUBLISHes of QoS 1 and 2 that a client may send unacknowledged; about what one commit takes."""
@@ -67,7 +67,7 @@ _CODES: Final = {
     ),
     DropReason.UNAVAILABLE: (
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
-        "which hub takes it cannot be told now",
+        "which hub takes it is not known now",
     ),
     DropReason.LIMIT: (
         ReasonCode.QUOTA_EXCEEDED,
@@ -80,12 +80,12 @@ class Ingress5(Ingress):
     """Messages of one client of MQTT 5.
 
     Args:
-        context: What the connections share.
+        context: Shared by the connections of the listener.
         client: The signed-in client.
         peer: Its connection.
-        local: Takes what is no topic of the dialect.
-        received: Packet ids of its session that came with QoS 2.
-        reasons: Whether the client wants to read reasons.
+        local: Handles topics of the local topic space.
+        received: Packet ids of its session received with QoS 2.
+        reasons: Whether the client wants reason strings.
         answer_bytes_max: Largest packet that the client takes, None = any.
     """
 
@@ -131,7 +131,7 @@ class Ingress5(Ingress):
         super().publish(packet)
 
     def leave(self) -> None:
-        """See `Ingress`."""
+        """Acknowledge nothing more, and drop the reason codes that were due."""
         super().leave()
         self._answers.clear()
 
@@ -174,7 +174,7 @@ class Ingress5(Ingress):
         self, foreign: tuple[str, ...], token: int, refusal: Refusal | None
     ) -> None:
         if self.has_left or refusal is not None:
-            # What has to come again decides.
+            # A refusal after which it is sent again counts first.
             self._settled_otherwise(token, refusal)
         else:
             self._refuse(token, _CODES[DropReason.FOREIGN_IDENTITY], foreign)
@@ -193,7 +193,7 @@ class Ingress5(Ingress):
         code, text, senders = answer
         head = self._head(token)
         if head == PUBREC_HEAD and code >= FIRST_FAILURE:
-            # Nothing more follows, also where a part of a batch was taken.
+            # No PUBREL follows, also where a part of a batch was taken.
             self._received.release(packet_id, _nothing)
         if not self._reasons:
             return refusal_bytes(head, packet_id, code)
@@ -221,7 +221,7 @@ class Ingress5(Ingress):
             self._drop(DropReason.BODY_NOT_UTF8, packet, shown(packet.topic))
             return None
         properties, system, source = topic.properties, topic.system, topic.source
-        # What is said in the bag holds: it is what clients of both protocol versions can say.
+        # The property bag takes precedence: clients of both protocol versions have it.
         if given.properties:
             properties = {**given.properties, **properties}
         if given.system:

@@ -1,8 +1,8 @@
 """The MQTT listener: binds, accepts, and delivers to modules and devices that are connected.
 
-Owns the listening sockets, the connections and what they share. It calls the router (`submit`), the
-session table and the identities, nothing else. Invariant: between `drain` and `close` no message is
-taken, and every message taken before is acknowledged or left to come again.
+Owns the listening sockets and the context of the connections. It calls the router (`submit`), the
+session table and the identities. Invariant: between `drain` and `close` no message is taken, and
+every message taken before is acknowledged or will be sent again.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class MqttListener:
         hub_id: This hub's device id; its modules are `<hub_id>/<module>`.
         clock: For all timers.
         submit: The router.
-        offer: The router, for local messages that no route need want.
-        sessions: Where stored sessions live.
+        offer: The router, for local messages that need not match a route.
+        sessions: Table of the stored sessions.
         space: The local topic space.
-        identities: Who may sign in, loaded before `open`.
-        device_bound_interest: Told when a device begins or ceases to listen for messages to it.
-        link_up: Whether the uplink is up; asked only with `store_qos0` off.
-        refused: Told of messages that are dropped for what they are.
-        hub_path: Tells messages of other hubs that have been here before.
+        identities: Clients that may sign in, loaded before `open`.
+        device_bound_interest: Called when a device begins or ceases to listen.
+        link_up: Whether the uplink is up; called only with `store_qos0` off.
+        refused: Records messages that are dropped for their content.
+        hub_path: Finds messages that have passed this hub before.
         tls: Certificate for MQTT over TLS, None = there is none, and no such port.
         limits: Further limits.
 
@@ -149,7 +149,7 @@ class MqttListener:
         )
 
     async def run(self) -> None:
-        """Accept and serve until cancelled; whatever is left then is cut off."""
+        """Accept and serve until cancelled, then close all connections."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -165,10 +165,10 @@ class MqttListener:
                 self._close_connections()
 
     async def drain(self) -> None:
-        """Stop accepting and taking messages; done once all that was taken is settled.
+        """Stop accepting connections and messages, and wait until every message taken is settled.
 
         The caller sets the time limit. Connections stay open until `close`, so that the last
-        PUBACKs leave and modules can confirm what they have.
+        PUBACKs leave and modules can confirm deliveries.
         """
         self.context.wills.submit_all()
         self.context.draining = True
@@ -193,23 +193,23 @@ class MqttListener:
         self.context.sessions.clients.limit = settings.clients_max
 
     def follow_routes(self, filters: Iterable[str]) -> None:
-        """Hand local messages that these filters take to the router, and no others."""
+        """Submit the local messages that match these filters to the router, and no others."""
         self._feed.follow(filters)
 
     async def renew_certificate(self, tls: ServerContext) -> None:
-        """Use another certificate, and other authorities, for connections from now on."""
+        """Use another certificate and other authorities for new connections."""
         if self._tls is not None:
             self._handshakes_refused += self._tls.refused_total
         self._tls = tls
         if not self._tls_servers:
             return
-        # Both servers accept from one socket, so that nobody finds it closed meanwhile.
+        # Both servers accept from one socket, so that it is open all the time.
         earlier, self._tls_servers = self._tls_servers, await self._accept(self._tls_sockets, tls)
         for server in earlier:
             server.close()
 
     def identities_changed(self) -> None:
-        """Close the clients whose identity is gone, disabled or changed; called after a reload."""
+        """Close clients whose identity was removed, disabled or changed; called after a reload."""
         identities = self.context.identities
         for connection in self.context.sessions:
             client = connection.client
@@ -272,7 +272,7 @@ class MqttListener:
         topic = prefix + build_bag(message, sender=False)
         connection.deliver(topic, message, options, settle, message.expiry_ms)
 
-    # What it shows.
+    # Status.
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -285,7 +285,7 @@ class MqttListener:
         return [sock.getsockname()[:2] for sock in self._tls_sockets]
 
     def session_documents(self, after: str, limit: int) -> list[dict[str, Any]]:
-        """Describe up to `limit` sessions behind a client id, in the order of their ids."""
+        """Describe up to `limit` sessions after a client id, in the order of their ids."""
         sessions, space = self.context.sessions, self.context.space
         documents = []
         for client_id in sessions.page(after, limit):
@@ -357,7 +357,7 @@ class MqttListener:
         return [
             await loop.create_server(
                 lambda: MqttConnection(self.context),
-                # A server closes what it was given; the socket itself goes on to the next one.
+                # A server closes its socket; the original is kept for the next server.
                 sock=sock.dup(),
                 backlog=BACKLOG,
                 ssl=tls,

@@ -1,10 +1,9 @@
-"""Packet ids of messages that clients sent with QoS 2 and have not released.
+"""Packet ids of messages received with QoS 2 that the client has not released.
 
-Owns the ids of one session, from the PUBLISH to the PUBREL. Invariants: while an id is here, a
-PUBLISH with it is the same message again; the id of a stored session joins the transaction of its
-message where that is written at once, and no earlier one, so a crash never makes a message that was
-not stored look as if it had been; a PUBREL is answered once the id has left the disk. Source: MQTT
-3.1.1 and 5, section 4.3.3.
+Owns the packet ids of one session, from PUBLISH to PUBREL. Invariants: while it has an id, a
+PUBLISH with that id repeats its message; the id of a stored session is written in the transaction
+of its message, or in a later one, so after a crash no message counts as stored that was not; a
+PUBREL is answered once the id is deleted on disk. Source: MQTT 3.1.1 and 5, section 4.3.3.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RECEIVED_MAX: Final = 20_000
 
 
 class _Arrival:
-    """A message that is not durable yet, and those who wait for that."""
+    """A message that is not durable yet, with the callbacks that wait for it."""
 
     __slots__ = ("is_placed", "open", "refusal", "waiters")
 
@@ -38,7 +37,7 @@ class _Arrival:
         self.waiters: list[tuple[Settle, int]] = [(settle, token)]
         self.open = 1
         self.refusal: Refusal | None = None
-        # Whether the id is on its way to the disk.
+        # Whether the id is being written.
         self.is_placed = False
 
 
@@ -47,11 +46,11 @@ class ReceivedIds:
 
     Args:
         client_id: Whose session.
-        bound: What the ids of all sessions count against.
-        store: Where the ids go.
-        local: Where those of local messages go.
+        bound: Of the ids of all sessions.
+        store: Table of the ids.
+        local: Writes the ids of local messages.
         session: Number of the session.
-        packet_ids: What the disk holds.
+        packet_ids: Ids on disk.
     """
 
     __slots__ = ("_arrivals", "_bound", "_client_id", "_local", "_releasing", "_session", "_store")
@@ -100,9 +99,9 @@ class ReceivedIds:
         Args:
             packet_id: Of its PUBLISH.
             message: The message.
-            submit: Takes it.
-            settle: Called once message and id are durable, or with why the message was refused.
-            token: The caller's, handed back.
+            submit: Submits it.
+            settle: Called once message and id are durable, or with the refusal of the message.
+            token: Passed to `settle`.
         """
         arrival = self._arrivals[packet_id] = _Arrival(settle, token)
         self._bound.of(self._client_id).used += 1
@@ -143,7 +142,7 @@ class ReceivedIds:
             waiting.append(done)
             return True
         if self._arrivals.get(packet_id, self) is not None:
-            # Unknown, or not answered yet, so its client cannot release it.
+            # Unknown, or without its PUBREC yet, so that it cannot be released.
             return False
         self._forget(packet_id)
         if self._store is None:
@@ -165,10 +164,10 @@ class ReceivedIds:
         self._store = None
 
     def _is_written(self, message: object) -> bool:
-        """Return whether all that a message causes is in the transactions of this moment."""
+        """Return whether all changes of a message are in the current transactions."""
         if isinstance(message, LocalMessage):
             return not self._local.is_inner(message.topic)
-        # What the store has appended has its id.
+        # The store gives an id to an appended message.
         return isinstance(message, Message) and bool(message.message_id)
 
     def _place(self, packet_id: int, arrival: _Arrival, message: object) -> None:
@@ -193,7 +192,7 @@ class ReceivedIds:
         arrival.refusal = arrival.refusal or refusal
         if arrival.open:
             return
-        # The session may be over by now, or begun anew.
+        # The session may have ended in between, or begun again.
         if self._arrivals.get(packet_id) is arrival:
             if arrival.refusal is None:
                 self._arrivals[packet_id] = None
@@ -216,6 +215,6 @@ class ReceivedIds:
 
 
 def _refusal(future: asyncio.Future[None]) -> Refusal | None:
-    """Return how the write of an id ended; the store closes where it cannot be written."""
+    """Return the refusal for a failed write of an id, which is that the store is closed."""
     failed = future.cancelled() or future.exception() is not None
     return Refusal.CLOSED if failed else None

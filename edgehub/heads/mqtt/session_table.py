@@ -1,11 +1,11 @@
-"""Stored MQTT sessions: which client subscribes to what while it is away, and until when.
+"""Stored MQTT sessions: subscriptions of clients, and when the sessions end.
 
-Owns the tables `session` and `received`. A change joins the next group commit; what clients send
-with QoS 2 joins that of its message. Invariants: what `received` has is of the session with that
-number alone; the table `session` has the time at
-which the client of a session left plus `expiry_s`, that is its end where it has one; a session
-without that time had its client connected, or was left by a hub that stopped, and its time begins
-at the next start. (Of a session without an end the time stays when its client comes back.)
+Owns the tables `session` and `received`. A change joins the next group commit; a packet id received
+with QoS 2 joins that of its message. Invariants: a row of `received` belongs to the session with
+its number; `session.expires_ms` is the time at which the client left plus `expiry_s`, the end of
+the session if it has one; without that time the client was connected when the hub stopped, and the
+session expires from the next start on. (A session without an end keeps that time when its client
+comes back.)
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class StoredSession:
 
     Attributes:
         subscriptions: Subscription options by topic filter; the granted QoS in the lowest bits.
-        expiry_s: Seconds that it lasts while its client is away, None = for ever.
+        expiry_s: Seconds that it outlives the connection, None = for ever.
         absent_s: Seconds since its client left, None = it was connected when the hub stopped.
         number: Of the session; its client's next one has another.
-        received: Packet ids that came with QoS 2 and are not released.
+        received: Packet ids received with QoS 2 and not released.
     """
 
     subscriptions: Mapping[str, int]
@@ -59,17 +59,17 @@ class SessionTable:
         self._future: asyncio.Future[None]
 
     async def load(self) -> dict[str, StoredSession]:
-        """Read all sessions at the start, also those whose time is over by now."""
+        """Load all sessions at the start, also those that have expired."""
         now_ms = self._store.hub_time.now_ms()
         records, packet_ids = await self._store.database.run(_read)
         received: dict[int, list[int]] = {number: [] for number, *_ in records}
-        stray = {number for number, _ in packet_ids if number not in received}
+        orphaned = {number for number, _ in packet_ids if number not in received}
         for number, packet_id in packet_ids:
-            if number not in stray:
+            if number not in orphaned:
                 received[number].append(packet_id)
-        if stray:
-            # Of sessions that ended, or were about to begin, when the hub was killed.
-            self._store.writer.transact(partial(_remove_stray, stray)).add_done_callback(_note)
+        if orphaned:
+            # Left by sessions that began or ended when the hub was killed.
+            self._store.writer.transact(partial(_remove_orphaned, orphaned)).add_done_callback(_note)
         return {
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),
@@ -96,7 +96,7 @@ class SessionTable:
             client_id: Its client.
             subscriptions: Subscription options by topic filter.
             number: Of the session; packet ids of another one of this client are forgotten.
-            expiry_s: Seconds that it lasts while its client is away, None = for ever.
+            expiry_s: Seconds that it outlives the connection, None = for ever.
             is_away: Whether that time runs from now on.
         """
         packed = orjson.dumps(dict(subscriptions))
@@ -154,13 +154,13 @@ def _read(
     return sessions, connection.execute("SELECT session, packet_id FROM received").fetchall()
 
 
-def _remove_stray(numbers: set[int], connection: sqlite3.Connection) -> None:
+def _remove_orphaned(numbers: set[int], connection: sqlite3.Connection) -> None:
     rows = [(number,) for number in numbers]
     connection.executemany("DELETE FROM received WHERE session = ?", rows)
 
 
 def _note(future: asyncio.Future[None]) -> None:
-    # What cannot be removed now is removed at the next start.
+    # A failed removal is repeated at the next start.
     if not future.cancelled():
         future.exception()
 

@@ -1,8 +1,8 @@
-"""Stored sessions on their way to the disk.
+"""Writes of stored sessions.
 
-Owns what has changed and is not durable yet. Invariants: of one client at most one write is under
-way, and it carries the newest state, so that a client which changes its subscriptions without end
-costs one write per commit; writes of one client never overtake each other.
+Owns the changes that are not durable yet. Invariants: at most one write of a client is in progress,
+and it has the newest state, so that a client that keeps changing its subscriptions costs one write
+per commit; writes of one client never overtake each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SessionWrites:
     """Writes changed sessions.
 
     Args:
-        write: Brings the disk to what a client's session is now.
+        write: Writes the present state of a client's session.
         spawn: Runs a coroutine in the background.
     """
 
@@ -38,15 +38,15 @@ class SessionWrites:
         self._waiting: dict[str, list[Done]] = {}
 
     def is_pending(self, client_id: str) -> bool:
-        """Return whether what a client's session is now may not be durable yet."""
+        """Return whether the present state of a client's session may not be durable yet."""
         return client_id in self._waiting
 
     def changed(self, client_id: str, done: Done) -> None:
         """Write a session; `done` is called once its present state, or a newer one, is durable.
 
         Args:
-            client_id: Whose session was changed, made or ended.
-            done: Gets None, or why it could not be written.
+            client_id: Of the session that was changed, begun or ended.
+            done: Called with None, or the error of the write.
         """
         waiting = self._waiting.get(client_id)
         if waiting is None:

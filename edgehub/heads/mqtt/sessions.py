@@ -1,9 +1,9 @@
-"""Sessions by client id: who is connected, and what outlives a connection.
+"""Sessions by client id: connected clients, and sessions that outlive their connection.
 
 Owns the connected clients, the packet ids that they sent with QoS 2, and the subscriptions of
-stored sessions and when they end; the table on disk follows them. Invariants: one connection per
-client id, the later one closes the earlier; where there is no room for another stored session, that
-of the anonymous client that is absent longest gives way.
+stored sessions and when they end; the table on disk follows them. Invariants: there is one
+connection per client id, and a later one closes the earlier; without room for another stored
+session, that of the anonymous client that has been absent longest is evicted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _Session:
     """A session that outlives its connection.
 
     Attributes:
-        number: Of this session; its client's next one has another.
+        number: Of this session; the next one of its client has another.
         subscriptions: Options by topic filter.
-        expiry_s: Seconds that it lasts while its client is away, None = for ever.
+        expiry_s: Seconds that it outlives the connection, None = for ever.
         absent_s: How long its client had been absent at the hub's start, None = it was connected
             when the hub stopped.
-        since_s: Since when its client is absent, on the monotonic clock, None = it is connected.
+        since_s: Monotonic time at which its client left, None = it is connected.
         timer: Ends it, None = its client is connected, or it does not end.
     """
 
@@ -63,12 +63,12 @@ class _Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What a client finds when it connects.
+    """The session that a client finds when it connects.
 
     Attributes:
-        is_present: Whether its session of before is there.
-        subscriptions: Options by topic filter, to keep changing.
-        received: Packet ids that it sent with QoS 2.
+        is_present: Whether it is an earlier session.
+        subscriptions: Options by topic filter, to be changed in place.
+        received: Packet ids received with QoS 2.
     """
 
     is_present: bool
@@ -101,16 +101,16 @@ class Sessions:
     """Sessions of one listener.
 
     Args:
-        store: Their place on disk.
+        store: Table of the stored sessions.
         clock: For their ends.
-        wills: Told when a client is back and when its session ends.
-        local: Told when a client leaves and when its session ends.
+        wills: Notified when a client is back and when its session ends.
+        local: Notified when a client leaves and when its session ends.
         clients_max: Most clients connected at once.
         stored_max: Most sessions that outlive their connection.
         known: The identities in force.
-        spawn: Runs a write to the store in the background.
+        spawn: Runs a write in the background.
         on_written: Called when the start or end of a session is durable, or with the error.
-        evicted: Called with the client whose session gave way, and seconds of its absence.
+        evicted: Called with the client whose session was evicted, and seconds of its absence.
 
     Attributes:
         clients: Bound of connected clients.
@@ -225,7 +225,7 @@ class Sessions:
         return anonymous[: max(0, more)]
 
     def page(self, after: str, limit: int) -> list[str]:
-        """List up to `limit` client ids behind `after`, in their order, connected or stored."""
+        """List up to `limit` client ids after `after` in order, connected or stored."""
         client_ids = self._connected.keys() | self._stored.keys()
         return heapq.nsmallest(limit, (each for each in client_ids if each > after))
 
@@ -317,7 +317,7 @@ class Sessions:
         session.since_s = self._clock.monotonic()
         if self.stored.is_anonymous(client_id):
             self._yielding[client_id] = None
-        # Also of a session without an end: after a restart the order of absence still holds.
+        # Also for a session without an end: it keeps the order of absence over a restart.
         self._changed(client_id)
         if expiry_s is not None:
             self._end_after(client_id, session, expiry_s)
@@ -330,7 +330,7 @@ class Sessions:
     def save(self, client_id: str, done: Done, *, changed: bool) -> None:
         """Store the subscriptions of a client; `done` is called when they are durable.
 
-        Without a change it is told at once, unless an earlier one is still on its way.
+        Without a change it is called at once, unless an earlier one is still being written.
         """
         if changed or self._writes.is_pending(client_id):
             self._writes.changed(client_id, done)
@@ -359,8 +359,8 @@ class Sessions:
             return admitted
         self._stored[client_id] = _Session(number, subscriptions, expiry_s)
         self.stored.of(client_id).used += 1
-        # A session without an end that goes on as it was needs no word on disk, so that thousands
-        # of clients that come back after an outage do not wait for it.
+        # An unchanged session without an end needs no write, so that thousands of clients that
+        # come back after an outage do not wait for it.
         if not is_present or expiry_s is not None or (stored and stored.expiry_s is not None):
             self._changed(client_id)
         return admitted

@@ -1,8 +1,8 @@
-"""Sign-in: from a CONNECT to a known client, or to the code that says why not.
+"""Sign-in: from a CONNECT to a signed-in client, or to the code of the refusal.
 
-Owns the rules of client id, user name and rights; asks the identities. Invariant: a client's id is
-that of its identity, so that nobody takes over another's session; an id of the identities file is
-never given to a client without its password or a certificate in its name.
+Owns the rules of client id, user name and rights. Invariant: a client's id is that of its identity,
+so that no client takes over the session of another one; an id of the identities file is never given
+to a client without its password or a certificate in its name.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class SignInError(EdgeHubError):
     """A sign-in is refused.
 
     Attributes:
-        code: What a client of MQTT 3.1.1 is told.
-        reason: What the log says, and a client of MQTT 5 is told.
-        reason_code: What goes with it in MQTT 5.
+        code: Return code of MQTT 3.1.1.
+        reason: For the log, and the reason string of MQTT 5.
+        reason_code: Reason code of MQTT 5.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SignInError(EdgeHubError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserName:
-    """A user name, taken apart.
+    """A parsed user name.
 
     Attributes:
         identity_id: `<device>` or `<device>/<module>`.
@@ -74,9 +74,9 @@ class SignedInClient:
 
     Attributes:
         id: Client id and sender of its messages.
-        identity: Its entry, None = anonymous.
+        identity: Its identity, None = anonymous.
         scope: Others for which it may send, None = none.
-        model_id: Device model that it announced.
+        model_id: Device model of its user name, None = none.
     """
 
     id: str
@@ -85,7 +85,7 @@ class SignedInClient:
     model_id: str | None
 
     def may_speak_for(self, sender: str) -> bool:
-        """Return whether a message of `sender` may come over this connection."""
+        """Return whether the client may send messages of `sender`."""
         if sender == self.id:
             return True
         return self.scope is not None and self.scope.match(sender) is not None
@@ -119,14 +119,14 @@ async def sign_in(
     certified: str | None = None,
     waits: Callable[[], None] = lambda: None,
 ) -> SignedInClient:
-    """Decide on a CONNECT.
+    """Check a CONNECT.
 
     Args:
         connect: What the client sent.
-        identities: Who may sign in with a password or a certificate.
-        anonymous: Whether clients without a password are let in.
-        hub_id: The hub's own id, under which no anonymous client counts as the hub.
-        address: Where the client is.
+        identities: Clients that may sign in with a password or a certificate.
+        anonymous: Whether clients without a password may sign in.
+        hub_id: The hub's own id, which no anonymous client may have.
+        address: Of the client.
         certified: Common name of the client's certificate, None = it has none.
         waits: Called if its password cannot be checked at once.
 
@@ -175,7 +175,7 @@ def _user(connect: Connect) -> UserName | None:
         return None
     user = parse_user_name(connect.user_name)
     if user is None:
-        raise SignInError(ConnectCode.CREDENTIALS, "user name breaks <host>/<id>/?api-version=..")
+        raise SignInError(ConnectCode.CREDENTIALS, "user name is not <host>/<id>/?api-version=..")
     return user
 
 

@@ -1,4 +1,4 @@
-"""What the listener counts and shows: reasons as closed sets, counters, and frozen snapshots."""
+"""Counters and statistics of the listener, with the reasons of drops and closes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class DropReason(StrEnum):
     BAG_MALFORMED = "bag_malformed"
     BATCH_MALFORMED = "batch_malformed"  # or one record of it
     PROPERTY_UNFIT = "property_unfit"  # local: a text that some receiver would close over
-    BODY_NOT_UTF8 = "body_not_utf8"  # though its sender said that it is
+    BODY_NOT_UTF8 = "body_not_utf8"  # though the sender declared it as text
     TOO_LARGE = "too_large"
     INVALID = "invalid"  # the store can never take it
-    UNAVAILABLE = "unavailable"  # what decides about it cannot be asked; comes again as with LIMIT
+    UNAVAILABLE = "unavailable"  # the election of its hub is not possible; sent again as with LIMIT
     RESERVED = "reserved"  # has the content type of batches, and is none of a hub
-    LIMIT = "limit"  # refused by a limit, but for QoS 1 and 2 of MQTT 3.1.1, which come again
+    LIMIT = "limit"  # refused by a limit; QoS 1 and 2 of MQTT 3.1.1 is sent again and not counted
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
     CLOSING = "closing"  # QoS 0 or a will while the hub shuts down
@@ -54,7 +54,7 @@ _NO_LOSS: Final = frozenset(
         DropReason.BRIDGE_STATE,
     }
 )
-"""Its sender knows that it was not taken, settings want it so, or it is nothing to store."""
+"""Not taken with the sender's knowledge, by the settings, or nothing to store."""
 
 _LOST_AS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "on topics outside of the hub's {was} dropped",
@@ -75,7 +75,7 @@ _HINTS: Final = {
 class CloseReason(StrEnum):
     """Why a connection ended."""
 
-    DISCONNECT = "disconnect"  # the client said goodbye
+    DISCONNECT = "disconnect"  # the client sent DISCONNECT
     LOST = "lost"  # the peer or the network closed it
     CONNECT_REFUSED = "connect_refused"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -122,7 +122,7 @@ class ListenerCounters:
         self.sessions_evicted_total = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.newest_dropped: dict[DropReason, str] = {}
-        """Client and what is known of its last message that was dropped, by reason."""
+        """Client and details of the last dropped message, by reason."""
         self.closed = dict.fromkeys(CloseReason, 0)
         self.refused_connects: dict[str, int] = {}
 
@@ -161,10 +161,10 @@ class ListenerStatistics:
     Attributes:
         connections: Open connections, signed in or not.
         clients: Connections that are signed in.
-        paused: Clients that are not read at present.
+        paused: Clients that are not being read.
         stored_sessions: Sessions that outlive their connection.
-        sessions_evicted_total: Stored sessions of anonymous clients that gave way to others.
-        bounds: What is used of the bounds that clients share.
+        sessions_evicted_total: Stored sessions of anonymous clients that were evicted.
+        bounds: Usage of the bounds that clients share.
         accepted_total: Connections accepted.
         handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
         received_total: PUBLISHes read.

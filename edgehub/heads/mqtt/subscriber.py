@@ -1,7 +1,7 @@
-"""What one client subscribes to: SUBSCRIBE, UNSUBSCRIBE, and the return of a stored session.
+"""The subscriptions of one client: SUBSCRIBE, UNSUBSCRIBE, and the return of a stored session.
 
-Owns the client's subscriptions while it is connected. Invariant: a stored session is durable before
-the client is told so.
+Owns the client's subscriptions while it is connected. Invariant: a change of a stored session is
+durable before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Save(Protocol):
         """Call `done` once the session is durable as it is now.
 
         Args:
-            done: Gets None, or why it could not be written.
-            changed: Whether it is other than at the last call.
+            done: Called with None, or the error of the write.
+            changed: Whether it has changed since the last call.
         """
 
 
@@ -51,13 +51,13 @@ class Subscriber:
     Args:
         connection: Of the client.
         responses: In the client's protocol version.
-        client: Whose rights count.
+        client: For its rights.
         index: The listener's index.
         local: The client in the local topic space.
         subscriptions: Options by filter, the granted quality of service in the lowest two bits;
             kept up to date here.
         subscriptions_max: Most of them.
-        added_options: Options of MQTT 5 that hold in all of them without being asked for.
+        added_options: Options of MQTT 5 that are added to all of them.
         save: See `Save`; None = a clean session.
         log: For refusals.
     """

@@ -1,7 +1,7 @@
-"""Who listens to what: topic prefixes to the connections that subscribed to them.
+"""Index of subscriptions: topic prefixes to the connections that subscribed to them.
 
-Owns the index of live subscriptions and tells watchers when an input or a device begins or ceases
-to be listened to. Invariant: a watcher hears changes only, each once, and in order.
+Owns the index, and notifies watchers when the first subscription of an input or a device begins and
+the last one ends. Invariant: a watcher is notified of changes only, of each once, and in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SubscriptionIndex:
 
     Args:
         hub_id: Device id of this hub, under which its modules are addressed.
-        device_bound_interest: Told when a device begins or ceases to listen.
+        device_bound_interest: Called when a device begins or ceases to listen.
     """
 
     def __init__(self, hub_id: str, device_bound_interest: Callable[[str, bool], None]) -> None:
@@ -62,7 +62,7 @@ class SubscriptionIndex:
     def find(self, prefixes: Iterable[str]) -> tuple[ClientConnection, int] | None:
         """Return a connection that listens to one of the prefixes, and its options.
 
-        The exact prefix comes first, and of several connections the one that subscribed last.
+        The first prefix takes precedence, and of several connections the last that subscribed.
         """
         for prefix in prefixes:
             listeners = self._by_prefix.get(prefix)

@@ -1,7 +1,7 @@
-"""Topics of the IoT Hub dialect: who sends what, and what a subscription asks for.
+"""Topics of the IoT Hub dialect: telemetry topics, and topic filters of deliveries.
 
-Pure functions and the values they give. Invariant: an `EventsTopic` holds valid ids and is shared
-by all messages of its topic, so neither it nor its dictionaries are ever changed.
+Pure functions and their values. Invariant: an `EventsTopic` holds valid ids and is shared by all
+messages of its topic, so neither it nor its dictionaries are ever changed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from edgehub.mqtt.property_bag import Properties
 
 DIALECT: Final = b"devices/"
-"""All topics of the dialect begin so; those of the local topic space never do."""
+"""Prefix of all topics of the dialect; topics of the local topic space never have it."""
 
 BRIDGE_STATE: Final = b"$SYS/broker/connection/"
-"""Where Mosquitto bridges say whether they are connected, as a message and as a will."""
+"""Prefix of the topics on which Mosquitto bridges publish whether they are connected."""
 
 _DEVICE_EVENTS: Final = 4
 _MODULE_EVENTS: Final = 6
@@ -28,13 +28,13 @@ _REST_LEVELS_MAX: Final = 2
 
 
 class EventsTopic:
-    """A telemetry topic, taken apart.
+    """A parsed telemetry topic.
 
     Attributes:
         sender: `<device>` or `<device>/<module>` that the topic names.
-        properties_bytes: What the properties count against the message limit.
-        is_plain: Whether a message on it is the sender's own as it stands, whoever sends it: it
-            holds no others, nothing that only hubs write, and no id.
+        properties_bytes: Bytes that the properties count against the message limit.
+        is_plain: Whether a message on it can be taken unchanged from any client: it is no batch,
+            and has no id and no property that only hubs write.
     """
 
     __slots__ = (
@@ -63,12 +63,12 @@ class EventsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a topic filter asks for.
+    """A parsed topic filter of the dialect.
 
     Attributes:
         prefix: The filter without its `#`; topics of deliveries begin with it.
         device_id: Device that the filter names.
-        module_id: Module whose inputs it asks for, None = messages bound for the device.
+        module_id: Module of the inputs, None = messages to the device.
     """
 
     prefix: str
@@ -77,7 +77,7 @@ class Subscription:
 
     @property
     def target(self) -> str:
-        """`<device>` or `<device>/<module>` that the deliveries are meant for."""
+        """`<device>` or `<device>/<module>` that gets the deliveries."""
         return self.device_id if self.module_id is None else f"{self.device_id}/{self.module_id}"
 
 
@@ -107,7 +107,7 @@ def parse_events_topic(topic: str) -> EventsTopic | None:
 
 
 def parse_subscription(topic_filter: str) -> Subscription | None:
-    """Read a topic filter, None = the dialect has nothing to send there."""
+    """Parse a topic filter, None = it is not one of the dialect."""
     module_id: str | None
     match topic_filter.split("/"):
         case ["devices", device_id, "messages", "devicebound", "#"]:
@@ -141,5 +141,5 @@ def input_prefixes(device_id: str, module_id: str, input_name: str) -> tuple[str
 
 
 def with_property(properties: Properties, name: str, value: str) -> Properties:
-    """Add a property to a copy; dictionaries of topics are shared."""
+    """Return a copy with one more property; dictionaries of topics are shared."""
     return {**properties, name: value}

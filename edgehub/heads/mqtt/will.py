@@ -1,7 +1,7 @@
 """Wills: messages that the hub submits for clients that vanish.
 
-Owns the wills whose client is gone and may still come back. Invariant: a will is submitted at most
-once, and no later than its session ends.
+Owns the wills of clients that may still come back. Invariant: a will is submitted at most once, and
+no later than its session ends.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def will_message(
 
     Raises:
         SignInError: If its topic is neither the client's own telemetry topic nor a local one that
-            it may publish to, or it is too large; a will that could never be sent is better refused
-            when the client connects.
+            it may publish to, or it is too large: a will that can never be sent is refused when the
+            client connects.
     """
     given = will.properties or _NO_PROPERTIES
     if not will.topic.startswith(DIALECT):
@@ -127,15 +127,15 @@ def _refused(reason: str, code: ReasonCode) -> SignInError:
 
 
 class PendingWills:
-    """Wills of clients that left and have time to come back.
+    """Wills that wait for their clients' return.
 
     Args:
         clock: For their delays.
-        submit: Hands a will on.
+        submit: Submits a will.
         known: The identities in force.
 
     Attributes:
-        bound: Bytes of those that wait.
+        bound: Bytes of the waiting wills.
     """
 
     __slots__ = ("_clock", "_pending", "_submit", "bound")
