@@ -31,15 +31,15 @@ class LocalMessage:
         topic: Topic name.
         body: Payload bytes; empty and retained clears the topic.
         qos: 0 to 2, as published.
-        retain: Whether it is to stay as the topic's last value.
-        publisher: Client id of who published it, the hub's id for the hub itself.
+        retain: Whether it is kept as the last message of its topic.
+        publisher: Client id of the publisher, the hub's id for the hub itself.
         properties: Property block of MQTT 5 as it is passed on, without its length, topic alias
             and message expiry interval; empty = none.
-        expiry_ms: Time from its publish on after which it is of no use any more, None = never.
+        expiry_ms: Message expiry interval from its publish on, None = never.
         expires_ms: The same as hub time; set when it is published.
         id: Number under which it is stored, 0 = it is not.
-        came_by: Client id of the session by which it came and never goes back, empty = it may go
-            to any; a part of the hub that passes on what others publish sets it.
+        came_by: Client id of the session that it came by and is not sent back to, empty = none; set
+            by the broker head.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class LocalMessage:
         self.came_by = ""
 
     def copy(self) -> LocalMessage:
-        """Return the same message as one more, which is stored by itself."""
+        """Return a copy that is stored separately."""
         message = LocalMessage(
             self.topic,
             self.body,
@@ -94,18 +94,18 @@ class LocalMessage:
 
     @property
     def size(self) -> int:
-        """Bytes that it counts against limits, without a fixed cost."""
+        """Bytes that it counts against limits, without a fixed addition."""
         return bytes_in(self.topic) + len(self.body) + len(self.properties)
 
 
 class Deliver(Protocol):
-    """A subscriber inside the hub."""
+    """A subscriber that is a part of the hub."""
 
     def __call__(self, message: LocalMessage, settle: Settle, token: int) -> None:
         """Handle a message without waiting.
 
-        `settle(token, None)` is called once what the message causes is durable, or is nothing;
-        `settle(token, refusal)` when it is refused. The publisher's PUBACK waits for it.
+        `settle(token, None)` is called once all changes of the message are durable, at once without
+        any; `settle(token, refusal)` when it is refused. The publisher's PUBACK waits for it.
         """
 
 

@@ -1,1 +1,1 @@
-"""Ingress: bytes in, messages out; each head speaks one protocol."""
+"""Ingress: bytes in, messages out; one head for each protocol."""

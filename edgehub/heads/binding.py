@@ -1,4 +1,4 @@
-"""Listening sockets: all addresses of a name, one port, errors that say what to do.
+"""Listening sockets: all addresses of a name, one port, errors with a hint.
 
 Pure functions on sockets; calls nothing of the hub. Invariant: either all addresses are bound or
 none is left open.
@@ -22,7 +22,7 @@ async def bind(host: str, port: int, *, backlog: int) -> list[socket.socket]:
         backlog: Connections that may wait to be accepted.
 
     Raises:
-        OSError: If one of the addresses cannot be had.
+        OSError: If one of the addresses cannot be bound.
     """
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -49,7 +49,7 @@ def is_loopback(sock: socket.socket) -> bool:
 
 
 def bind_hint(section: str, error: OSError, *, port: str = "port") -> str:
-    """Return why binding failed, and which setting of `section` to change; `port` is its name."""
+    """Return why binding failed, and which key of `section` to set; `port` is that of the port."""
     hints = {
         errno.EADDRINUSE: f"another program listens there; stop it or set {section}.{port}",
         errno.EACCES: f"ports below 1024 need a privilege; set {section}.{port}",

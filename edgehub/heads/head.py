@@ -13,41 +13,41 @@ if TYPE_CHECKING:
 
 
 class Submit(Protocol):
-    """The router as a head sees it."""
+    """The router as a head uses it."""
 
     def __call__(self, message: Message, settle: Settle, token: int) -> None:
         """Route and store `message` without waiting.
 
         `settle(token, None)` is called once the message is durable, `settle(token, refusal)` when
         it is not taken; on the loop's thread, possibly before this call returns. The head keeps
-        the order of acknowledgements that its protocol asks for.
+        the order of acknowledgements that its protocol requires.
         """
 
 
 class Refused(Protocol):
-    """Who keeps account of messages that heads do not hand in, as they see it."""
+    """The journal of messages that heads do not submit."""
 
     def __call__(self, device: str, size: int, reason: str) -> None:
-        """Record that a message was not handed in because of a limit or of its content.
+        """Record that a message was not submitted because of a limit or of its content.
 
         Args:
-            device: Who sent it and has signed in; empty = nobody had.
-            size: Bytes of its body; of one that was not read, what was announced.
-            reason: Why, one of few words.
+            device: Signed-in sender; empty = none.
+            size: Bytes of its body, or the announced ones of a body that was not read.
+            reason: One of a closed set.
         """
 
 
 class Head(Protocol):
-    """One way in."""
+    """A head."""
 
     async def open(self) -> None:
-        """Bind and listen; raises `StartupError` when the address cannot be had."""
+        """Bind and listen; raises `StartupError` when the address cannot be bound."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
 
     async def drain(self) -> None:
-        """Stop accepting connections and messages; what was taken is still acknowledged."""
+        """Stop accepting connections and messages; messages taken before are still acknowledged."""
 
     async def close(self) -> None:
         """Close what is left."""

@@ -1,4 +1,4 @@
-"""What HTTP/1 asks of a request beyond what the parser checks.
+"""Rules of HTTP/1 for requests that the parser does not check.
 
 Pure. Source: RFC 9112, sections 2.3 (versions), 3.2 (Host), 6.1 (transfer encodings); RFC 3986,
 section 3.2.2 (hosts).
@@ -54,7 +54,7 @@ def find_fault(
     if not version.startswith(_SPOKEN):
         return Fault(
             HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
-            f"HTTP/{version} is not spoken here; use HTTP/1.1",
+            f"HTTP/{version} is not supported; use HTTP/1.1",
         )
     if transfer_encodings and b",".join(transfer_encodings).strip().lower() != b"chunked":
         return Fault(HTTPStatus.NOT_IMPLEMENTED, "of the transfer encodings only chunked is known")

@@ -1,7 +1,7 @@
-"""What a client has sent and is not parsed yet.
+"""Received bytes that are not parsed yet.
 
-Owns the bytes. Invariant: they come out in their order, in pieces so small that the requests of a
-piece cost little, however many a client writes at once.
+Owns the bytes. Invariant: they are returned in order, in pieces so small that the requests of a
+piece cost little, however many a client sends at once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 PIECE_BYTES: Final = 2_048
-"""Bytes that are parsed at once; they hold a hundred requests at most."""
+"""Bytes that are parsed at once, at most a hundred requests."""
 
 
 class Unparsed:
-    """See the module; false when empty."""
+    """Received bytes in pieces; false when empty."""
 
     __slots__ = ("_at", "_data")
 
@@ -27,7 +27,7 @@ class Unparsed:
         return self._at < len(self._data)
 
     def add(self, data: bytes) -> None:
-        """Append what has come."""
+        """Append received bytes."""
         self._data = self._data[self._at :] + data
         self._at = 0
 
@@ -40,5 +40,5 @@ class Unparsed:
         return piece
 
     def clear(self) -> None:
-        """Drop what is left."""
+        """Drop all bytes."""
         self._data, self._at = b"", 0

@@ -109,7 +109,7 @@ class MqttPart(HeadPart):
                 queue_bytes_max=mqtt.local_queue_bytes_max,
                 queues_bytes_max=mqtt.local_queues_bytes_max,
             ),
-            LocalTable(store, clock, linger_ms=settings.store.commit_delay_ms),
+            LocalTable(store, clock, commit_delay_ms=settings.store.commit_delay_ms),
             clock,
             hub_id=hub_id,
             known=identities,

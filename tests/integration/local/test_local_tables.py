@@ -36,9 +36,9 @@ def a_local(topic: str = "te/x", body: bytes = b"x", **options: object) -> Local
     return LocalMessage(topic, body, publisher="dev", **options)
 
 
-def a_table(hub: Harness, linger_ms: int = 0) -> LocalTable:
+def a_table(hub: Harness, commit_delay_ms: int = 0) -> LocalTable:
     """Build the table's owner on a running store."""
-    return LocalTable(hub.store, hub.clock, linger_ms=linger_ms)
+    return LocalTable(hub.store, hub.clock, commit_delay_ms=commit_delay_ms)
 
 
 async def test_what_is_stored_is_there_again(tmp_path: Path):
@@ -104,7 +104,7 @@ async def test_a_message_leaves_with_its_last_session(tmp_path: Path):
 async def test_what_is_confirmed_before_its_commit_is_not_written(tmp_path: Path):
     """It is settled on the confirmation, as a row of a queue is."""
     async with running(tmp_path / "queue.db") as hub:
-        table = a_table(hub, linger_ms=1000)
+        table = a_table(hub, commit_delay_ms=1000)
         settled = Settled()
         message = a_local()
         table.enqueue("a", LocalEntry(message, is_sent=True), settled)
@@ -154,7 +154,7 @@ async def test_many_changes_share_a_commit(tmp_path: Path):
 async def test_the_linger_holds_for_local_messages_too(tmp_path: Path):
     """With a fixed wait for flash, what comes within it is one commit."""
     async with running(tmp_path / "queue.db") as hub:
-        table = a_table(hub, linger_ms=500)
+        table = a_table(hub, commit_delay_ms=500)
         settled = Settled()
         for _ in range(4):
             table.keep(a_local(), settled)

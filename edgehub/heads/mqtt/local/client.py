@@ -1,7 +1,7 @@
-"""One connected client in the local topic space: its rights, its session, and the way to it.
+"""One connected client in the local topic space: its rights, its session and its link.
 
-Owns nothing beyond the connection; the session stays when it ends. Invariant: a connection that
-holds as much as it may is sent nothing more, and the session goes on once there is room.
+Lives as long as the connection; the session stays when that ends. Invariant: a client whose window
+or write buffer is full is sent nothing more, and the session goes on once there is room.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class LocalClient:
-    """See the module.
+    """A connected client; the `Link` of its session.
 
     Args:
-        space: The space.
+        space: The local topic space.
         session: The client's session in it.
-        rights: What the client may do there.
-        connection: Where bytes go.
-        deliveries: Gives packet ids and takes acknowledgements.
+        rights: Of the client there.
+        connection: Of the client.
+        deliveries: Packet ids and acknowledgements.
 
     Attributes:
-        rights: See above.
+        rights: Of the client there.
     """
 
     __slots__ = ("_connection", "_deliveries", "_granted", "_session", "_space", "rights")
@@ -58,7 +58,7 @@ class LocalClient:
         self._deliveries = deliveries
         self._granted: set[str] = set()
 
-    # What the subscriber asks.
+    # Subscriptions.
 
     def refusal(self, topic_filter: str) -> ReasonCode | None:
         """Return why the client may not subscribe to a filter; None = it may."""
@@ -93,7 +93,7 @@ class LocalClient:
     # Life cycle.
 
     def attach(self) -> None:
-        """Send what waits, and what comes from now on."""
+        """Send the waiting messages, and later ones as they are published."""
         self._deliveries.reserved = self._session.packet_ids
         self._deliveries.freed = self._session.pump
         self._session.attach(self, self.rights)
@@ -106,7 +106,7 @@ class LocalClient:
         """Send what waits, as far as there is room."""
         self._session.pump()
 
-    # The way to the client; see `session.Link`.
+    # As `session.Link`.
 
     @property
     def is_writable(self) -> bool:

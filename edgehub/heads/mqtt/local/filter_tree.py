@@ -1,8 +1,8 @@
-"""Topic filters to those who subscribed to them, found by topic.
+"""Tree of topic filters: the subscribers of a topic.
 
-Owns the tree of filter levels, and of each branch how much of it one topic may pass through.
-Invariants: a branch exists exactly while a filter needs it; finding takes time in proportion to the
-branches that fit the topic, which are at most `branches`, and not to the number of filters.
+Owns the tree of filter levels, and the number of branches below each that one topic can pass.
+Invariants: a branch exists exactly while a filter needs it; a match takes time in proportion to the
+branches that match the topic, which are at most `branches`, and not to the number of filters.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class _Node(Generic[S]):
     """One level of filters.
 
     Attributes:
-        branches: Nodes from here on, this one included, that one topic can pass through at most: a
-            topic goes on to the wildcards and to one name.
-        _by_branches: How many of the names below have so many branches; None = there is no name.
+        branches: Most nodes from here on, this one included, that one topic can pass: it passes to
+            the wildcards and to one name.
+        _by_branches: Number of names below by their branches; None = there is no name.
     """
 
     __slots__ = ("_by_branches", "branches", "children", "subscribers")
@@ -66,7 +66,7 @@ class FilterTree(Generic[S]):
 
     @property
     def branches(self) -> int:
-        """Nodes that one topic passes through at most."""
+        """Most nodes that one topic can pass."""
         return self._root.branches
 
     def branches_with(self, topic_filter: str) -> int:
@@ -122,7 +122,7 @@ class FilterTree(Generic[S]):
         _recount(path)
 
     def match(self, topic: str) -> list[Mapping[S, int]]:
-        """Return subscribers with their options, one mapping for each filter that takes the topic.
+        """Return subscribers with their options, one mapping for each filter that matches.
 
         The mappings are the tree's own: read them before anything is added or removed.
         """
@@ -130,7 +130,7 @@ class FilterTree(Generic[S]):
         names = topic.split("/")
         nodes = [self._root]
         if topic.startswith("$"):
-            # No wildcard in the first level takes it.
+            # No wildcard in the first level matches it.
             named = self._root.children.get(names.pop(0))
             nodes = [] if named is None else [named]
         for name in names:

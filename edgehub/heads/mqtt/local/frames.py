@@ -1,6 +1,6 @@
 """Messages of the local topic space as the bytes of a PUBLISH.
 
-Pure. What the publisher said beside the payload is passed on as it came.
+Pure. The properties of the publisher are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def frame(
         dup: Whether it may have been sent before.
         identifiers: Subscription identifiers as they are written.
         now_ms: Hub time, from which what is left of its message expiry interval follows.
-        with_properties: Whether the receiver speaks MQTT 5.
+        with_properties: Whether the receiver uses MQTT 5.
     """
     properties = b""
     if with_properties:

@@ -1,6 +1,6 @@
 """From a PUBLISH on a topic outside the dialect to a message of the local topic space.
 
-Owns the checks: topic, right, size, room. Invariant: what comes out may be published.
+Owns the checks of topic, right, size and room. Invariant: a message that passes may be published.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class LocalIngress:
-    """Checks what one client publishes locally.
+    """Checks the local messages of one client.
 
     Args:
-        space: Where it is to go.
-        client_id: Who publishes.
-        rights: What the client may do.
+        space: The local topic space.
+        client_id: Of the client.
+        rights: Of the client.
         message_bytes_max: Largest payload with properties.
     """
 
@@ -40,7 +40,7 @@ class LocalIngress:
         self._max = message_bytes_max
 
     def take(self, packet: Publish) -> LocalMessage | DropReason:
-        """Return the message of a PUBLISH, or why there is none.
+        """Return the message of a PUBLISH, or the reason to drop it.
 
         Raises:
             ProtocolError: If its topic is not a topic name at all.

@@ -1,4 +1,4 @@
-"""What the local topic space holds, and how much of it."""
+"""Options and limits of the local topic space."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ LEVELS_MAX: Final = 64
 
 FILTER_BYTES_MAX: Final = 4096
 SUBSCRIPTION_BYTES_MAX: Final = 64 * 2**20
-"""What all subscriptions may take in memory."""
+"""Memory of all subscriptions."""
 
 BRANCHES_MAX: Final = 4096
-"""Branches of the filters that one topic may pass through, a microsecond or less for each.
+"""Branches of the filters that one topic may pass through, at most a microsecond for each.
 
-Filters of up to ten levels cannot have more: at each level a topic goes on to its name and to `+`,
-and `#` may hang on each branch. Those of nine levels stay below the half.
+Filters of up to ten levels cannot have more: at each level a topic passes to its name and to `+`,
+and each branch may have a `#`. Filters of nine levels have less than half.
 """
 
 LEVEL_BYTES: Final = 256
-"""What a level of a filter takes in memory beside its text."""
+"""Memory of a level of a filter in addition to its text."""
 
 MESSAGE_BYTES: Final = 256
-"""What a message counts beside topic, payload and properties."""
+"""Added to topic, payload and properties of each message."""
 
 WINDOW: Final = 100
 """Messages of QoS 1 and 2 that a client may have unacknowledged, unless it takes fewer."""
 
 NUMBERED_MAX: Final = 30_000
-"""Packet ids that the messages of one session may have; as many are left for other deliveries."""
+"""Packet ids of one session; as many are left for other deliveries."""
 
 DEPARTED_MAX: Final = 1000
-"""Clients that went and are still shown as not connected."""
+"""Clients that left and are still published as not connected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class LocalOptions:
     """Settings of the local topic space.
 
     Attributes:
-        topics: Filters of topics that are in it, beside `ALWAYS_LOCAL`.
+        topics: Filters of its topics, in addition to `ALWAYS_LOCAL`.
         retained_max: Retained messages.
         retained_bytes_max: Their bytes.
         queue_max: Messages that wait for one client.

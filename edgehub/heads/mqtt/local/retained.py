@@ -1,8 +1,8 @@
-"""The last message of each topic that was published to be kept.
+"""Retained messages: the last one of each topic.
 
-Owns the messages in memory; the table on disk follows. Invariant: count and bytes of what clients
-published stay within their bounds; what the hub itself says is bounded by who says it and counts
-apart.
+Owns the messages in memory; the table on disk follows. Invariant: count and bytes of messages of
+clients stay within their bounds; messages of the hub itself are bounded by its parts and count
+separately.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from edgehub.local_message import LocalMessage
 
 SEARCH_STEPS: Final = 300
-"""Retained topics that are looked at in one go."""
+"""Retained topics that are searched at once."""
 
 SEARCH_PAUSE_S: Final = 0.004
-"""Time for other clients between two goes."""
+"""Time for other clients between two searches."""
 
 
 class RetainedMessages:
@@ -58,7 +58,7 @@ class RetainedMessages:
         self._anonymous: set[str] = set()
         self._own: dict[str, LocalMessage] = {}
         self._expiring = 0
-        # No message expires before; asked for each message that finds no room.
+        # No message expires before; checked for each message without room.
         self._earliest_ms = 0
         self.count = Bound(
             "retained messages",
@@ -140,7 +140,7 @@ class RetainedMessages:
         return [*self._by_topic, *self._own]
 
     def expired(self, now_ms: int) -> list[str]:
-        """List the topics whose message is over."""
+        """List the topics whose message has expired."""
         if not self._expiring or now_ms < self._earliest_ms:
             return []
         expiries = {
@@ -164,11 +164,11 @@ class RetainedMessages:
 
 
 class RetainedSearch:
-    """A walk over the topics that one filter takes, some at a time.
+    """A search for the topics that match one filter, some steps at a time.
 
     Args:
         topic_filter: The filter.
-        retained: What to walk over; what is published meanwhile is delivered anyway.
+        retained: The retained messages; later ones are delivered by the subscription.
     """
 
     __slots__ = ("_at", "_levels", "_literal", "_topics")
@@ -177,13 +177,13 @@ class RetainedSearch:
         self._levels = topic_filter.split("/")
         self._at = 0
         wild = next((n for n, level in enumerate(self._levels) if level in WILDCARDS), None)
-        # Most topics differ in what stands before the first wildcard, which is cheap to compare.
+        # Most topics differ before the first wildcard, which is cheap to compare.
         self._literal = "/".join(self._levels[:wild])
         self._topics = [topic_filter] if wild is None else retained.topics()
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all topics were searched."""
         return self._at >= len(self._topics)
 
     def next(self, steps: int) -> tuple[str | None, int]:

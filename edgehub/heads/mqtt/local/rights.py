@@ -1,7 +1,7 @@
-"""What a client may do in the local topic space.
+"""Rights of a client in the local topic space.
 
-Pure. Invariant: a client without an identity, or whose identity says nothing of the space, may do
-everything there that clients may do.
+Pure. Invariant: a client without an identity, or without rights in its identity, may publish and
+subscribe to all topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LocalRights:
 
     Attributes:
         publish: Topics that it may publish to.
-        subscribe: Topics that it may be sent.
+        subscribe: Topics that it may receive.
     """
 
     publish: tuple[str, ...] | None = None

@@ -1,7 +1,7 @@
-"""Routes that listen to the local topic space: what their filters take becomes a message for them.
+"""Local messages for routes: those that match the topic filters of routes go to the router.
 
 Owns the inner subscription of the routes. Invariant: the publisher is acknowledged only after the
-rows that the routes cause are durable.
+rows of the message are durable.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SOURCE: Final = "/mqtt/"
 
 
 class RouteFeed:
-    """Hands local messages to the router.
+    """Submits local messages to the router.
 
     Args:
-        space: Where they are published.
-        submit: The router, for messages that nobody need want.
-        takes_qos0: Whether messages of QoS 0 are to be stored at present.
-        counters: Of the listener, for those that are not.
+        space: The local topic space.
+        submit: The router, for messages that need not match a route.
+        takes_qos0: Whether messages of QoS 0 are stored at present.
+        counters: Of the listener.
     """
 
     __slots__ = ("_counters", "_space", "_submit", "_subscription", "_takes_qos0")
@@ -53,7 +53,7 @@ class RouteFeed:
         self._subscription = space.subscribe_inner((), self._deliver)
 
     def follow(self, filters: Iterable[str]) -> None:
-        """Listen to the filters of the routes in force."""
+        """Subscribe to the filters of the present routes."""
         self._subscription.follow(filters)
 
     def _deliver(self, message: LocalMessage, settle: Settle, token: int) -> None:
@@ -68,7 +68,7 @@ class RouteFeed:
 
 
 def routed(message: LocalMessage, expiry_ms: int | None) -> Message:
-    """Return a message on a topic the form in which routes take it.
+    """Return the form of a message on a topic that the router takes.
 
     Args:
         message: Its publisher becomes the sender.

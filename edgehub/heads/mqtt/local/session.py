@@ -1,12 +1,11 @@
-"""What one client subscribed to in the local topic space, and what waits for it.
+"""The session of one client in the local topic space: its subscriptions and its queue.
 
-Owns the client's subscriptions there and its queue: messages of QoS 1 and 2 that were not sent yet,
-or not confirmed. A stored session outlives the connection, and its queue is on disk too.
-Invariants: a message leaves the queue with the client's PUBACK or PUBCOMP, with its expiry, or with
-the session; what is sent again has the packet id of before; of QoS 2 in a stored session, packet id
-and PUBREC are on disk before what follows from them is sent, so a client that has the message is
-never sent it as another one, and each exchange that has begun is brought to its end; nothing waits
-without a bound.
+Owns the subscriptions and the queue of messages of QoS 1 and 2 that were not sent or not confirmed.
+A stored session outlives the connection, and its queue is on disk too. Invariants: a message leaves
+the queue with the client's PUBACK or PUBCOMP, with its expiry, or with the session; a repeated
+message has its earlier packet id; for QoS 2 in a stored session, packet id and PUBREC are on disk
+before the next packet is sent, so a client never gets the message twice and each exchange that has
+begun is completed; every queue is bounded.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _NEVER_MS: Final = 2**63
 
 
 class Link(Protocol):
-    """The connection of a client, as its session sees it."""
+    """The connection of a client as its session uses it."""
 
     @property
     def is_writable(self) -> bool:
@@ -68,12 +67,12 @@ class Link(Protocol):
         """Return a packet id that nothing uses."""
 
     def send(self, entry: LocalEntry, progress: Callable[[bool], None]) -> int:
-        """Send what is due of an entry: its PUBLISH, or its PUBREL once it is received.
+        """Send the next packet of an entry: its PUBLISH, or its PUBREL once it is received.
 
         Args:
             entry: With its packet id, 0 = it has none yet.
-            progress: Called with what the client answers: False for a PUBREC after which the entry
-                is to be sent once more, True when there is nothing more to do.
+            progress: Called with False for a PUBREC after which PUBREL is to be sent, with True at
+                the end of the exchange.
 
         Returns:
             Its packet id, 0 = larger than the client takes.
@@ -110,15 +109,15 @@ class LocalSession:
     """The local side of one client's session.
 
     Args:
-        client_id: Whose it is.
-        context: What the sessions of the space share.
+        client_id: Of the client.
+        context: Shared by the sessions of the space.
 
     Attributes:
         durable: Whether it outlives the connection.
         anonymous: Whether its client has no identity; parts of the hub count as if they had one.
         filters: Options by topic filter.
-        bytes: What waits.
-        packet_ids: Entries by the packet ids that a stored session has given out.
+        bytes: Of the queue.
+        packet_ids: Entries by the packet ids of a stored session.
     """
 
     __slots__ = (
@@ -146,14 +145,14 @@ class LocalSession:
         self.bytes = 0
         self._context = context
         self._link: Link | None = None
-        # In order of arrival; those not sent over the present connection once more in a row.
+        # In order of arrival; those not sent on the present connection are in `_unsent` too.
         self._entries: dict[LocalEntry, None] = {}
         self._unsent: deque[LocalEntry] = deque()
-        # Those whose PUBREL is to be sent over the present connection, in the order of the PUBRECs.
+        # Entries whose PUBREL is to be sent on the present connection, in the order of the PUBRECs.
         self._received: deque[LocalEntry] = deque()
         self.packet_ids: dict[int, LocalEntry] = {}
         self._last_id = 0
-        # None of those not sent expires before this.
+        # No unsent entry expires before.
         self._first_expiry_ms = _NEVER_MS
         self._replay = RetainedReplay(context.retained, context.clock, self.pump)
 
@@ -169,7 +168,7 @@ class LocalSession:
             return False
         bound, tree = context.branches, context.tree
         limit = bound.anonymous_limit if self.anonymous else bound.limit
-        # What adds nothing to the worst topic is taken, whoever has brought it about.
+        # A filter that adds no branch to the worst topic is always taken.
         return tree.branches_with(topic_filter) <= max(limit, tree.branches)
 
     def subscription_refused(self) -> None:
@@ -177,7 +176,7 @@ class LocalSession:
         self._context.counters.subscriptions_refused_total += 1
 
     def count_as(self, *, anonymous: bool) -> None:
-        """Count what the session uses as that of an anonymous client, or of an identity."""
+        """Count the usage of the session as that of an anonymous client, or of an identity."""
         if anonymous == self.anonymous:
             return
         context = self._context
@@ -225,7 +224,7 @@ class LocalSession:
         self._replay.remove(topic_filter)
 
     def replay(self, topic_filter: str, options: int) -> None:
-        """Send the retained messages that a filter takes, all of them, also if it is under way."""
+        """Send all retained messages that match a filter, from the first one on."""
         self._replay.add(topic_filter, options)
         self.pump()
 
@@ -238,11 +237,11 @@ class LocalSession:
         ticket: Ticket,
         share: SharedSubscription[LocalSession] | None = None,
     ) -> None:
-        """Send a message, or let it wait.
+        """Send a message, or queue it.
 
         Args:
-            message: What was published.
-            options: Of the subscriptions that take it.
+            message: The published message.
+            options: Of the subscriptions that it matches.
             ticket: Held until a stored session has the message on disk.
             share: The shared subscription by which it comes, None = it comes by the client's own.
         """
@@ -332,7 +331,7 @@ class LocalSession:
         for entry in list(self._entries):
             if not self._hand_over(entry):
                 self._drop(entry, LocalDrop.SESSION_ENDED)
-        # A session that begins now must not find it after a crash.
+        # After a crash, a session that begins now must not find the queue.
         self._context.store.flush_now()
 
     def drop_expired(self, now_ms: int) -> None:
@@ -381,7 +380,7 @@ class LocalSession:
     def _write(self, message: LocalMessage, *, retain: bool, identifiers: bytes) -> None:
         link = self._link
         if link is None:
-            # QoS 0 is for those who are there.
+            # QoS 0 is for connected clients.
             return
         counters = self._context.counters
         if not link.is_writable:
@@ -394,7 +393,7 @@ class LocalSession:
     def _is_full(self, message: LocalMessage) -> bool:
         reason = self._bound_reached(message)
         if reason is not None and self._first_expiry_ms != _NEVER_MS:
-            # What is over makes room first.
+            # Expired messages make room first.
             self.drop_expired(self._context.store.now_ms())
             reason = self._bound_reached(message)
         if reason is not None:
@@ -452,7 +451,7 @@ class LocalSession:
                 self.pump()
             return
         if packet_id != entry.packet_id:
-            # A part of the hub counts anew with each connection.
+            # The broker head begins its packet ids again with each connection.
             self.packet_ids.pop(entry.packet_id, None)
             entry.packet_id = packet_id
             if self.durable:
@@ -488,11 +487,11 @@ class LocalSession:
     def _withhold(self, entry: LocalEntry, reason: LocalDrop) -> bool:
         """Drop a message that may not be sent, or not again.
 
-        Where its client may know its packet id the exchange goes on with PUBREL, as a later message
+        If the client may know its packet id, the exchange continues with PUBREL: a later message
         with that id would be taken for this one.
 
         Returns:
-            Whether it goes on.
+            Whether the exchange continues.
         """
         if entry.qos > 1 and entry.is_sent:
             self._note(reason)
@@ -502,7 +501,7 @@ class LocalSession:
         return False
 
     def _hand_over(self, entry: LocalEntry) -> bool:
-        """Return a message of a shared subscription to another member, unless it may be done."""
+        """Move a message of a shared subscription to another member, unless it may be received."""
         if entry.share is None or (entry.qos > 1 and entry.is_sent):
             return False
         found = entry.share.next_member(entry.qos)
@@ -539,7 +538,7 @@ class LocalSession:
         if not qos:
             self._write(message, retain=True, identifiers=identifiers)
         elif qos > 1 and self.durable:
-            # A copy: the message itself may wait for this client under its own number.
+            # A copy: the message itself may be in this queue under its own number.
             entry = LocalEntry(message.copy(), qos, retain=True, identifiers=identifiers)
             self._add(entry)
             self._number(entry)
@@ -559,5 +558,5 @@ def _expiry_ms(entry: LocalEntry) -> int:
 
 
 def filter_cost(topic_filter: str) -> int:
-    """Return what a subscription takes in memory."""
+    """Return the memory that a subscription takes."""
     return bytes_in(topic_filter) + LEVEL_BYTES * (1 + topic_filter.count("/"))

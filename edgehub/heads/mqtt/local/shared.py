@@ -1,8 +1,8 @@
-"""Shared subscriptions: sessions of one group take turns with the messages of a filter.
+"""Shared subscriptions: sessions of one group share the messages of a filter.
 
-Owns the groups. Invariants: a message goes to one member of each group whose filter takes it; a
-member that would get it at once comes before one that is busy, that one before one that is away,
-and among equals the one that was served longest ago. Source: MQTT 5, section 4.8.2.
+Owns the groups. Invariants: a message goes to one member of each group whose filter matches; a
+member that can be sent the message at once is preferred to a busy one, that one to one that is not
+connected, and among equals the one that was served longest ago. Source: MQTT 5, section 4.8.2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from edgehub.heads.mqtt.local.filter_tree import FilterTree
 
 
 class Member(Protocol):
-    """A session, as its groups see it."""
+    """A session as its groups use it."""
 
     @property
     def durable(self) -> bool:
@@ -44,7 +44,7 @@ class SharedSubscription(Generic[M]):
         self.members: dict[M, int] = {}
 
     def next_member(self, qos: int) -> tuple[M, int] | None:
-        """Choose who gets a message of this quality of service, with the options; None = nobody."""
+        """Return the member for a message of this quality of service, and its options."""
         chosen = None
         for member in self.members:
             if member.is_ready:

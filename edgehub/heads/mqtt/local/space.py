@@ -1,10 +1,10 @@
-"""The local topic space: what is published there, and who gets it.
+"""The local topic space: publishing to local clients and parts of the hub.
 
-Owns the sessions' local sides, the retained messages and the subscribers inside the hub. Calls the
-table on disk and nothing else. Invariants: a publish is settled once everything it must survive is
-durable and every inner subscriber has settled it; the messages of one publisher reach a subscriber
-in their order; a subscriber gets one copy of a message, however many of its filters take it, with
-the best quality of service among them.
+Owns the local sessions, the retained messages and the subscriptions of parts of the hub. Calls only
+the table on disk. Invariants: a publish is settled once all its writes are durable and every inner
+subscriber has settled it; the messages of one publisher reach a subscriber in order; a subscriber
+gets one copy of a message, however many of its filters match, with the best quality of service
+among them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from edgehub.local_message import Deliver, Settle
 
 SWEEP_S: Final = 30.0
-"""What expired is let go of within this time."""
+"""Expired messages are dropped within this time."""
 
 RETAINED_STEPS: Final = 1000
 _TOPICS_MAX: Final = 4096
@@ -56,11 +56,11 @@ _TOPIC_BYTES_MAX: Final = 1024
 
 
 class InnerSubscription:
-    """A subscriber inside the hub.
+    """The subscription of a part of the hub.
 
     Args:
-        tree: Where its filters are.
-        deliver: Gets the messages.
+        tree: Of all such subscriptions.
+        deliver: Called with each message.
     """
 
     __slots__ = ("_filters", "_tree", "deliver")
@@ -71,7 +71,7 @@ class InnerSubscription:
         self.deliver = deliver
 
     def follow(self, filters: Iterable[str]) -> None:
-        """Listen to these filters from now on, and to no others."""
+        """Replace the filters."""
         wanted = tuple(filters)
         for topic_filter in self._filters:
             if topic_filter not in wanted:
@@ -85,7 +85,7 @@ class LocalSpace:
     """One hub's local topic space.
 
     Args:
-        options: Its topics and bounds.
+        options: Topics and bounds.
         store: Its tables.
         clock: For timers.
         hub_id: Publishes the hub's own messages.
@@ -140,8 +140,7 @@ class LocalSpace:
         """Load retained messages, sessions and queues from disk.
 
         Args:
-            sessions: Subscriptions of the stored sessions by client id, those of the dialect among
-                them.
+            sessions: Subscriptions of the stored sessions by client id, also those of the dialect.
         """
         context = self._context
         contents = await context.store.load()
@@ -155,7 +154,7 @@ class LocalSpace:
                     session.subscribe(topic_filter, options)
             session.restore(contents.queued.pop(client_id, ()))
             self._presence.restore(client_id)
-        # Of sessions that were about to begin or to end when the hub was killed.
+        # Left by sessions that began or ended when the hub was killed.
         for client_id, queued in contents.queued.items():
             if client_id in self._sessions:
                 self._sessions[client_id].restore(queued)
@@ -174,17 +173,17 @@ class LocalSpace:
             self._timer = None
 
     async def flush(self) -> None:
-        """Wait until what clients confirmed has left the disk."""
+        """Wait until confirmed messages are deleted on disk."""
         await self._context.store.flush()
 
-    # Questions.
+    # Topics and retained messages.
 
     def now_ms(self) -> int:
-        """Return hub time, which message expiry counts in."""
+        """Return hub time, by which messages expire."""
         return self._context.store.now_ms()
 
     def topic(self, raw: bytes) -> str | None:
-        """Read a topic that clients may publish to; None = it is not one of the space."""
+        """Parse a topic that clients may publish to; None = it is not one of the space."""
         topic = self._topics.get(raw)
         if topic is not None:
             return topic
@@ -203,7 +202,7 @@ class LocalSpace:
         return topic
 
     def can_match(self, topic_filter: str) -> bool:
-        """Return whether a filter, shared or not, is valid and takes some topic of the space."""
+        """Return whether a filter, shared or not, is valid and matches some topic of the space."""
         if bytes_in(topic_filter) > FILTER_BYTES_MAX or topic_filter.count("/") >= LEVELS_MAX:
             return False
         _, topic_filter = split_share(topic_filter)
@@ -212,7 +211,7 @@ class LocalSpace:
         return any(overlaps(each, topic_filter) for each in self._readable)
 
     def retained(self, topic_filter: str) -> list[LocalMessage]:
-        """List what is retained on the topics that a filter takes, in the order of its topics."""
+        """List the retained messages that match a filter, in the order of their topics."""
         retained = self._context.retained
         search = RetainedSearch(topic_filter, retained)
         now_ms = self.now_ms()
@@ -237,8 +236,8 @@ class LocalSpace:
 
         Args:
             message: Its topic is one of the space, or of the hub's own.
-            settle: `settle(token, None)` once all that it must survive is durable.
-            token: The caller's, handed back.
+            settle: `settle(token, None)` once all its writes are durable.
+            token: Passed to `settle`.
         """
         context = self._context
         context.counters.published_total += 1
@@ -258,10 +257,9 @@ class LocalSpace:
         for share in shared:
             chosen = share.next_member(message.qos)
             if chosen is not None:
-                # In addition to what its own filters take: a copy, which is stored by itself.
+                # In addition to its own filters: a copy, which is stored separately.
                 chosen[0].offer(message.copy(), chosen[1], ticket, share)
-        # Last: a part of the hub may answer at once, and everybody gets the answer behind what it
-        # answers.
+        # Last: a part of the hub may respond at once, and all get the response after the message.
         for subscription in {each: None for found in inner for each in found}:
             subscription.deliver(message, ticket.hold(), 0)
         ticket.done(0, None)
@@ -270,21 +268,21 @@ class LocalSpace:
         """Subscribe a part of the hub.
 
         Args:
-            filters: What it listens to; may be changed by `InnerSubscription.follow`.
-            deliver: Gets each message once, however many filters take it.
+            filters: Topic filters; may be changed by `InnerSubscription.follow`.
+            deliver: Called with each message once, however many filters match.
         """
         subscription = InnerSubscription(self._inner, deliver)
         subscription.follow(filters)
         return subscription
 
     def carry(self, client_id: str, filters: Iterable[str]) -> LocalSession:
-        """Return a stored session to a part of the hub that carries messages elsewhere.
+        """Return a stored session of a part of the hub that sends messages to a broker.
 
-        To be asked for before `load`, which gives it what the disk holds for it.
+        Call it before `load`, which restores the queue of the session.
 
         Args:
-            client_id: One that no client can have.
-            filters: Topics that it carries, but for messages that came by it.
+            client_id: Not a valid id of a client.
+            filters: Topics that it sends, without messages from the broker.
         """
         session = LocalSession(client_id, self._context, anonymous=False)
         self._sessions[client_id] = self._carried = session
@@ -304,11 +302,11 @@ class LocalSpace:
         return any(self._inner.match(topic))
 
     def begin(self, client_id: str, *, clean: bool, durable: bool) -> LocalSession:
-        """Return the local side of a client's session as it connects.
+        """Return the local session of a client that connects.
 
         Args:
             client_id: The signed-in client.
-            clean: Whether what an earlier session left is dropped.
+            clean: Whether an earlier session is ended first.
             durable: Whether the session outlives the connection.
         """
         if clean:
@@ -333,7 +331,7 @@ class LocalSpace:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of messages that are retained or wait for clients, about as many as on disk."""
+        """Bytes of retained and queued messages, about as many as on disk."""
         return self._context.retained.bytes.used + self._context.queued_bytes.used
 
     @property
@@ -344,7 +342,7 @@ class LocalSpace:
         return [retained.count, retained.bytes, context.queued_bytes, context.subscription_bytes]
 
     def recount(self) -> None:
-        """Count by kind of client what each uses, after identities have changed."""
+        """Count the usage by kind of client, after identities have changed."""
         context = self._context
         context.retained.recount()
         for session in self._sessions.values():
@@ -402,11 +400,11 @@ class LocalSpace:
         context = self._context
         if message.topic.startswith(HUB_TOPICS):
             return
-        # Commands and registrations of the hub's own must not be lost to what clients retain.
+        # Commands and registrations of the hub itself must not be lost to bounds of clients.
         is_own = message.publisher == self.hub_id and not message.came_by
         if not (is_own or self._has_room_to_retain(message)):
             return
-        # Who clears what somebody else has just cleared waits for the disk as well.
+        # A clear of a topic that is being cleared waits for that write too.
         if context.retained.put(message) or context.store.is_changing(message.topic):
             context.store.keep(message, ticket.hold())
 
@@ -414,7 +412,7 @@ class LocalSpace:
         retained = self._context.retained
         if retained.has_room(message):
             return True
-        # What is over makes room first.
+        # Expired messages make room first.
         self._clear_expired()
         return retained.has_room(message)
 

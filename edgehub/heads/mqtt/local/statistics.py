@@ -1,4 +1,4 @@
-"""What the local topic space counts and shows."""
+"""Counters and statistics of the local topic space."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class LocalDrop(StrEnum):
-    """Why a subscriber did not get a message, or the space did not keep it."""
+    """Why a subscriber did not get a message."""
 
     QUEUE_FULL = "queue_full"  # QoS 1: too much waits for this client
     QUEUES_FULL = "queues_full"  # QoS 1: too much waits for all clients
     SLOW_READER = "slow_reader"  # QoS 0: the client does not read
     EXPIRED = "expired"  # its message expiry interval was over
     PACKET_TOO_LARGE = "packet_too_large"  # larger than the client takes
-    NO_RIGHT = "no_right"  # waited for a client that may not read it any more
-    SESSION_ENDED = "session_ended"  # QoS 1: waited for a session that ended
+    NO_RIGHT = "no_right"  # queued for a client that has lost the right to it
+    SESSION_ENDED = "session_ended"  # QoS 1: queued for a session that ended
 
 
 class LocalCounters:
@@ -44,15 +44,15 @@ class LocalStatistics:
     """A snapshot of the local topic space.
 
     Attributes:
-        subscriptions: Subscriptions of clients, connected or away.
-        subscription_bytes: What they take in memory.
+        subscriptions: Subscriptions of clients, connected or not.
+        subscription_bytes: Memory that they take.
         subscription_branches: Branches of their filters that one topic passes through at most.
         subscriptions_refused_total: Subscriptions for which a bound of all clients had no room.
         retained: Retained messages.
-        retained_bytes: What they count against their bound.
+        retained_bytes: Their bytes.
         queued: Messages that wait for clients, or for their PUBACK.
-        queued_bytes: What they count against their bound.
-        queues: Sessions for which something waits.
+        queued_bytes: Their bytes.
+        queues: Sessions with queued messages.
         published_total: Messages published into the space.
         delivered_total: Copies that clients confirmed, or got with QoS 0.
         dropped: Copies that were not delivered, by reason.

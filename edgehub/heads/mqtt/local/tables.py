@@ -1,10 +1,10 @@
-"""The local topic space on disk: retained messages, and messages that wait for stored sessions.
+"""The local topic space on disk: retained messages, and queues of stored sessions.
 
-Owns the tables `retained`, `local_message` and `local_queue`, and the changes to them that are not
-committed yet. Changes are gathered and join one group commit as one operation; while it runs the
-next ones gather, and what is taken back meanwhile is never written. Invariants: a change is settled
-once it is durable or void; a message is stored once, however many sessions it waits for, and leaves
-with the last of them.
+Owns the tables `retained`, `local_message` and `local_queue`, and the changes that are not
+committed yet. Changes are collected and join a group commit as one operation; the next ones are
+collected while it runs, and a change that is undone before its commit is never written. Invariants:
+a change is settled once it is durable or undone; a message is stored once for all sessions, and
+deleted with the last of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DEQUEUE_DELAY_S: Final = 0.05
-"""What clients confirmed leaves the file within this time, as rows of queues do."""
+"""Confirmed messages are deleted within this time, like rows of queues."""
 
 Key = tuple[str, int]
 """Client id and message id: one message in one session."""
@@ -71,11 +71,11 @@ class LocalEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalContents:
-    """What the file holds at the start.
+    """Contents of the tables at the start.
 
     Attributes:
         retained: The last message of each topic.
-        queued: By client id, in the order in which they came.
+        queued: Entries by client id, in order of arrival.
     """
 
     retained: list[LocalMessage] = field(default_factory=list)
@@ -83,12 +83,12 @@ class LocalContents:
 
 
 class _Changes:
-    """What the next commit will write."""
+    """Changes of the next commit."""
 
     __slots__ = (
         "arrivals",
-        "gone_messages",
-        "gone_rows",
+        "deleted_messages",
+        "deleted_rows",
         "messages",
         "received",
         "retained",
@@ -100,34 +100,38 @@ class _Changes:
     def __init__(self) -> None:
         self.retained: dict[str, LocalMessage] = {}
         self.messages: dict[int, LocalMessage] = {}
-        # Columns from `retain` on, `sent` the second of them, and who waits for the row.
+        # Columns from `retain` on, `sent` the second of them, and the callback of the row.
         self.rows: dict[Key, tuple[tuple[Any, ...], Settle]] = {}
         self.sent: dict[Key, None] = {}
         self.received: dict[Key, Settle] = {}
-        # Session and packet id of what clients sent with QoS 2.
+        # Session and packet id of messages received with QoS 2.
         self.arrivals: list[tuple[int, int]] = []
-        self.gone_rows: list[Key] = []
-        self.gone_messages: list[int] = []
+        self.deleted_rows: list[Key] = []
+        self.deleted_messages: list[int] = []
         self.waiters: list[Settle] = []
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         written = self.retained or self.messages or self.rows or self.sent or self.received
-        return not (written or self.arrivals or self.gone_rows or self.gone_messages)
+        return not (written or self.arrivals or self.deleted_rows or self.deleted_messages)
 
     def deletions(self) -> _Statements:
-        """Return what leaves as plain values, for the thread of the connection."""
+        """Return the deletions as plain values, for the thread of the connection."""
         cleared = [(topic,) for topic, m in self.retained.items() if not m.body]
-        gone = [(message_id,) for message_id in self.gone_messages]
+        gone = [(message_id,) for message_id in self.deleted_messages]
         return [
             (sql, rows)
-            for sql, rows in ((_CLEAR, cleared), (_GONE_ROW, self.gone_rows), (_GONE_MESSAGE, gone))
+            for sql, rows in (
+                (_CLEAR, cleared),
+                (_DELETE_ROW, self.deleted_rows),
+                (_DELETE_MESSAGE, gone),
+            )
             if rows
         ]
 
     def additions(self) -> _Statements:
-        """Return the rest likewise."""
+        """Return the other changes likewise."""
         kept = [(m.topic, m.qos, *_columns(m)) for m in self.retained.values() if m.body]
         messages = [(m.id, m.topic, *_columns(m)) for m in self.messages.values()]
         rows = [(*key, *columns) for key, (columns, _) in self.rows.items()]
@@ -158,15 +162,15 @@ class LocalTable:
     """Retained and queued messages.
 
     Args:
-        store: Where they go.
+        store: The database.
         clock: For the delays.
-        linger_ms: The store's fixed wait for more before a commit, 0 = none.
+        commit_delay_ms: Fixed commit delay of the store, 0 = none.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, linger_ms: int = 0) -> None:
+    def __init__(self, store: Store, clock: Clock, *, commit_delay_ms: int = 0) -> None:
         self._store = store
         self._clock = clock
-        self._linger_s = linger_ms / 1000
+        self._commit_delay_s = commit_delay_ms / 1000
         self._changes = _Changes()
         self._refs: dict[int, int] = {}
         self._next_id = 1
@@ -182,12 +186,12 @@ class LocalTable:
         return self._store.hub_time.now_ms()
 
     async def load(self) -> LocalContents:
-        """Read everything at the start, also what has expired by now."""
-        retained, messages, rows = await self._store.database.run(_read)
+        """Load all at the start, also expired messages."""
+        retained, messages, rows = await self._store.read(_read)
         contents = LocalContents(retained=[_message(record) for record in retained])
         by_id: dict[int, LocalMessage] = {}
         for message_id, *record in messages:
-            # Rows say with which quality it travels.
+            # The quality of service is in the rows.
             message = _message((record[0], 1, *record[1:]))
             message.id = message_id
             by_id[message_id] = message
@@ -247,7 +251,7 @@ class LocalTable:
         self._changed()
 
     def mark_sent(self, client_id: str, message: LocalMessage) -> None:
-        """Record that a stored message is on its way to its client; durable a moment later."""
+        """Record that a stored message may have been sent; durable a moment later."""
         key = client_id, message.id
         changes = self._changes
         waiting = changes.rows.get(key)
@@ -259,7 +263,7 @@ class LocalTable:
             changes.rows[key] = (columns[0], True, *columns[2:]), settle
 
     def mark_received(self, client_id: str, message: LocalMessage, settle: Settle) -> None:
-        """Record that the client of a stored message owns it.
+        """Record the PUBREC of a stored message.
 
         `settle(0, None)` is called once that is durable.
         """
@@ -267,7 +271,7 @@ class LocalTable:
         self._changed()
 
     def receive(self, session: int, packet_id: int, settle: Settle) -> None:
-        """Store the packet id of what a client sent, with the messages that were handed in before.
+        """Store a packet id received with QoS 2, with the messages that were submitted before.
 
         Args:
             session: Number of the client's session; see `edgehub.heads.mqtt.session_table`.
@@ -285,7 +289,7 @@ class LocalTable:
         changes = self._changes
         waiting = changes.rows.pop(key, None)
         if waiting is None:
-            changes.gone_rows.append(key)
+            changes.deleted_rows.append(key)
             changes.sent.pop(key, None)
             received = changes.received.pop(key, None)
             if received is not None:
@@ -296,8 +300,8 @@ class LocalTable:
         else:
             del self._refs[message.id]
             if changes.messages.pop(message.id, None) is None:
-                changes.gone_messages.append(message.id)
-            # Another session may still come to it, under another number.
+                changes.deleted_messages.append(message.id)
+            # Another session may still store it, under another number.
             message.id = 0
         if waiting is not None:
             waiting[1](0, None)
@@ -309,24 +313,24 @@ class LocalTable:
             self._changed()
 
     async def flush(self) -> None:
-        """Wait until everything that was handed in before is committed."""
+        """Wait until all earlier changes are committed."""
         while self._running or not self._changes.is_empty:
             if not self._running:
                 self._commit()
             await self._idle.wait()
 
     def _changed(self) -> None:
-        if self._linger_s:
-            self._remind(self._linger_s)
+        if self._commit_delay_s:
+            self._remind(self._commit_delay_s)
         elif not self._due:
             self._due = True
             if not self._running:
-                # At the end of this turn, so that what came with it goes along.
+                # At the end of this turn, with all other changes of the turn.
                 asyncio.get_running_loop().call_soon(self._commit)
 
     def _remind(self, delay_s: float) -> None:
         if self._timer is None and not self._running and not self._due:
-            self._timer = self._clock.call_later(max(delay_s, self._linger_s), self._commit)
+            self._timer = self._clock.call_later(max(delay_s, self._commit_delay_s), self._commit)
 
     def _commit(self) -> None:
         if self._running:
@@ -341,7 +345,7 @@ class LocalTable:
             return
         self._running = changes
         self._idle.clear()
-        # On a full disk what leaves must not wait for room for what comes.
+        # On a full disk deletions must not wait for room for additions.
         written = [
             self._store.writer.transact(partial(_write, statements), frees=frees)
             for statements, frees in ((changes.deletions(), True), (changes.additions(), False))
@@ -394,7 +398,7 @@ def _read(
     messages = connection.execute(
         "SELECT id, topic, publisher, expires_ms, properties, body FROM local_message"
     ).fetchall()
-    # Rows without their message would be damage; the message decides.
+    # A row without its message would be damage and is left out.
     rows = connection.execute(
         "SELECT client_id, id, retain, sent, qos, packet_id, received, identifiers"
         " FROM local_queue JOIN local_message USING (id) ORDER BY client_id, id"
@@ -423,5 +427,5 @@ _ROW: Final = (
 )
 _RECEIVED: Final = "UPDATE local_queue SET received = 1 WHERE client_id = ? AND id = ?"
 _SENT: Final = "UPDATE local_queue SET sent = 1 WHERE client_id = ? AND id = ?"
-_GONE_ROW: Final = "DELETE FROM local_queue WHERE client_id = ? AND id = ?"
-_GONE_MESSAGE: Final = "DELETE FROM local_message WHERE id = ?"
+_DELETE_ROW: Final = "DELETE FROM local_queue WHERE client_id = ? AND id = ?"
+_DELETE_MESSAGE: Final = "DELETE FROM local_message WHERE id = ?"

@@ -1,7 +1,7 @@
-"""Who waits until everything that one publish causes is done.
+"""The writes and deliveries of one publish, which are settled together.
 
-Owns the count of what is open. Invariant: the waiter is told once, when nothing is open any more;
-of several refusals it hears the first.
+Owns the count of those that are open. Invariant: `settle` is called once, when none is open any
+more; of several refusals it gets the first.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Ticket:
-    """One publish under way.
+    """One publish in progress.
 
     Args:
-        settle: The publisher's; called as `settle(token, refusal)`.
-        token: The publisher's, handed back.
+        settle: Of the publisher; called as `settle(token, refusal)`.
+        token: Of the publisher.
     """
 
     __slots__ = ("_open", "_refusal", "_settle", "_token")
@@ -30,12 +30,12 @@ class Ticket:
         self._refusal: Refusal | None = None
 
     def hold(self) -> Settle:
-        """Wait for one thing more; it calls what it is given when it is done."""
+        """Wait for one more part; returns the `settle` of that part."""
         self._open += 1
         return self.done
 
     def done(self, _token: int, refusal: Refusal | None) -> None:
-        """Record that one thing is done, or was refused."""
+        """Record that one part is done, or was refused."""
         self._open -= 1
         self._refusal = self._refusal or refusal
         if not self._open:
