@@ -1,8 +1,8 @@
-"""The batch format: several messages as one payload, for links on which every byte counts.
+"""The batch format: several messages as one payload, for thin links.
 
-Pure functions on bytes. A payload is JSON Lines, as it is or as one zstd frame; the first line says
-what it is, and each further line is the record of one message. Invariants: what `build_batch`
-builds, `read_batch` reads; what a payload may take in memory is bounded before it is unpacked.
+Pure functions on bytes. A payload is JSON Lines, plain or as one zstd frame; the first line has the
+version and the count, and each further line is the record of one message. Invariants: `read_batch`
+reads what `build_batch` builds; the memory for a payload is bounded before it is unpacked.
 
 Source: RFC 8878 (zstd), and docs/reference/batch-format.md.
 """
@@ -18,7 +18,7 @@ from edgehub.errors import EdgeHubError
 from edgehub.message import PROPERTIES_MAX
 
 try:
-    # At the start: while the hub runs its files may be replaced, or no descriptor be free.
+    # At the start: while the hub runs, its files may be replaced, or no descriptor may be free.
     import zstandard
 except ImportError:
     zstandard = None  # type: ignore[assignment]  # an extra
@@ -32,7 +32,7 @@ BATCH_TYPE: Final = "application/vnd.edgehub.batch+jsonl"
 BATCH_VERSION: Final = 1
 RECORDS_MAX: Final = 4096
 UNPACKED_BYTES_MAX: Final = 2 * 2**20
-"""What a payload takes once it is unpacked, unless a single message needs more."""
+"""Bytes of an unpacked payload, unless a single message needs more."""
 
 ZSTD_ENCODING: Final = "zstd"
 
@@ -48,7 +48,7 @@ _TEXTS_MAX: Final = 2 * PROPERTIES_MAX + 32
 PLAIN_OBJECT: Final = re.compile(
     rb"\{%b\}" % (_MEMBERS % (rb"(?:%b|\{%b\})" % (_TEXT, _MEMBERS % (_TEXT, _TEXTS_MAX)), 32))
 )
-"""An object of few members: texts, numbers, words, and objects of as many properties as may be."""
+"""An object of few members: texts, numbers, literals, and objects of at most so many properties."""
 
 _VERSION_KEY: Final = "edgehub_batch"
 _COUNT_KEY: Final = "records"
@@ -58,11 +58,11 @@ _ZSTD_LEVEL: Final = 9
 
 
 class BatchError(EdgeHubError):
-    """A payload that is no batch; the text says why."""
+    """A payload is not a batch; the text is the reason."""
 
 
 class BatchLibraryError(EdgeHubError):
-    """A compressed batch, and no library for it here."""
+    """A batch is compressed, and the library for it is not installed."""
 
 
 def has_zstd() -> bool:
@@ -75,7 +75,7 @@ def build_batch(records: Sequence[bytes], *, compress: bool) -> bytes:
 
     Args:
         records: One JSON object each, without a line end.
-        compress: Make it one zstd frame that says how much it holds.
+        compress: Build one zstd frame with its content size.
     """
     assert 1 <= len(records) <= RECORDS_MAX, len(records)
     head = orjson.dumps({_VERSION_KEY: BATCH_VERSION, _COUNT_KEY: len(records)})
@@ -88,14 +88,14 @@ def build_batch(records: Sequence[bytes], *, compress: bool) -> bytes:
 def read_batch(payload: bytes, *, bytes_max: int) -> Iterator[dict[str, Any]]:
     """Read the records of a payload one by one, in their order.
 
-    Whether it is a whole batch is known behind the last record.
+    Whether it is a whole batch is known after the last record.
 
     Args:
-        payload: What came, compressed or not.
-        bytes_max: What it may take unpacked.
+        payload: Received payload, compressed or not.
+        bytes_max: Bound of the unpacked bytes.
 
     Raises:
-        BatchError: If it is no whole batch of a version that is known here, or takes more.
+        BatchError: If it is not a whole batch of a supported version, or takes more.
         BatchLibraryError: If the library that unpacks it is not installed.
     """
     text = _unpacked(payload, bytes_max)

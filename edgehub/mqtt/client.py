@@ -1,14 +1,13 @@
 """A client's connection to an MQTT server, MQTT 3.1.1 and 5.
 
-Owns the socket, keep-alive, packet ids and the answers that are awaited; what is in flight belongs
-to its user, who writes PUBLISHes as bytes and gets whole reads of PUBACKs: a call or a task for
-each message would cost more than all the rest. Invariants: a message from the server is
-acknowledged by its user alone, nothing on its own; no callback comes once the connection is closed
-or aborted; the connection never connects again by itself; bytes leave in the order in which they
-were written.
+Owns the socket, keep-alive, packet ids and pending requests. Messages in flight belong to its user,
+who writes PUBLISHes as bytes and gets the PUBACKs of a whole read at once: a call or a task for
+each message would cost more than all the rest. Invariants: only the user acknowledges messages from
+the server; no callback is called once the connection is closed or aborted; the connection never
+reconnects by itself; bytes leave in the order in which they were written.
 
-QoS 2 from the server: the user's acknowledgement is the PUBREC, and the server's PUBREL is
-answered at once, so that nothing has to be remembered of it.
+QoS 2 from the server: the user's acknowledgement is the PUBREC, and the server's PUBREL is answered
+at once, so that no state of it is kept.
 
 Source: MQTT 3.1.1 and 5, sections 3 and 4.
 """
@@ -70,9 +69,8 @@ class LinkError(EdgeHubError):
 
     Attributes:
         reason: For status and logs.
-        parked: An operator must change something before it can work.
-        connect_refused: The server answered CONNECT by a refusal, by closing, or by what is no
-            MQTT.
+        parked: Whether an operator must change something first.
+        connect_refused: The server answered CONNECT by a refusal, by closing, or not in MQTT.
     """
 
     def __init__(self, reason: str, *, parked: bool = False, connect_refused: bool = False) -> None:
@@ -84,7 +82,7 @@ class LinkError(EdgeHubError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """As whom to connect, and what the server may send.
+    """Identity of the client, and limits of the server.
 
     Attributes:
         client_id: MQTT client id.
@@ -123,7 +121,7 @@ class Client(asyncio.Protocol):
 
     Attributes:
         level: Protocol level.
-        connack: What the server said at the start.
+        connack: CONNACK of the server.
         unsent_at_close: Bytes that had not left this machine when the server closed; None = it did
             not close.
         close_code: Reason code of the server's DISCONNECT, None = there was none.
@@ -188,7 +186,7 @@ class Client(asyncio.Protocol):
         self._closed: asyncio.Future[str] | None = None
         self._is_open = self._was_open = False
         self._held: list[IncomingPublish] | None = []
-        """What a server that has kept the session sends right behind its CONNACK; None = begun."""
+        """Messages received before `begin`, of a session that the server has kept; None = begun."""
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._packet_id = 0
         self._pauses = 0
@@ -218,7 +216,7 @@ class Client(asyncio.Protocol):
             host: Name of the server in its certificate.
 
         Raises:
-            LinkError: If the server refuses, closes, or sends what is no MQTT.
+            LinkError: If the server refuses, closes, or breaks the protocol.
             OSError: If the TLS handshake fails.
         """
         loop = asyncio.get_running_loop()
@@ -251,13 +249,13 @@ class Client(asyncio.Protocol):
         return connack
 
     def begin(self) -> None:
-        """Hand over messages from now on, those first that came since CONNACK."""
+        """Pass messages to `on_messages`, first those received since CONNACK."""
         held, self._held = self._held, None
         if held:
             self._on_messages(held)
 
     async def close(self) -> None:
-        """Send DISCONNECT and close; what was written before leaves first, within a second."""
+        """Send DISCONNECT and close; earlier bytes leave first, within a second."""
         assert self._closed is not None
         transport = self._transport
         if transport is not None and not transport.is_closing():
@@ -273,7 +271,7 @@ class Client(asyncio.Protocol):
             raise
 
     def abort(self, reason: str) -> None:
-        """End the connection at once, without a word; `wait_closed` returns the reason."""
+        """Close the connection at once, without DISCONNECT; `wait_closed` returns the reason."""
         self._end_reason = self._end_reason or reason
         self._is_open = False
         if self._transport is not None:
@@ -289,7 +287,7 @@ class Client(asyncio.Protocol):
         """Whether packets can be sent."""
         return self._is_open
 
-    # What goes out.
+    # Sending.
 
     def next_packet_id(self, in_use: Collection[int]) -> int:
         """Return a packet id, 1 to 65 535, that is neither in use nor awaits an answer."""
@@ -382,13 +380,13 @@ class Client(asyncio.Protocol):
 
     @property
     def socket(self) -> socket.socket | None:
-        """The socket, for what the system knows of the path; None = closed."""
+        """The socket, for TCP statistics of the kernel; None = closed."""
         return self._sock
 
-    # What comes in.
+    # Receiving.
 
     def pause_reading(self) -> None:
-        """Leave what the server sends in the socket; its answers to pings too, so not for long.
+        """Pause reading; PINGRESPs are not read either, so not for long.
 
         Each call needs a `resume_reading` of its own.
         """
@@ -488,7 +486,7 @@ class Client(asyncio.Protocol):
                 case Disconnect():
                     self._take_disconnect(packet)
                 case _:
-                    pass  # PINGRESP: a sign of life
+                    pass  # PINGRESP
 
     def _take_disconnect(self, packet: Disconnect) -> None:
         self.close_code = packet.code
@@ -500,7 +498,7 @@ class Client(asyncio.Protocol):
         transport = self._transport
         if self.level >= LEVEL_5 and transport is not None and not transport.is_closing():
             transport.write(server_packets.disconnect(reason_of(error)))
-        self.abort(f"the peer sent what is no MQTT: {error.reason}")
+        self.abort(f"the peer broke the MQTT protocol: {error.reason}")
 
     def _unsent_at_reset(self) -> int:
         # A reset empties the queues of process and kernel, but not the kernel's count of what has
@@ -516,7 +514,7 @@ class Client(asyncio.Protocol):
 
     def _watch_keep_alive(self) -> None:
         if self._keep_alive_s:
-            # The server wants a packet in this time; what it owes is an answer to PINGREQ.
+            # The client owes the server a packet in this time; the server owes PINGRESP.
             patience = 1 if self._pinged_at < self._heard_at else 2
             due = min(self._sent_at, self._heard_at + (patience - 1) * self._keep_alive_s)
             left_s = due + self._keep_alive_s - self._clock.monotonic()
@@ -576,7 +574,7 @@ def _refused(connack: Connack) -> LinkError:
 
 
 def words(error: Exception) -> str:
-    """Return what a failure of the network was."""
+    """Return the text of a network error."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError | socket.gaierror):
         # asyncio puts the address into the text, and the address is in the settings already.
         return os.strerror(error.errno) if error.errno else str(error)

@@ -1,10 +1,10 @@
-"""The incremental decoder of a client: bytes of one connection in, what the server said out.
+"""The incremental decoder of the client's side: bytes of one connection in, packets out.
 
-PUBACKs and PUBLISHes, the hot path, come apart from the other packets, a whole read at a time.
-Owns framing and what is left of an incomplete packet. Invariants: how the bytes were cut into reads
-changes neither what comes out nor whether the stream is found malformed; of a PUBLISH that is
-larger than `bytes_max` the body is never kept; a PUBLISH whose topic or properties cannot be read
-comes out like one that can, so that its receiver may acknowledge it and go on.
+PUBACKs and PUBLISHes, the hot path, are returned apart from the other packets, a whole read at a
+time. Owns framing and what is left of an incomplete packet. Invariants: how the bytes were cut into
+reads changes neither the packets nor whether the stream is found malformed; the body of a PUBLISH
+larger than `bytes_max` is never kept; a PUBLISH with a malformed topic or malformed properties is
+returned too, so that its receiver may acknowledge it and go on.
 
 Source: MQTT 5 and 3.1.1, sections 2.1, 3.3 and 3.4.
 """
@@ -44,11 +44,11 @@ class IncomingPublish:
 
     Attributes:
         topic: Topic name, None = it is not UTF-8 or the packet is malformed.
-        body: Payload, None = larger than is taken, or malformed.
+        body: Payload, None = too large, or malformed.
         packet_id: 0 with QoS 0, or if the packet ends before it.
         qos: 0 to 2.
         retain: The retain flag.
-        dup: The server says that it may have sent it before.
+        dup: The DUP flag: the server may have sent it before.
         properties: Property block of MQTT 5 without its length.
         size: Bytes of the packet.
     """
@@ -78,11 +78,11 @@ class IncomingPublish:
 
 
 class Received(NamedTuple):
-    """What some bytes completed; each list in the server's order.
+    """Packets that some bytes completed; each list in the server's order.
 
     Attributes:
         confirmed: Packet ids of PUBACKs.
-        refused: PUBACKs that refuse; not among `confirmed`.
+        refused: PUBACKs with a failure code; not among `confirmed`.
         messages: PUBLISHes.
         packets: All others.
     """
@@ -125,7 +125,7 @@ class ClientDecoder:
         self._failed: ProtocolError | None = None
 
     def take(self) -> Received:
-        """Return what came since the last call."""
+        """Return the packets decoded since the last call."""
         received, self._received = self._received, Received([], [], [], [])
         return received
 
@@ -133,13 +133,13 @@ class ClientDecoder:
         """Decode the next bytes of the stream.
 
         Raises:
-            ProtocolError: If the stream is malformed; `take` then returns what came before, and
+            ProtocolError: If the stream is malformed; `take` then returns earlier packets, and
                 every later call raises again.
         """
         if self._failed is not None:
             raise self._failed
         if self._rest:
-            # A large packet comes in thousands of parts, and is not to be copied with each.
+            # A large packet arrives in thousands of reads and must not be copied with each.
             self._rest += data
             if len(self._rest) < self._needed:
                 return
@@ -165,7 +165,7 @@ class ClientDecoder:
                 self._skipping -= skipped
                 position += skipped
                 continue
-            # Without a call: a PUBACK without properties is what comes most.
+            # Without a call: most packets are PUBACKs without properties.
             stop = position + _PUBACK_BYTES
             if data[position] == _PLAIN_PUBACK and stop <= end:
                 length = data[position + 1]
@@ -236,10 +236,10 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
 
     Args:
         flags: Its first byte.
-        rest: What is behind its length; may end after the packet id if `cut`.
+        rest: The bytes after its length; may end after the packet id if `cut`.
         level: Protocol level.
         size: Bytes of the packet.
-        cut: The body is not wanted.
+        cut: Whether the body is left out.
 
     Raises:
         ProtocolError: If it has QoS 3 or packet id 0.

@@ -1,4 +1,4 @@
-"""Packets of the client's side: the bytes that a client sends, and what a server answers.
+"""Packets of the client's side: the bytes of what a client sends, and what servers send.
 
 Both protocol versions; pure, without sockets or state. Framing belongs to the decoder. Invariant:
 nothing but `ProtocolError` leaves a parser. Source: MQTT 3.1.1 and 5, section 3.
@@ -64,14 +64,14 @@ class Connack:
 
     Attributes:
         code: Reason code as MQTT 5 has it, also with MQTT 3.1.1; 0 = connected.
-        session_present: The server has kept the session.
+        session_present: Whether the server has kept the session.
         receive_maximum: PUBLISHes without PUBACK that the server takes.
-        packet_bytes_max: Largest packet that it takes, None = it does not say.
-        keep_alive_s: Keep-alive that it asks for, None = the client's.
-        retains: It keeps retained messages.
-        shares: It knows shared subscriptions.
-        identifies: It knows subscription identifiers.
-        reason: Its words, may be empty.
+        packet_bytes_max: Largest packet that it takes, None = any.
+        keep_alive_s: Server keep-alive, None = the client's.
+        retains: Whether it supports retained messages.
+        shares: Whether it supports shared subscriptions.
+        identifies: Whether it supports subscription identifiers.
+        reason: Reason string, may be empty.
     """
 
     code: int = 0
@@ -86,14 +86,13 @@ class Connack:
 
 
 class RefusedPublish(NamedTuple):
-    """A PUBACK of MQTT 5 that refuses.
+    """A PUBACK of MQTT 5 with a failure code.
 
     Attributes:
         packet_id: Of the PUBLISH.
         code: Reason code, from 0x80 on.
-        reason: The server's words, may be empty.
-        senders: Whose messages in it are refused, as a parent hub names them; empty = it does not
-            say.
+        reason: Reason string, may be empty.
+        senders: Senders of refused messages of a batch, as a parent hub names them; may be empty.
     """
 
     packet_id: int
@@ -116,7 +115,7 @@ class Suback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPubrel:
-    """PUBREL: the server sends this message of QoS 2 no more."""
+    """PUBREL: the server has released a message of QoS 2."""
 
     packet_id: int
 
@@ -215,11 +214,11 @@ def parse_puback(data: bytes) -> RefusedPublish:
 
 
 def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
-    """Parse the body of what a server sends besides PUBLISH and PUBACK.
+    """Parse the body of a packet of a server other than PUBLISH and PUBACK.
 
     Args:
         head: First byte of the packet, flags included.
-        data: What is behind its length.
+        data: The bytes after its length.
         level: Protocol level.
 
     Raises:
@@ -246,13 +245,13 @@ def _parse_connack(data: bytes, level: int) -> Connack:
     flags, code = reader.byte(), reader.byte()
     if flags > 1:
         raise ProtocolError(f"CONNACK with flags {flags:#04x}")
-    # A server that does not know MQTT 5 answers in the form that it knows.
+    # A server without MQTT 5 sends a CONNACK of MQTT 3.1.1.
     if level != LEVEL_5 or len(data) == _SHORT_CONNACK_BYTES:
         reader.finish()
         if code >= len(_CONNECT_CODES):
             raise ProtocolError(f"CONNACK with return code {code}")
         if level == LEVEL_5 and not code:
-            # It has not looked at the version, and would read the properties as topics and bodies.
+            # It ignores the version, and would read properties as topics and bodies.
             raise ProtocolError("an answer of MQTT 3.1.1 to a CONNECT of MQTT 5")
         return Connack(code=_CONNECT_CODES[code], session_present=bool(flags))
     said = read_properties(reader, IN_CONNACK)

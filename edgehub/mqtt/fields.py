@@ -1,6 +1,6 @@
-"""The fields of which MQTT packets are made: lengths, strings, packet ids.
+"""Fields of MQTT packets: lengths, strings, packet ids.
 
-Owns how single fields are read and written; pure, without state beyond the place in one packet.
+Owns how single fields are read and written; pure, without state but the place in one packet.
 Invariant: nothing but `ProtocolError` leaves a reader. Source: MQTT 3.1.1 and 5, section 1.5.
 """
 
@@ -109,10 +109,10 @@ def decoded(data: bytes, what: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether no receiver takes a string for a malformed packet.
+    """Return whether no receiver treats a string as malformed.
 
-    Control characters and non-characters are grounds for that, and libmosquitto closes over them,
-    again at each repetition. Source: MQTT 5, section 1.5.4.
+    It may do so for control characters and non-characters; libmosquitto closes the connection over
+    them, also at each repetition. Source: MQTT 5, section 1.5.4.
     """
     return text.isprintable() or _UNFIT.search(text) is None
 

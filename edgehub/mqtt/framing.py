@@ -1,4 +1,4 @@
-"""What the decoders of both protocol versions share: the fixed header."""
+"""The fixed header, for the decoders of both sides."""
 
 from __future__ import annotations
 

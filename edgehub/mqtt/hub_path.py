@@ -1,9 +1,8 @@
-"""The hubs that a message has passed, so that one that comes back is not sent round for ever.
+"""The path of hubs that a message has passed, which keeps messages from circulating for ever.
 
-Owns the form of the mark that names them. Pure. A hub is named by the id of its database, which no
-two hubs have in common; the ids of its messages begin with it, so a message that carries such an id
-needs no mark on its first way. Invariant: a mark is bounded, a full one counts as a circle; it
-leaves towards hubs only.
+Owns the form of the path. Pure. A hub is identified by the id of its database, which is unique; the
+ids of its messages begin with that id, so a message with such an id needs no path on its first hop.
+Invariant: a path is bounded, and a full one counts as a loop; it is sent to other hubs only.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from edgehub.mqtt.property_bag import Properties
 
 HUBS_MAX: Final = 8
-"""So many hubs in a row are no tree of hubs any more."""
+"""Longest path in a tree of hubs."""
 
 PATH_HEADER: Final = "edgehub-path"
-"""HTTP: the mark of a request, all of whose messages have come the same way."""
+"""HTTP: the path of all messages of a request."""
 
 _ID_CHARS: Final = 12
 _PATH: Final = re.compile(r"[a-z2-7]{12}(?:\.[a-z2-7]{12})*").fullmatch
@@ -30,11 +29,11 @@ _OF_A_HUB: Final = re.compile(r"[a-z2-7]{12}-[0-9a-f]{1,16}").fullmatch
 
 
 class LoopError(ValueError):
-    """A message has come back to a hub that it has passed."""
+    """A message has returned to a hub that it has passed."""
 
 
 class HubPath:
-    """What one hub reads and writes of marks.
+    """Paths as one hub reads and writes them.
 
     Args:
         own: Id of its database.
@@ -47,27 +46,27 @@ class HubPath:
         self._own = own
 
     def entered(self, properties: Properties, system: Properties) -> Properties:
-        """Return the properties of a message of a client that may be a hub, marked where needed.
+        """Return the properties of a message of a client that may be a hub, with a path if needed.
 
         Raises:
-            LoopError: If it has been here before.
+            LoopError: If it has passed this hub before.
         """
         path = properties.get(PATH_PROPERTY)
         message_id = system.get("messageId")
         if path is None:
             if not message_id or _OF_A_HUB(message_id):
                 return properties
-            # Its id does not tell later on that it came from elsewhere.
+            # Its id does not show later that it came from another hub.
             return {**properties, PATH_PROPERTY: self._own}
         if message_id and message_id[:_ID_CHARS] == self._own and _OF_A_HUB(message_id):
             raise LoopError
         return {**properties, PATH_PROPERTY: self.extended(path)}
 
     def extended(self, path: str) -> str:
-        """Return a mark with this hub behind it.
+        """Return a path with this hub at its end.
 
         Raises:
-            LoopError: If it names this hub, or as many as it can hold.
+            LoopError: If this hub is in it, or it is full.
         """
         if len(path) >= _FULL_CHARS or self._own in path.split("."):
             raise LoopError
@@ -76,7 +75,7 @@ class HubPath:
     def leaving(self, message: Message) -> Message:
         """Return a message as it may leave for another hub; see `outgoing`."""
         leaving = outgoing(message)
-        # Of what may leave as it is, none has a mark.
+        # A message that may leave unchanged has no path.
         path = None if leaving is message else message.properties.get(PATH_PROPERTY)
         if path is None:
             message_id = message.system.get("messageId")
@@ -95,7 +94,7 @@ class HubPath:
         )
 
     def of(self, message: Message) -> str:
-        """Return the whole way of a message, this hub at its end."""
+        """Return the whole path of a message, this hub at its end."""
         path = message.properties.get(PATH_PROPERTY)
         if path is not None:
             return path

@@ -1,8 +1,8 @@
-"""What the properties of a PUBLISH of MQTT 5 mean for a message, and those of a message on its way.
+"""Mapping between the properties of a PUBLISH of MQTT 5 and those of a message.
 
-Owns the mapping between both; pure. A user property is an item of the property bag that is written
-in another place, so the same names mean the same. Invariant: a `MessageProperties` is shared by the
-messages that carry the same block, so neither it nor its dictionaries are ever changed.
+Pure. A user property is an item of the property bag in another place, so the same names mean the
+same. Invariant: a `MessageProperties` is shared by the messages that carry the same block, so
+neither it nor its dictionaries are ever changed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _PASSED_ON: Final = (
 
 
 class MessageProperties:
-    """The properties of a message, taken apart.
+    """The parsed properties of a PUBLISH.
 
     Attributes:
         properties: Application properties.
         system: System properties by the names that conditions use.
-        properties_bytes: What they count against the message limit.
+        properties_bytes: Bytes that they count against the message limit.
         expiry_ms: Message expiry interval, None = none.
-        is_text: Whether the sender says that the body is UTF-8.
+        is_text: Whether the payload format indicator declares the body as UTF-8.
         topic_alias: Alias of the topic, None = none.
     """
 
@@ -95,21 +95,21 @@ class MessageProperties:
 
     @property
     def is_passable(self) -> bool:
-        """Whether no receiver can take them for malformed, so that they may be passed on."""
+        """Whether no receiver treats them as malformed, so that they may be passed on."""
         if self._is_passable is None:
             self._is_passable = _is_passable(self._values)
         return self._is_passable
 
     @property
     def passed_on(self) -> bytes:
-        """What a receiver is to see unaltered, as a property block without its length."""
+        """Properties that are passed on unchanged, as a property block without its length."""
         if self._passed_on is None:
             self._passed_on = write_block(_passed_on(self._values))
         return self._passed_on
 
 
 def read_message_properties(block: bytes) -> MessageProperties:
-    """Read the property block of a PUBLISH, without its length.
+    """Parse the property block of a PUBLISH, without its length.
 
     Raises:
         ProtocolError: If it is malformed.
@@ -124,15 +124,15 @@ def write_message_properties(
     *,
     origin: str | None = None,
 ) -> bytes:
-    """Write the property block of a message on its way to a client, its length in front.
+    """Write the property block of a message to a client, its length in front.
 
     Args:
-        message: As `outgoing` returns it. Its application properties go as user properties; what
-            MQTT 5 has a place of its own for goes there. Everything is in the topic's property bag
-            too.
-        expires_in_ms: What is left of its time to live, None = not known or endless.
+        message: As `outgoing` returns it. Its application properties become user properties, and
+            system properties those of MQTT 5 where there is one. All of them are in the property
+            bag of the topic too.
+        expires_in_ms: Rest of its time to live, None = not known or endless.
         identifiers: Subscription identifiers as they are written.
-        origin: Hub that publishes it, None = not said.
+        origin: Hub that publishes it, None = left out.
     """
     properties, system = message.properties, message.system
     values: list[tuple[Property, Any]] = []
@@ -146,8 +146,8 @@ def write_message_properties(
         values.append((Property.CORRELATION_DATA, correlation_id.encode()))
     if origin is not None:
         values.append((Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin)))
-    # The topic's property bag holds these too, so each of them fits into a string, and what some
-    # receiver might close over can stay out here.
+    # They are in the topic's property bag too, so each fits into a string, and those over which a
+    # receiver might close are left out here.
     values += [
         (Property.USER_PROPERTY, (name, value or ""))
         for name, value in properties.items()
@@ -158,7 +158,7 @@ def write_message_properties(
 
 
 def expiry_s(left_ms: int) -> int:
-    """Return a message expiry interval; rounded up, since 0 would mean that it is over."""
+    """Return a message expiry interval; rounded up, since 0 means expired."""
     return min(max(1, -(-left_ms // _MS_PER_S)), 2**32 - 1)
 
 

@@ -73,7 +73,7 @@ class UnsupportedLevelError(ProtocolError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Will:
-    """What the server publishes for a client that goes away without a word.
+    """The message that the server publishes for a client that vanishes.
 
     Attributes:
         delay_s: Seconds to wait for the client's return before it is published.
@@ -90,13 +90,13 @@ class Will:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectProperties:
-    """What a CONNECT of MQTT 5 says beside the fields of 3.1.1.
+    """Properties of a CONNECT of MQTT 5.
 
     Attributes:
         session_expiry_s: Seconds that the session outlives the connection, None = for ever.
-        receive_maximum: PUBLISHes that the client takes without having confirmed them.
+        receive_maximum: Unconfirmed PUBLISHes that the client takes.
         packet_bytes_max: Largest packet that the client takes, None = any.
-        problem_information: Whether the client wants to read reasons.
+        problem_information: Whether the client wants reason strings.
         authentication_method: Name of an extended authentication, None = none.
     """
 
@@ -112,9 +112,9 @@ class Connect:
     """CONNECT.
 
     Attributes:
-        clean_session: As MQTT 3.1.1 has it; that of MQTT 5 is the clean start.
-        bridge: Whether a Mosquitto bridge asks for what MQTT 5 calls no local and retain as
-            published, in all its subscriptions.
+        clean_session: Clean session of MQTT 3.1.1, clean start of MQTT 5.
+        bridge: Whether it is a Mosquitto bridge, all of whose subscriptions have the options no
+            local and retain as published of MQTT 5.
         properties: Those of MQTT 5, None = MQTT 3.1.1.
     """
 
@@ -137,7 +137,7 @@ class Publish:
         body: Payload, None = over the packet limit, was read and discarded.
         packet_id: 0 with QoS 0.
         qos: 0 to 2.
-        flags: `RETAIN`, and `HAS_PROPERTIES` on a `Publish5`; 0 = nothing out of the ordinary.
+        flags: `RETAIN`, and `HAS_PROPERTIES` on a `Publish5`; 0 = none.
     """
 
     __slots__ = ("body", "flags", "packet_id", "qos", "topic")
@@ -183,10 +183,10 @@ class Publish5(Publish):
 
 
 class Acknowledgement:
-    """What answers a PUBLISH, or goes on from there; plain classes, one is built per message.
+    """PUBACK, PUBREC, PUBREL or PUBCOMP; plain classes, one is built per message.
 
     Attributes:
-        code: Reason code of MQTT 5; MQTT 3.1.1 knows success alone.
+        code: Reason code of MQTT 5; 0 with MQTT 3.1.1.
     """
 
     __slots__ = ("code", "packet_id")
@@ -209,7 +209,7 @@ class Pubrec(Acknowledgement):
 
 
 class Pubrel(Acknowledgement):
-    """PUBREL: its sender will not send that message of QoS 2 again."""
+    """PUBREL: the sender has released a message of QoS 2."""
 
     __slots__ = ()
 
@@ -225,11 +225,7 @@ A = TypeVar("A", bound=Acknowledgement)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """SUBSCRIBE: filters with what is asked for, in the client's order.
-
-    What is asked for is the quality of service in the lowest two bits; MQTT 5 has options above
-    them.
-    """
+    """SUBSCRIBE: filters with their options, in the client's order; see `subscription_options`."""
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
@@ -250,12 +246,12 @@ class Pingreq:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnect:
-    """DISCONNECT: the client, in MQTT 5 also the server, leaves on purpose.
+    """DISCONNECT of a client, in MQTT 5 also of a server.
 
     Attributes:
-        code: Reason code of MQTT 5; anything but 0 leaves the will in force.
-        session_expiry: New session expiry interval as on the wire, None = as it was.
-        reason: The words of a server, may be empty.
+        code: Reason code of MQTT 5; only 0 cancels the will.
+        session_expiry: New session expiry interval as in the packet, None = unchanged.
+        reason: Reason string of a server, may be empty.
     """
 
     code: int = 0

@@ -1,8 +1,8 @@
-"""Properties of MQTT 5 packets: which there are, how they are read, how they are written.
+"""Properties of MQTT 5 packets: identifiers, parsing, writing.
 
-Owns the table of property identifiers; pure. Invariant: what comes out of `read_properties` is
-allowed in its packet, of the right type and, but for user properties, there once.
-Source: MQTT 5, section 2.2.2.
+Owns the table of property identifiers; pure. Invariant: the result of `read_properties` is allowed
+in its packet, of the right type and, but for user properties, without duplicates. Source: MQTT 5,
+section 2.2.2.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _TYPES: Final[Mapping[int, _Type]] = {
     P.SHARED_SUBSCRIPTION_AVAILABLE: _Type.BYTE,
 }
 
-# What a client may send in which packet.
+# Properties that a client may send, by packet.
 IN_CONNECT: Final = frozenset(
     {
         P.SESSION_EXPIRY_INTERVAL,
@@ -133,7 +133,7 @@ IN_SUBSCRIBE: Final = frozenset({P.SUBSCRIPTION_IDENTIFIER, P.USER_PROPERTY})
 IN_UNSUBSCRIBE: Final = frozenset({P.USER_PROPERTY})
 IN_DISCONNECT: Final = frozenset({P.SESSION_EXPIRY_INTERVAL, P.REASON_STRING, P.USER_PROPERTY})
 
-# What a server may send in which packet.
+# Properties that a server may send, by packet.
 IN_CONNACK: Final = frozenset(
     {
         P.SESSION_EXPIRY_INTERVAL,

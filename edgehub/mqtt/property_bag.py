@@ -1,8 +1,8 @@
 """The property bag of the IoT Hub dialect: properties as the last level of an MQTT topic.
 
-Owns the wire names of system properties and the encoding; pure functions, no state. Invariant: what
-`build_bag` writes, `parse_bag` reads back, except that empty values come back as None, since the
-dialect has no empty text.
+Owns the wire names of system properties and the encoding; pure functions, no state. Invariant:
+`parse_bag` reads what `build_bag` writes, but empty values become None, since the dialect has no
+empty text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SYSTEM_NAMES: Final = {
     "$.ifid": "iothub-interface-id",
     "$.sub": "dt-subject",
 }
-"""Wire name to the name that conditions use."""
+"""Name in the bag to the name in conditions."""
 
 WIRE_NAMES: Final = {name: wire for wire, name in SYSTEM_NAMES.items()}
 
@@ -58,7 +58,7 @@ PATH_PROPERTY: Final = "edgehub-path"
 _HUB_MARKS: Final = frozenset(
     {RETAIN_PROPERTY, WILL_PROPERTY[0].lower(), DUPLICATE_PROPERTY, PATH_PROPERTY}
 )
-"""What hubs write about a message; from a client it counts only if it may be a hub."""
+"""Properties that hubs write; ignored from clients that may not be a hub."""
 
 _SENDER_NAMES: Final = frozenset(
     {
@@ -72,12 +72,12 @@ _SENDER_NAMES: Final = frozenset(
         "iothub-enqueuedtime",
     }
 )
-"""Where hubs write who sent a message, and when; never read, the topic says who sends."""
+"""Names in which hubs write sender and time; never read, since the topic has the sender."""
 
 _CONTROL_NAMES: Final = frozenset(
     {*_SENDER_NAMES, PATH_PROPERTY, *(name for name in SYSTEM_NAMES if name.startswith("$."))}
 )
-"""Names that a peer reads as more than an application property."""
+"""Names that a peer does not treat as an application property."""
 
 _RESERVED_NAMES: Final = _CONTROL_NAMES | _HUB_MARKS
 
@@ -88,14 +88,14 @@ _NEEDS_NO_ENCODING: Final = re.compile("[A-Za-z0-9_.~-]*").fullmatch
 
 
 class BagError(EdgeHubError):
-    """A property bag that breaks the format; the text says where."""
+    """A property bag is malformed; the text has the place."""
 
 
 def parse_bag(text: str) -> tuple[Properties, Properties]:
-    """Read a bag, for example `kind=alarm&%24.ct=application%2Fjson`.
+    """Parse a bag, for example `kind=alarm&%24.ct=application%2Fjson`.
 
-    A leading `?` is allowed. An item without `=` or without a value gives None. Of doubled keys the
-    last one holds. The sender's names are left out: the topic says who sends.
+    A leading `?` is allowed. An item without `=` or without a value becomes None. The last one of
+    several equal keys counts. Names of the sender are left out, since the topic has the sender.
 
     Returns:
         Application properties, and system properties by the names that conditions use.
@@ -126,7 +126,7 @@ def add_item(key: str, value: str | None, app: Properties, system: Properties) -
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether an application property may not have this name: hubs write it."""
+    """Return whether only hubs may write an application property of this name."""
     return name.lower() in _RESERVED_NAMES
 
 
@@ -141,20 +141,20 @@ def without_marks(properties: Properties) -> Properties:
 
 
 def has_marks(properties: Properties) -> bool:
-    """Return whether `without_marks` would leave something out."""
+    """Return whether some properties are written by hubs only."""
     return without_marks(properties) is not properties
 
 
 def is_batch(system: Properties) -> bool:
-    """Return whether a message with these system properties holds others."""
+    """Return whether a message with these system properties is a batch."""
     return system.get("contentType") == BATCH_TYPE
 
 
 def outgoing(message: Message) -> Message:
-    """Return a message as it may leave this hub: itself where all of it may.
+    """Return a message as it may leave this hub, itself if nothing has to be left out.
 
-    The store may hold what heads refuse today. Whatever it holds, no receiver can take a row for a
-    batch of other messages, or a property of the sender's for the name of the sender.
+    The store may have rows that heads refuse today. In any case, no receiver may mistake a row for
+    a batch, or a property of the sender for the name of the sender.
     """
     is_plain = _CONTROL_NAMES.isdisjoint(map(str.lower, message.properties))
     if is_plain and not is_batch(message.system):
@@ -173,13 +173,13 @@ def outgoing(message: Message) -> Message:
 
 
 def build_bag(message: Message, *, sender: bool = True) -> str:
-    """Write the bag of a message on its way out: its properties, then who sent it.
+    """Write the bag of a message: its properties, then its sender.
 
-    A message without an id of the sender's carries the hub's, so that receivers can tell copies.
+    A message without an id of its sender gets that of the hub, so that receivers detect copies.
 
     Args:
         message: The message, as `outgoing` returns it.
-        sender: Write who sent it; a message to a device is not the device's own.
+        sender: Whether to write the sender; False for messages to a device.
     """
     properties, system = message.properties, message.system
     items = [_pair(name, value) for name, value in properties.items() if name]
@@ -194,11 +194,11 @@ def build_bag(message: Message, *, sender: bool = True) -> str:
 
 
 def build_batch_bag(device_id: str, module_id: str | None, *, encoding: str | None) -> str:
-    """Write the bag of a batch that a hub sends as itself.
+    """Write the bag of a batch that the hub sends.
 
     Args:
-        device_id: As whom the hub signs in.
-        module_id: As which module, None = as a device.
+        device_id: Device id with which the hub signs in.
+        module_id: Module id with which it signs in, None = as a device.
         encoding: Content encoding, None = none.
     """
     items = [_pair("$.ct", BATCH_TYPE)]
@@ -208,7 +208,7 @@ def build_batch_bag(device_id: str, module_id: str | None, *, encoding: str | No
 
 
 def bytes_of(properties: Properties) -> int:
-    """Return what properties count against the message limit."""
+    """Return the bytes that properties count against the message limit."""
     return sum(len(name) + len(value or "") for name, value in properties.items())
 
 
@@ -246,7 +246,7 @@ def _pair(name: str, value: str | None) -> str:
 
 
 def _encoded(text: str) -> str:
-    # Nearly all names and values need no encoding, and that is found out faster than by `quote`.
+    # Most names and values need no encoding; this check is faster than `quote`.
     return text if _NEEDS_NO_ENCODING(text) else quote(text, safe="")
 
 

@@ -11,7 +11,7 @@ from edgehub.errors import ProtocolError
 
 
 class ReasonCode(IntEnum):
-    """Reason codes that are sent, or that mean something here when they come."""
+    """Reason codes that the hub sends or interprets."""
 
     SUCCESS = 0x00
     NO_SUBSCRIPTION_EXISTED = 0x11
@@ -52,14 +52,14 @@ DISCONNECTS = frozenset({0x00, 0x04, *range(0x80, 0x84), 0x90, *range(0x93, 0x9A
 """Reason codes of a DISCONNECT of a client; section 3.14.2.1."""
 
 FIRST_FAILURE = 0x80
-"""Reason codes from here on say that something was refused."""
+"""The first reason code of a failure."""
 
 
 class ReasonedError(ProtocolError):
-    """A peer of MQTT 5 broke its protocol in a way that has a code of its own.
+    """A peer broke the protocol in a way that has its own reason code.
 
     Attributes:
-        code: What the peer is told.
+        code: The reason code.
     """
 
     def __init__(self, code: ReasonCode, reason: str) -> None:
@@ -80,7 +80,7 @@ class OversizedPublishError(ReasonedError):
 
 
 def code_name(code: int) -> str:
-    """Return a reason code in words, with its number where it has no name here."""
+    """Return the name of a reason code, or its number if it has none here."""
     try:
         return ReasonCode(code).name.replace("_", " ").capitalize()
     except ValueError:

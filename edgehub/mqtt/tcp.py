@@ -1,7 +1,7 @@
-"""TCP connections to a host name, one of whose addresses may lead nowhere.
+"""TCP connections to a host name, some of whose addresses may be unreachable.
 
-Owns no state: a name is resolved at each connect. Why not `loop.create_connection`: it waits for
-one address after the other, and uvloop's has no `happy_eyeballs_delay`. The caller bounds the time.
+Owns no state: a name is resolved at each connect. `loop.create_connection` tries one address after
+the other, and uvloop's has no `happy_eyeballs_delay`. The caller bounds the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ATTEMPT_DELAY_S: Final = 0.25
-"""RFC 8305, section 5: an address that has not answered for so long gets company by the next."""
+"""RFC 8305, section 5: after this time without an answer the next address is tried too."""
 
 _SIOCOUTQNSD: Final = 0x894B
 """Linux: bytes in the send queue that were not sent even once (include/uapi/linux/sockios.h)."""

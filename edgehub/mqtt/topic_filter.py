@@ -1,7 +1,7 @@
-"""MQTT topic names and topic filters: what is one, what a filter takes, how two filters relate.
+"""MQTT topic names and topic filters: validity, matching, relations of two filters.
 
-Pure functions on text. Every part that matches topics calls these, so that a filter takes the same
-topics in a subscription, in a right, in a route and in the settings. Source: MQTT 5 and 3.1.1,
+Pure functions on text. Every part that matches topics calls these, so that a filter matches the
+same topics in a subscription, in a right, in a route and in the settings. Source: MQTT 5 and 3.1.1,
 section 4.7.
 """
 
@@ -15,13 +15,13 @@ WILDCARDS: Final = (ANY_LEVEL, ANY_REST)
 
 
 SHARED: Final = "$share/"
-"""What a shared subscription begins with, `$share/<group>/<filter>`; MQTT 5, section 4.8.2."""
+"""Prefix of a shared subscription, `$share/<group>/<filter>`; MQTT 5, section 4.8.2."""
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:
     """Split a subscription into its group, empty = it is not shared, and its filter.
 
-    The filter is empty if the group is malformed, so it is not valid then.
+    The filter is empty, and so not valid, if the group is malformed.
     """
     if not topic_filter.startswith(SHARED):
         return "", topic_filter
@@ -47,19 +47,19 @@ def filter_fault(topic_filter: str) -> str:
 
 
 def bytes_in(text: str) -> int:
-    """Count the bytes of a topic or filter in UTF-8, which is what bounds count."""
+    """Return the bytes of a topic or filter in UTF-8, for bounds."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def is_topic(topic: str) -> bool:
-    """Return whether a text is a topic name, which holds no wildcards."""
+    """Return whether a text is a topic name, which has no wildcards."""
     return bool(topic) and not any(sign in topic for sign in "+#\0")
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Return whether a filter takes a topic; `#` includes the parent level.
+    """Return whether a filter matches a topic; `#` includes the parent level.
 
-    A wildcard in the first level does not take topics that begin with `$`.
+    A wildcard in the first level does not match topics that begin with `$`.
     """
     return takes_levels(topic_filter.split("/"), topic.split("/"))
 
@@ -79,10 +79,10 @@ def takes_levels(wanted: list[str], names: list[str]) -> bool:
 
 
 def covers(wider: str, narrower: str) -> bool:
-    """Return whether a filter takes every topic that another one takes."""
+    """Return whether a filter matches every topic that another one matches."""
     outer, inner = wider.split("/"), narrower.split("/")
     if outer == [ANY_LEVEL, ANY_REST]:
-        # Each topic has a first level, so this one is another way to write `#`.
+        # Each topic has a first level, so this is equivalent to `#`.
         outer = [ANY_REST]
     if outer[0] in WILDCARDS and inner[0].startswith("$"):
         return False
@@ -97,7 +97,7 @@ def covers(wider: str, narrower: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Return whether some topic is taken by both filters."""
+    """Return whether some topic matches both filters."""
     ours, theirs = one.split("/"), other.split("/")
     if _apart_by_dollar(ours[0], theirs[0]) or _apart_by_dollar(theirs[0], ours[0]):
         return False

@@ -274,7 +274,7 @@ async def test_a_peer_that_speaks_no_mqtt_is_closed(
         peer.writer.write(wire.puback(3) + junk)
         async with asyncio.timeout(5):
             reason = await client.wait_closed()
-        assert reason.startswith("the peer sent what is no MQTT: ")
+        assert reason.startswith("the peer broke the MQTT protocol: ")
         assert words in reason
         assert bench.confirmed == [3]
         assert bench.ends == [reason]

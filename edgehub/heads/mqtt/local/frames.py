@@ -44,7 +44,7 @@ def frame(
     if with_properties:
         block = identifiers + message.properties
         if message.expires_ms is not None:
-            # Rounded up: 0 would mean that it is over.
+            # Rounded up, since 0 means expired.
             left_s = max(1, -(-(message.expires_ms - now_ms) // 1000))
             block += _EXPIRY + left_s.to_bytes(4, "big")
         properties = variable(len(block)) + block
