@@ -1,7 +1,7 @@
-"""What a request must be before it is read further, and its messages once it is whole.
+"""Checks of a request before its body is read, and its messages once it is complete.
 
-Owns nothing: counts go to the context. Invariant: no byte of a body is kept that was not
-counted first, so that the bound on memory holds whatever clients send.
+Invariant: each byte of a body is counted before it is kept, so that the bound on memory always
+holds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgehub.message import Message
 
 PASSED_OVER_MAX: Final = 65_536
-"""A refused body up to this size is read, so that the connection can go on."""
+"""A refused body up to this size is read, so that the connection can stay open."""
 
 _ALLOW: Final = (("Allow", "POST"),)
 
@@ -45,7 +45,7 @@ def check_head(context: HttpContext, request: Request) -> None:
 
 
 def check_piece(context: HttpContext, request: Request, size: int) -> None:
-    """Count the next piece of a body, or refuse the request because of it."""
+    """Count the next piece of a body, or refuse the request."""
     limit = _body_bytes_max(context, request)
     if request.size + size > limit:
         problem = _body_too_large(limit)
@@ -65,12 +65,12 @@ def messages_of(context: HttpContext, request: Request, *, may_be_hub: bool) -> 
 
     Args:
         context: Of the head.
-        request: Read to its end.
-        may_be_hub: Whether it is believed which hubs the messages have passed.
+        request: Complete.
+        may_be_hub: Whether the client may be a hub, so that the path of its messages counts.
 
     Raises:
-        LoopError: If they have been here before.
-        RequestError: If anything in it is wrong.
+        LoopError: If they have passed this hub before.
+        RequestError: If anything in it is malformed.
     """
     assert request.target is not None
     path = read_path(request.headers) if may_be_hub else None
@@ -97,7 +97,9 @@ def _messages(context: HttpContext, request: Request) -> Iterator[Message]:
 
 
 def _read_head(context: HttpContext, request: Request) -> None:
-    _check_protocol(request)
+    fault = find_fault(request.version, request.hosts, request.transfer_encodings)
+    if fault is not None:
+        raise RequestError(*fault)
     request.target = parse_target(request.url)
     if request.method != b"POST":
         detail = "messages are sent by POST"
@@ -106,12 +108,6 @@ def _read_head(context: HttpContext, request: Request) -> None:
     limit = _body_bytes_max(context, request)
     if request.length is not None and request.length > limit:
         raise _body_too_large(limit)
-
-
-def _check_protocol(request: Request) -> None:
-    fault = find_fault(request.version, request.hosts, request.transfer_encodings)
-    if fault is not None:
-        raise RequestError(*fault)
 
 
 def _body_bytes_max(context: HttpContext, request: Request) -> int:

@@ -1,8 +1,8 @@
-"""One connection of the HTTP head: requests in, one answer for each, in their order.
+"""One connection of the HTTP head: requests in, one response for each, in order.
 
-Owns the transport and the request in hand. Invariants: one request at a time is handed to the
-store, and what arrives meanwhile is one read of the socket at most; every phase has an end by the
-clock; an answer of 204 is written after the commit of all messages of its request.
+Owns the transport and the current request. Invariants: one request at a time is submitted, and at
+most one read of the socket is buffered in the meantime; every phase has a timeout; a response of
+204 is written after the commit of all messages of its request.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _REFUSED_AS: Final = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "malformed",
 }
-"""What the journal calls refusals of messages; others are no messages, or may come again."""
+"""Reasons in the journal of refused messages, by status; others may be sent again."""
 
 TURN_S: Final = 0.002
-"""A client's pipelined requests are served for so long before others have their turn."""
+"""Longest time for which pipelined requests of a client are served at once."""
 
-_TOLD_BYTES_MAX: Final = 1 << 32
-"""Sums in the journal must not run over, whatever a client announces."""
+_RECORDED_BYTES_MAX: Final = 1 << 32
+"""Bound of announced sizes, so that sums in the journal do not overflow."""
 
 
 class Phase(Enum):
-    """What the connection waits for; each has its own time."""
+    """What the connection waits for; each has its own timeout."""
 
     FIRST = "first request"
     IDLE = "next request"
     HEAD = "end of the headers"
     BODY = "end of the body"
     COMMIT = "sign-in and commit"
-    WRITING = "the client to read its answers"
+    WRITING = "the client to read its responses"
     ENDING = "the client to stop sending"
 
 
 class HttpConnection(asyncio.Protocol):
-    """See the module."""
+    """One connection."""
 
     __slots__ = (
         "_client",
@@ -151,11 +151,11 @@ class HttpConnection(asyncio.Protocol):
             self._read()
 
     def eof_received(self) -> bool:
-        """Answer what was asked, then close; TLS closes by itself."""
+        """Serve the received requests, then close; TLS closes by itself."""
         self._saw_end = True
         transport = self._transport
         if self._ends or self._waits_for_check or not self._has_work:
-            # A client whose password check waits is taken for one that has left.
+            # A client whose password check waits counts as disconnected.
             return False
         return transport is not None and transport.can_write_eof()
 
@@ -174,7 +174,7 @@ class HttpConnection(asyncio.Protocol):
         """Close the oldest connection that is not signed in and waits for its client.
 
         Returns:
-            Whether there was one. Without identities there is no client to make room for.
+            Whether there was one; without identities there never is.
         """
         context = self._context
         if not len(context.identities):
@@ -184,7 +184,7 @@ class HttpConnection(asyncio.Protocol):
     # Called by the head, and by other connections.
 
     def gives_way(self) -> bool:
-        """Close if the client has not signed in and is not being served; return whether it is."""
+        """Close if the client has not signed in and is not served; returns whether it closed."""
         if self._usage is not self._context.clients.anonymous or self._has_work or self._ends:
             return False
         assert self._transport is not None
@@ -193,7 +193,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def check(self, now: float) -> None:
-        """End what takes too long; called about once a second."""
+        """End a phase that takes too long; called about once a second."""
         if now < self._due or self._transport is None:
             return
         if self._phase is Phase.BODY:
@@ -212,18 +212,18 @@ class HttpConnection(asyncio.Protocol):
             detail = f"waited too long for the {self._phase.value}"
             self._refuse(self._parser.reading, RequestError(HTTPStatus.REQUEST_TIMEOUT, detail))
         elif self._phase is Phase.WRITING or self._transport.is_closing():
-            # A client that reads nothing holds up the orderly close as well.
+            # A client that reads nothing would also block the orderly close.
             self._transport.abort()
         else:
             self._end(unread=False)
 
     def drain(self) -> None:
-        """Close if nothing is under way; what is read from now on is refused."""
+        """Close if no request is in progress; later ones are refused."""
         if not self._has_work and self._parser.reading is None:
             self._end(unread=False)
 
     def close(self) -> None:
-        """Close, after what was written has left."""
+        """Close after sending what was written."""
         if self._transport is not None:
             self._transport.close()
 
@@ -234,7 +234,7 @@ class HttpConnection(asyncio.Protocol):
         return self._current is not None or bool(self._parser.ready or self._unparsed)
 
     def _read(self) -> None:
-        """Parse what has come, as far as one request at a time allows; others have their turns."""
+        """Parse and serve received bytes, one request at a time and one turn at once."""
         clock = self._context.clock
         until = clock.monotonic() + TURN_S
         while self._unparsed and self._may_serve():
@@ -269,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
         request.reading = self._context.reading.of_kind(anonymous=not self._may_sign_in(request))
 
     def _may_sign_in(self, request: Request) -> bool:
-        # The password is checked once the body is there; until then counts what costs no hash.
+        # The password is checked once the body is complete; until then only what needs no hash.
         identities, authorization = self._context.identities, request.authorization
         if authorization is None or request.target is None:
             return False
@@ -280,7 +280,7 @@ class HttpConnection(asyncio.Protocol):
     # Serving.
 
     def _advance(self) -> None:
-        """Serve what is whole, as far as one at a time allows, then wait for what is next."""
+        """Serve complete requests, one at a time, then wait for the next one."""
         ready = self._parser.ready
         while ready and self._may_serve():
             request = ready.popleft()
@@ -368,7 +368,7 @@ class HttpConnection(asyncio.Protocol):
             self._go_on()
 
     def _wait_for_check(self) -> None:
-        # Read on, to see whether the client is still there when its turn comes.
+        # Read on, to notice a client that leaves before its password is checked.
         self._waits_for_check = True
         self._resume()
 
@@ -392,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
         self._hand_in(request, self._submission)
 
     def _drop_loop(self, request: Request) -> None:
-        """Answer as if the messages were stored: refused, they would come again."""
+        """Respond as if the messages were stored: refused, they would be sent again."""
         context, client = self._context, self._client
         assert client is not None
         assert request.target is not None
@@ -403,10 +403,10 @@ class HttpConnection(asyncio.Protocol):
         self._finish(request)
 
     def _hand_in(self, request: Request, submission: Submission) -> None:
-        """Build and hand in messages of a request for one turn.
+        """Build and submit messages of a request for one turn.
 
         Raises:
-            RequestError: If anything in it is wrong.
+            RequestError: If anything in it is malformed.
         """
         context = self._context
         monotonic = context.clock.monotonic
@@ -430,7 +430,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _hand_in_more(self, request: Request, submission: Submission) -> None:
         if submission is not self._submission:
-            # The client has left, or was told that this takes too long.
+            # The client has left, or got a response after a timeout.
             return
         try:
             self._hand_in(request, submission)
@@ -444,7 +444,7 @@ class HttpConnection(asyncio.Protocol):
         self._wait(Phase.COMMIT, COMMIT_TIMEOUT_S)
 
     def _settled(self, submission: Submission) -> None:
-        # Not from inside the commit: what a write causes must not hold up the other rows.
+        # Not from inside the commit: a write to the socket must not delay the other rows.
         asyncio.get_running_loop().call_soon(self._committed, submission)
 
     def _committed(self, submission: Submission) -> None:
@@ -454,9 +454,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _answer(self, request: Request, submission: Submission) -> None:
         if submission.refused is not None:
-            # The store has told why, message by message.
+            # The store has recorded each message.
             problem = not_stored(*submission.refused, submission.stored)
-            self._refuse(request, problem, told=True)
+            self._refuse(request, problem, recorded=True)
             return
         self._context.counters.messages_total += submission.stored
         self._finish(request)
@@ -483,7 +483,7 @@ class HttpConnection(asyncio.Protocol):
         self._refuse(
             request,
             unavailable(
-                f"not stored after {COMMIT_TIMEOUT_S:g} s, but it may still be: send it again,"
+                f"not stored after {COMMIT_TIMEOUT_S:g} s, but it may still be; send it again,"
                 " under the same message id",
                 round(COMMIT_TIMEOUT_S),
             ),
@@ -491,12 +491,12 @@ class HttpConnection(asyncio.Protocol):
         self._go_on()
 
     def _refuse(
-        self, request: Request | None, problem: RequestError, *, told: bool = False
+        self, request: Request | None, problem: RequestError, *, recorded: bool = False
     ) -> None:
-        """Answer with a problem; without the whole request the connection ends."""
+        """Respond with a problem; an incomplete request ends the connection."""
         context = self._context
-        if request is not None and not told:
-            self._tell_refused(request, problem)
+        if request is not None and not recorded:
+            self._record_refused(request, problem)
         self._current = None
         self._submission = None
         unread = request is None or request is self._parser.reading
@@ -515,10 +515,10 @@ class HttpConnection(asyncio.Protocol):
         if connection is CLOSE:
             self._end(unread=unread)
 
-    def _tell_refused(self, request: Request, problem: RequestError) -> None:
+    def _record_refused(self, request: Request, problem: RequestError) -> None:
         reason = _REFUSED_AS.get(problem.status)
         if reason is not None and request.target is not None:
-            size = min(max(request.length or 0, request.body_bytes), _TOLD_BYTES_MAX)
+            size = min(max(request.length or 0, request.body_bytes), _RECORDED_BYTES_MAX)
             device = self._known_sender(request, request.target.sender)
             self._context.refused(device, size, reason)
             if problem.status is HTTPStatus.FORBIDDEN and request.authorization is not None:
@@ -527,7 +527,7 @@ class HttpConnection(asyncio.Protocol):
                 counters.newest_foreign = problem.detail
 
     def _known_sender(self, request: Request, sender: str) -> str:
-        """Return who has sent a request; empty while that is only claimed."""
+        """Return the verified sender of a request, empty = not verified."""
         context, client = self._context, self._client
         authorization = request.authorization
         if authorization is None:
@@ -535,7 +535,7 @@ class HttpConnection(asyncio.Protocol):
             return sender if context.anonymous and not known else ""
         if client is None or not client.is_in_force(authorization, context.identities):
             return ""
-        return sender if client.speaks_for(sender) else client.identity.id
+        return sender if client.may_speak_for(sender) else client.identity.id
 
     def _connection_header(self, request: Request) -> bytes:
         if not request.keep_alive or self._context.draining:
@@ -543,7 +543,7 @@ class HttpConnection(asyncio.Protocol):
         return KEEP_ALIVE_1_0 if request.is_old else KEEP_ALIVE
 
     def _go_on(self) -> None:
-        """Serve what has come while a request was in hand."""
+        """Serve requests received in the meantime."""
         if self._phase is Phase.WRITING:
             self._wait(Phase.IDLE, IDLE_TIMEOUT_S)
         self._advance()
@@ -572,8 +572,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _end(self, *, unread: bool) -> None:
-        # A close with bytes unread resets the connection, and the client may never see why: let it
-        # finish for a moment.
+        # A close with unread bytes resets the connection, and the client may not read the response:
+        # wait for it for a moment.
         self._ends = True
         self._unparsed.clear()
         transport = self._transport

@@ -49,7 +49,7 @@ class HttpContext:
         anonymous: Whether clients without a password may send.
         draining: Whether the hub shuts down and takes nothing more.
         reading: Bytes of bodies that are not handed in yet.
-        clients: Open connections; those that have not signed in count as anonymous.
+        clients: Open connections; those without a sign-in count as anonymous.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""From a request to messages: the path names the sender, headers or a JSON batch the rest.
+"""From a request to messages: the sender from the path, the rest from headers or a JSON batch.
 
-Pure functions. Invariants: all messages of a request are built before any is handed on; a message
-that comes out of here has texts that can be stored and is not larger than the limit.
+Pure functions. Invariant: a message that is built here has texts that can be stored and is not
+larger than the limit.
 
 Source: REST interface of Azure IoT Hub, "Send device event"; names as its device SDKs write them.
 """
@@ -55,7 +55,7 @@ SYSTEM_NAMES: Final = {
     "iothub-interface-id": "iothub-interface-id",
     "iothub-subject": "dt-subject",
 }
-"""Header, or name in a batch, to the name that conditions use."""
+"""Header, or name in a batch, to the name in conditions."""
 
 _PATH_HEADER: Final = PATH_HEADER.encode("ascii")
 _EXPIRY: Final = "absolute-expiry-time"
@@ -69,7 +69,7 @@ _NO_ENCODING: Final = {"", "identity"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who sends, by the path of a request.
+    """The sender, by the path of a request.
 
     Attributes:
         sender: `<device>` or `<device>/<module>`.
@@ -108,7 +108,7 @@ def parse_target(url: bytes) -> Target:
 
 
 def media_type(headers: Headers) -> tuple[str, str]:
-    """Return the media type of a request in lower case, and its charset; empty = not named."""
+    """Return media type and charset of a request in lower case; empty = not given."""
     value = _last(headers, b"content-type")
     kind, _, parameters = value.partition(";")
     charset = ""
@@ -120,7 +120,7 @@ def media_type(headers: Headers) -> tuple[str, str]:
 
 
 def read_path(headers: Headers) -> str | None:
-    """Return the hubs that the messages of a request have passed, None = it does not say."""
+    """Return the path of hubs of the messages of a request, None = it has none."""
     return _last(headers, _PATH_HEADER) or None
 
 
@@ -128,7 +128,7 @@ def check_form(headers: Headers) -> bool:
     """Return whether a request carries a batch.
 
     Raises:
-        RequestError: 415 for what is neither a message nor a batch that can be read.
+        RequestError: 415 for a body that is neither a message nor a readable batch.
     """
     kind, charset = media_type(headers)
     if kind == "multipart/form-data":
@@ -182,10 +182,10 @@ def single_message(
 def batch_messages(target: Target, body: bytes, bytes_max: int, now_ms: int) -> Iterator[Message]:
     """Build the messages of a batch one by one, in its order.
 
-    Whether all of it is right is known behind the last message.
+    Whether the whole batch is well-formed is known after the last message.
 
     Raises:
-        RequestError: If anything in it is wrong; `index` names the first entry that is.
+        RequestError: If anything in it is malformed; `index` is that of the first such entry.
     """
     for index, entry in enumerate(_entries(body)):
         if index == BATCH_MESSAGES_MAX:
@@ -214,7 +214,7 @@ def _entries(body: bytes) -> Iterator[Any]:
 
 
 def _plain_entries(body: bytes) -> Iterator[Any]:
-    """Read the entries of a long batch one by one, so that others have their turns between."""
+    """Read the entries of a long batch one by one, with turns for other clients in between."""
     begin = _BEGIN.match(body)
     if begin is None:
         raise _no_array()
@@ -232,7 +232,7 @@ def _plain_entries(body: bytes) -> Iterator[Any]:
             raise _no_json(f"message {index}: {error}", index=index) from None
         at, sign, index = found.end(), found[2], index + 1
     if body[at:].strip():
-        raise _no_json(f"it goes on behind its end, at byte {at}")
+        raise _no_json(f"bytes after its end, at byte {at}")
 
 
 def _no_json(reason: str, index: int | None = None) -> RequestError:
@@ -343,7 +343,7 @@ def _time_left(text: str, now_ms: int) -> int:
         at = datetime.fromisoformat(text)
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
-        # Nothing is over before it was stored: what is late expires as an entry of its queue does.
+        # At least 1: a late message is stored, and expires in its queue.
         return max(1, round(at.timestamp() * 1000) - now_ms)
     except (ValueError, OverflowError):
         raise RequestError(
@@ -385,7 +385,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 SHOWN_NAME_MAX: Final = 64
-"""Longer names are compared by their beginning: comparing is quadratic."""
+"""Longer names are cut before they are compared, which takes quadratic time."""
 
 
 def _no_such_path() -> RequestError:

@@ -1,8 +1,8 @@
-"""The HTTP head: binds, accepts, and ends what takes too long.
+"""The HTTP head: binds, accepts, and ends connections that take too long.
 
 Owns the listening sockets, the connections and their one timer. It calls the router (`submit`) and
-the identities, nothing else. Invariant: between `drain` and `close` no message is taken, and every
-request whose messages were taken before is answered.
+the identities. Invariant: between `drain` and `close` no message is taken, and every request whose
+messages were taken before gets its response.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from edgehub.telemetry.losses import Loss
 
 SWEEP_S: Final = 1.0
-"""How exact the times of connections are; one timer serves them all."""
+"""Precision of the timeouts of connections, which share one timer."""
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class HttpHead:
-    """See the module; implements `Head`.
+    """The HTTP head; implements `Head`.
 
     Args:
         settings: Of the section `[http]`; its port is not None.
@@ -87,7 +87,7 @@ class HttpHead:
         """Bind and listen; connections wait until `run` accepts them.
 
         Raises:
-            StartupError: If an address cannot be had, or no client could ever sign in.
+            StartupError: If an address cannot be bound, or no client could sign in.
             ConfigError: If the certificate cannot be read.
         """
         settings = self._settings
@@ -154,7 +154,7 @@ class HttpHead:
         for connection in list(self._connections):
             connection.drain()
         await self._context.backlog.until_empty()
-        # The answers are written in the turn after that of the last commit.
+        # The responses are written in the turn after that of the last commit.
         await asyncio.sleep(0)
 
     async def close(self) -> None:
@@ -165,10 +165,10 @@ class HttpHead:
         await asyncio.sleep(0)
 
     async def reload(self) -> None:
-        """Read the certificate again; connections made from now on get it.
+        """Read the certificate again, for new connections.
 
         Raises:
-            ConfigError: If it cannot be read; the one that was in force stays so.
+            ConfigError: If it cannot be read; the present one is kept.
         """
         certificate_file, key_file = self._settings.certificate_file, self._settings.key_file
         if self._tls is not None and certificate_file is not None and key_file is not None:

@@ -1,8 +1,8 @@
-"""Requests out of a stream of bytes: llhttp behind a bound on what it may buffer.
+"""The incremental parser of requests: llhttp with a bound on its buffers.
 
-Owns the parser of one connection and the request it is reading. Invariants: a request that stands
-in `ready` is whole; what is held for headers is bounded, and bodies are bounded by who is told of
-each piece. Bodies of refused requests are passed over, not kept.
+Owns the parser of one connection and the request being read. Invariants: a request in `ready` is
+complete; headers are bounded here, and bodies by the callback for each piece. Bodies of refused
+requests are read and discarded.
 
 Source: RFC 9112. llhttp is left strict: conflicting lengths, folded lines and bare line feeds, the
 means of request smuggling, end the connection.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import Usage
     from edgehub.heads.http.forms import Target
 
-# What an upgrade takes along; a request without these is an ordinary one [RFC 9110, section 7.8].
+# Headers of an upgrade; a request without them is an ordinary one [RFC 9110, section 7.8].
 _UPGRADE_HEADERS: Final = {b"connection", b"upgrade", b"http2-settings"}
 
 
@@ -34,20 +34,20 @@ class Request:
 
     Attributes:
         authorization: Value of its header, None = none.
-        body: What is kept of the body.
-        body_began: Monotonic seconds at which its headers were whole.
-        body_bytes: Bytes of the body so far, kept or passed over.
+        body: Bytes of the body that are kept.
+        body_began: Monotonic time at which its headers were complete.
+        body_bytes: Bytes of the body so far, kept or discarded.
         fetch_site: Of its headers, empty = none.
         hosts: Of its headers.
         length: Announced bytes of the body, None = chunked.
-        reading: Where they are counted; set with the headers.
+        reading: Usage in which they are counted; set with the headers.
         size: Bytes of the body that are counted as kept.
         transfer_encodings: Of its headers.
         version: Of HTTP, such as `1.1`.
         is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
         origin: Of its headers, None = none.
-        problem: Why it is refused; its body is passed over.
-        refuse_now: Whether to answer before the body has come.
+        problem: Why it is refused, None = it is not.
+        refuse_now: Whether to respond before the body is complete.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Request:
         self.refuse_now = False
 
     def refuse(self, problem: RequestError) -> None:
-        """Record why it is refused; the first reason holds."""
+        """Record why it is refused; the first reason counts."""
         if self.problem is None:
             self.problem = problem
             self.body.clear()
@@ -131,16 +131,16 @@ class Request:
 
 
 class RequestParser:
-    """See the module.
+    """The parser of one connection.
 
     Args:
         header_bytes_max: Request line and headers.
-        on_head: Told of a request whose headers are whole; may refuse it.
-        on_piece: Told of a piece of a body before it is kept; may refuse the request.
+        on_head: Called with a request whose headers are complete; may refuse it.
+        on_piece: Called for a piece of a body before it is kept; may refuse the request.
 
     Attributes:
-        ready: Whole requests, oldest first.
-        reading: The request that is not whole yet, None = between two.
+        ready: Complete requests, oldest first.
+        reading: The incomplete request, None = between two.
     """
 
     __slots__ = (
@@ -176,7 +176,8 @@ class RequestParser:
         """Parse the next bytes.
 
         Raises:
-            RequestError: They are not HTTP/1, or headers do not end; the connection cannot go on.
+            RequestError: They are not HTTP/1, or the headers are too large; the connection has to
+                be closed.
         """
         self._moved = False
         waiting = deque((data,))
@@ -184,13 +185,13 @@ class RequestParser:
             rest = self._feed(waiting.popleft())
             if rest is not None:
                 waiting.extendleft((rest, self._without_upgrade()))
-        # A header, trailer or chunk line that never ends is buffered where no callback tells.
+        # No callback counts a header, trailer or chunk line that never ends.
         self._quiet_bytes = 0 if self._moved else self._quiet_bytes + len(data)
         if self._quiet_bytes > self._header_bytes_max:
             raise self._headers_too_large()
 
     def _feed(self, data: bytes) -> bytes | None:
-        """Parse; returns what is behind a request with an upgrade, None = there was none."""
+        """Parse; returns the bytes after a request with an upgrade, None = there was none."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -280,9 +281,9 @@ class RequestParser:
         return parser
 
     def _without_upgrade(self) -> bytes:
-        """Write the head of the request in hand again, as if it had asked for no upgrade."""
-        # llhttp stops at an upgrade and reads no body. Clients that offer HTTP/2 with each POST
-        # (Java's, for one) expect a server without it to answer as if they had not asked.
+        """Return the headers of the current request without those of an upgrade."""
+        # llhttp stops at an upgrade and reads no body. Clients that offer HTTP/2 with each POST,
+        # such as Java's, expect a server without it to ignore the offer.
         request = self._request()
         self._upgrading = False
         self._parser = self._new_parser()

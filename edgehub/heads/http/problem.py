@@ -1,4 +1,4 @@
-"""Refusals of requests as the client sees them: problem details in JSON.
+"""Responses to refused requests: problem details in JSON.
 
 Pure values. Invariant: a problem never repeats a body, a password or more than a few characters of
 what the client sent.
@@ -27,7 +27,7 @@ class RequestError(EdgeHubError):
 
     Attributes:
         status: Status code.
-        detail: What is wrong, where, and how to mend it.
+        detail: What is wrong, where, and how to fix it.
         headers: Further response headers.
         members: Further members of the problem document, for example `index`.
     """
@@ -47,7 +47,7 @@ class RequestError(EdgeHubError):
         self.members: dict[str, Any] = members
 
     def document(self) -> bytes:
-        """Return the body of the answer."""
+        """Return the body of the response."""
         return orjson.dumps(
             {
                 "type": "about:blank",
@@ -60,7 +60,7 @@ class RequestError(EdgeHubError):
 
 
 def unavailable(detail: str, retry_after_s: int) -> RequestError:
-    """Build a 503 that says when to come again."""
+    """Build a 503 with the time of a retry."""
     return RequestError(
         HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=(("Retry-After", str(retry_after_s)),)
     )
@@ -86,7 +86,7 @@ def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
             )
         case Refusal.UNAVAILABLE:
             problem = unavailable(
-                f"which hub takes message {index} cannot be told now{before}", BUSY_RETRY_S
+                f"which hub takes message {index} is not known now{before}", BUSY_RETRY_S
             )
             problem.members.update(index=index, stored=stored)
             return problem
@@ -99,5 +99,5 @@ def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
 
 
 def shown(text: str) -> str:
-    """Return text of a client short and printable."""
+    """Return text of a client, short and printable."""
     return ascii(text[:SHOWN_CHARACTERS_MAX])

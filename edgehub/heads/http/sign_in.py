@@ -1,7 +1,7 @@
-"""Who a request comes from: HTTP Basic with the identity's id and password, or nobody on loopback.
+"""Sign-in of HTTP requests: Basic with id and password, or anonymous on loopback.
 
-Owns the rules; asks the identities. Invariant: an id of the identities file never speaks without
-its password, and nobody speaks for another outside `on_behalf`.
+Owns the rules. Invariant: an id of the identities file is never accepted without its password, and
+no client sends for another one outside `on_behalf`.
 
 Source: RFC 7617.
 """
@@ -34,11 +34,11 @@ _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8
 
 @dataclass(frozen=True, slots=True)
 class VerifiedClient:
-    """A client whose password was right.
+    """A client whose password was verified.
 
     Attributes:
-        authorization: The header that said so; the same one again needs no check.
-        scope: Others for whom it may speak, None = nobody.
+        authorization: The header that was verified; the same one needs no further check.
+        scope: Others for which it may send, None = none.
     """
 
     authorization: bytes
@@ -46,7 +46,7 @@ class VerifiedClient:
     scope: re.Pattern[str] | None
 
     def is_in_force(self, authorization: bytes, identities: Identities) -> bool:
-        """Return whether a later request with the same connection needs no new check."""
+        """Return whether a later request on the same connection needs no new check."""
         identity = self.identity
         return (
             authorization == self.authorization
@@ -54,19 +54,19 @@ class VerifiedClient:
             and not identity.disabled
         )
 
-    def speaks_for(self, sender: str) -> bool:
-        """Return whether the client may send in the name of `sender`."""
+    def may_speak_for(self, sender: str) -> bool:
+        """Return whether the client may send for `sender`."""
         if sender == self.identity.id:
             return True
         return self.scope is not None and self.scope.match(sender) is not None
 
     def check_sender(self, sender: str) -> None:
-        """Check that the client may send in the name of `sender`.
+        """Check that the client may send for `sender`.
 
         Raises:
             RequestError: 403 if it may not.
         """
-        if not self.speaks_for(sender):
+        if not self.may_speak_for(sender):
             raise RequestError(
                 HTTPStatus.FORBIDDEN,
                 f"{shown(self.identity.id)} may not send for {shown(sender)};"
@@ -85,12 +85,12 @@ def check_anonymous(
     """Check that a sender may send without a password.
 
     Raises:
-        RequestError: 401 if it may not, 403 or 421 if the request is one of another site's page.
+        RequestError: 401 if it may not, 403 or 421 if the request is of a page of another site.
     """
     if not anonymous or identities.get(sender) is not None:
         raise unauthorized("a password is needed")
     if not request.hosts:
-        # Clients of HTTP/1.0 need not name the host, and no browser is one of them.
+        # Clients of HTTP/1.0 may leave out the host, and browsers never do.
         return
     why = foreign(
         request.hosts[0].decode("latin-1").strip(), request.origin, request.fetch_site, host_names
@@ -133,7 +133,7 @@ async def sign_in(
 
 
 def may_be_right(authorization: bytes, sender: str, identities: Identities) -> bool:
-    """Return whether a header may be that of an identity, as far as shows without a hash."""
+    """Return whether a header may be that of an identity, as far as known without a hash."""
     try:
         return identities.may_be_right(*parse_basic(authorization, sender, identities))
     except RequestError:
@@ -143,8 +143,8 @@ def may_be_right(authorization: bytes, sender: str, identities: Identities) -> b
 def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tuple[str, bytes]:
     """Parse id and password from the header.
 
-    Ids may hold a colon, which Basic has no word for: the sender's id, or else the shortest known
-    one that the credentials begin with, is what stands before the password.
+    Ids may have colons, which Basic does not allow: the id is the sender's, or else the shortest
+    known one that the credentials begin with.
 
     Raises:
         RequestError: 401 if it is not Basic.
@@ -152,7 +152,7 @@ def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tu
     scheme, _, encoded = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         raise unauthorized(
-            f"{shown(scheme.decode('latin-1'))} is not known here; use Basic with the identity's"
+            f"{shown(scheme.decode('latin-1'))} is not supported; use Basic with the identity's"
             " id and password"
         )
     try:
@@ -176,5 +176,5 @@ def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tu
 
 
 def unauthorized(detail: str) -> RequestError:
-    """Build a 401 that names the way to sign in."""
+    """Build a 401 with the challenge of Basic."""
     return RequestError(HTTPStatus.UNAUTHORIZED, detail, headers=_CHALLENGE)

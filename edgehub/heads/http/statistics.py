@@ -1,4 +1,4 @@
-"""What the HTTP head counts and shows."""
+"""Counters and statistics of the HTTP head."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class HttpCounters:
         """Why the last request for a device outside of on_behalf was refused."""
         self.loops_total = 0
         self.newest_loop = ""
-        """Client and device of the last request whose messages had been here before."""
+        """Client and device of the last request whose messages had passed this hub before."""
 
     def count_loop(self, client_id: str, sender: str) -> None:
-        """Count a request whose messages had been here before."""
+        """Count a request whose messages had passed this hub before."""
         self.loops_total += 1
         self.newest_loop = f"client {client_id}: sent back a message of {sender!a}"
 
@@ -74,13 +74,13 @@ class HttpStatistics:
         connections: Open connections.
         accepted_total: Connections accepted.
         handshakes_refused_total: Connections closed because too many TLS handshakes were under way.
-        loops_total: Requests of other hubs that were answered with 204 and dropped: their messages
-            had been here before.
-        messages_total: Messages that were stored and answered with 204.
+        loops_total: Requests of other hubs with a response of 204 that were dropped, since their
+            messages had passed this hub before.
+        messages_total: Messages that were stored, with a response of 204.
         timed_out_total: Connections ended because a client was too slow.
-        answers: Answers by status code.
+        answers: Responses by status code.
         waiting_bytes: Bytes of requests that are being read or committed.
-        bounds: What clients share, and how much of it is used.
+        bounds: Usage of the bounds that clients share.
     """
 
     connections: int

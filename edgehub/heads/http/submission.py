@@ -1,8 +1,8 @@
-"""The messages of one request on their way to the disk.
+"""The submission of the messages of one request.
 
-Owns the count of those that are not settled. Invariants: none is handed in before all are built;
-`on_done` is called once, after the last one is settled; nobody needs to wait for it, what was
-handed in is counted to the end.
+Owns the count of unsettled messages. Invariants: none is submitted before all are built; `on_done`
+is called once, after the last one is settled; if the connection ends earlier, they are still
+counted until they are settled.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Submission:
-    """See the module.
+    """One submission.
 
     Args:
         messages: Builds the messages of the request.
-        backlog: Counts what is not settled.
-        held: The part of it for clients of this kind.
-        on_done: Called once all are settled, unless that was so when `start` returned.
+        backlog: Unsettled bytes of all clients.
+        held: Those of clients of this kind.
+        on_done: Called once all are settled, unless they were when `go_on` returned.
 
     Attributes:
         stored: Messages that are durable.
-        refused: Index of the first message that was not taken, and why; None = all were.
+        refused: Index and refusal of the first refused message, None = none was refused.
     """
 
     __slots__ = (
@@ -71,10 +71,10 @@ class Submission:
         return not self._left
 
     def go_on(self, submit: Submit, is_long: Callable[[], bool]) -> bool:
-        """Build and hand in messages until that has taken long; returns whether all are handed in.
+        """Build and submit messages until `is_long`; returns whether all are submitted.
 
         Raises:
-            RequestError: If one of them is wrong; none is handed in.
+            RequestError: If one of them is malformed; none is submitted.
         """
         for message in self._building:
             self._messages.append(message)
@@ -88,7 +88,7 @@ class Submission:
             self._held.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
             submit(message, self._settle, index)
             if self.refused is not None:
-                # What follows would leave a hole; what is before it cannot be taken back.
+                # Later messages would leave a gap; earlier ones are stored already.
                 break
             if self._next < count and is_long():
                 return False

@@ -322,7 +322,7 @@ def taken(body: bytes) -> list[Any] | None:
     ("end", "word"),
     [
         (b'{"body":""}', "message 1: not an object of base64Encoded, body, properties"),
-        (b'{"body":""}] x', "goes on behind its end"),
+        (b'{"body":""}] x', "bytes after its end"),
         (b'{"body":}]', "message 1: unexpected"),
         (b'{"body":""},]', "message 2: not an object"),
         (b'{"properties":{"a":[]}}]', "message 1: not an object"),
