@@ -704,7 +704,7 @@ async def test_dialect_and_local_space_side_by_side():
 async def test_what_a_part_of_the_hub_answers_comes_behind_what_it_answers():
     """A mapper that clears a finished command at once does not clear it before it was finished."""
     async with running() as bench:
-        space = bench.listener.space
+        space = bench.listener.context.space
 
         def clear(message: LocalMessage, settle: Settle, token: int) -> None:
             if message.body:
