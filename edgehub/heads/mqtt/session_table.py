@@ -69,7 +69,9 @@ class SessionTable:
                 received[number].append(packet_id)
         if orphaned:
             # Left by sessions that began or ended when the hub was killed.
-            self._store.writer.transact(partial(_remove_orphaned, orphaned)).add_done_callback(_note)
+            self._store.writer.transact(partial(_remove_orphaned, orphaned)).add_done_callback(
+                _note
+            )
         return {
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),

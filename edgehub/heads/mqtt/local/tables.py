@@ -187,7 +187,7 @@ class LocalTable:
 
     async def load(self) -> LocalContents:
         """Load all at the start, also expired messages."""
-        retained, messages, rows = await self._store.read(_read)
+        retained, messages, rows = await self._store.database.run(_read)
         contents = LocalContents(retained=[_message(record) for record in retained])
         by_id: dict[int, LocalMessage] = {}
         for message_id, *record in messages:
