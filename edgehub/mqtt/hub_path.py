@@ -39,8 +39,6 @@ class HubPath:
         own: Id of its database.
     """
 
-    __slots__ = ("_own",)
-
     def __init__(self, own: str) -> None:
         assert len(own) == _ID_CHARS, own
         self._own = own

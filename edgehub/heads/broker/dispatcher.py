@@ -112,22 +112,6 @@ class Dispatcher:
         message_bytes_max: Largest body with properties.
     """
 
-    __slots__ = (
-        "_blocks",
-        "_counters",
-        "_has_room",
-        "_hub_id",
-        "_local_topics",
-        "_max",
-        "_places",
-        "_refused",
-        "_senders",
-        "_space",
-        "_submit",
-        "_subscriptions",
-        "_takes_qos0",
-    )
-
     def __init__(
         self,
         hub: BrokerDependencies,

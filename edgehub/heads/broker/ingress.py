@@ -55,8 +55,6 @@ class Load:
         bytes: Their size.
     """
 
-    __slots__ = ("bytes", "count", "emptied")
-
     def __init__(self, emptied: Callable[[], None]) -> None:
         self.count = 0
         self.bytes = 0
@@ -96,29 +94,6 @@ class BrokerIngress:
         log: For dropped messages.
         backlog_bytes_max: Bound of `load`.
     """
-
-    __slots__ = (
-        "_backlog_bytes_max",
-        "_clock",
-        "_counters",
-        "_dispatcher",
-        "_entries",
-        "_first",
-        "_fresh",
-        "_has_left",
-        "_held",
-        "_is_slicing",
-        "_is_working",
-        "_load",
-        "_log",
-        "_may_pause",
-        "_pause",
-        "_peer",
-        "_retry_s",
-        "_timer",
-        "is_putting_off",
-        "takes",
-    )
 
     def __init__(
         self,

@@ -26,8 +26,6 @@ class Senders:
         hub_id: Sender of all topics that no pattern matches.
     """
 
-    __slots__ = ("_hub_id", "_patterns")
-
     def __init__(self, patterns: Iterable[str], *, hub_id: str) -> None:
         self._hub_id = hub_id
         # Levels of the filter, place of the device and of the module.

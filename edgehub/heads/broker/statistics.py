@@ -36,19 +36,6 @@ _NO_LOSS: Final = frozenset({BrokerDrop.QOS0_OFFLINE, BrokerDrop.CLOSING, Broker
 class BrokerCounters:
     """Totals since the start; one writer, the loop's thread."""
 
-    __slots__ = (
-        "acknowledged_total",
-        "connects_total",
-        "dropped",
-        "newest_dropped",
-        "overlapping_total",
-        "published_total",
-        "put_off_total",
-        "received_total",
-        "redelivered_total",
-        "refused_publishes_total",
-    )
-
     def __init__(self) -> None:
         self.connects_total = 0
         self.received_total = 0

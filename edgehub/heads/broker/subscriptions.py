@@ -86,8 +86,6 @@ class Subscriptions:
         identity: Of the session; stored subscriptions of another one are ignored.
     """
 
-    __slots__ = ("_firsts", "_identity", "_known")
-
     def __init__(self, identity: Sequence[str | int]) -> None:
         self._identity = list(identity)
         self._known: dict[str, BrokerSubscription] = {}

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
 class HttpCounters:
     """Totals since the start; one writer, the loop's thread."""
 
-    __slots__ = (
-        "accepted_total",
-        "answers",
-        "foreign_total",
-        "loops_total",
-        "messages_total",
-        "newest_foreign",
-        "newest_loop",
-        "timed_out_total",
-    )
-
     def __init__(self) -> None:
         self.accepted_total = 0
         self.messages_total = 0

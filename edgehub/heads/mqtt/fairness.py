@@ -53,8 +53,6 @@ class FairShare:
         connections: The signed-in connections.
     """
 
-    __slots__ = ("_active", "_backlog", "_clock", "_connections", "_mean_peak", "_refreshed_s")
-
     def __init__(
         self, clock: Clock, backlog: Backlog, connections: Iterable[ClientConnection]
     ) -> None:

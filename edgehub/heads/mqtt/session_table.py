@@ -49,8 +49,6 @@ class StoredSession:
 class SessionTable:
     """Sessions by client id."""
 
-    __slots__ = ("_changes", "_future", "_group", "_store")
-
     def __init__(self, store: Store) -> None:
         self._store = store
         # Changes of packet ids in the open group, one operation for all of them.

@@ -25,8 +25,6 @@ class SessionWrites:
         spawn: Runs a coroutine in the background.
     """
 
-    __slots__ = ("_spawn", "_waiting", "_write_now")
-
     def __init__(
         self,
         write: Callable[[str], Awaitable[None]],

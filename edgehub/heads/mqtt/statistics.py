@@ -100,19 +100,6 @@ class CloseReason(StrEnum):
 class ListenerCounters:
     """Totals since the start; one writer, the loop's thread."""
 
-    __slots__ = (
-        "accepted_total",
-        "acknowledged_total",
-        "closed",
-        "delivered_total",
-        "dropped",
-        "newest_dropped",
-        "received_total",
-        "refused_connects",
-        "sessions_evicted_total",
-        "wills_total",
-    )
-
     def __init__(self) -> None:
         self.accepted_total = 0
         self.received_total = 0

@@ -138,8 +138,6 @@ class PendingWills:
         bound: Bytes of the waiting wills.
     """
 
-    __slots__ = ("_clock", "_pending", "_submit", "bound")
-
     def __init__(
         self,
         clock: Clock,

@@ -58,8 +58,6 @@ class _Node(Generic[S]):
 class FilterTree(Generic[S]):
     """Subscriptions of subscribers of type `S`, each with its options."""
 
-    __slots__ = ("_root", "count")
-
     def __init__(self) -> None:
         self._root: _Node[S] = _Node()
         self.count = 0

@@ -34,8 +34,6 @@ class Presence:
         known: The identities in force.
     """
 
-    __slots__ = ("_bound", "_departed", "_hub_id", "_publish", "_retained")
-
     def __init__(
         self,
         retained: RetainedMessages,

@@ -42,16 +42,6 @@ class RetainedMessages:
         bytes: Bound of their bytes.
     """
 
-    __slots__ = (
-        "_anonymous",
-        "_by_topic",
-        "_earliest_ms",
-        "_expiring",
-        "_own",
-        "bytes",
-        "count",
-    )
-
     def __init__(self, options: LocalOptions, known: KnownIds, *, hub_id: str) -> None:
         self._by_topic: dict[str, LocalMessage] = {}
         # Topics of the messages that count as those of anonymous clients.

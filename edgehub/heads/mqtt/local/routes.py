@@ -37,8 +37,6 @@ class RouteFeed:
         counters: Of the listener.
     """
 
-    __slots__ = ("_counters", "_space", "_submit", "_subscription", "_takes_qos0")
-
     def __init__(
         self,
         space: LocalSpace,

@@ -62,8 +62,6 @@ class SharedSubscription(Generic[M]):
 class SharedSubscriptions(Generic[M]):
     """All shared subscriptions of a space."""
 
-    __slots__ = ("_by_name", "_tree", "count")
-
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, str], SharedSubscription[M]] = {}
         self._tree: FilterTree[SharedSubscription[M]] = FilterTree()

@@ -25,13 +25,6 @@ class LocalDrop(StrEnum):
 class LocalCounters:
     """Totals since the start."""
 
-    __slots__ = (
-        "delivered_total",
-        "dropped",
-        "published_total",
-        "subscriptions_refused_total",
-    )
-
     def __init__(self) -> None:
         self.published_total = 0
         self.delivered_total = 0

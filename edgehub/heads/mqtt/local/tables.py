@@ -85,18 +85,6 @@ class LocalContents:
 class _Changes:
     """Changes of the next commit."""
 
-    __slots__ = (
-        "arrivals",
-        "deleted_messages",
-        "deleted_rows",
-        "messages",
-        "received",
-        "retained",
-        "rows",
-        "sent",
-        "waiters",
-    )
-
     def __init__(self) -> None:
         self.retained: dict[str, LocalMessage] = {}
         self.messages: dict[int, LocalMessage] = {}
