@@ -11,13 +11,14 @@ Source: MQTT 5 and 3.1.1, sections 2.1, 3.3 and 3.4.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_packets import parse_puback, parse_server_packet
-from edgehub.mqtt.fields import REMAINING_LENGTH_MAX
-from edgehub.mqtt.framing import BAD_PUBLISH, LENGTH_DIGITS_MAX, MORE_DIGITS, long_length
-from edgehub.mqtt.packets import LEVEL_5
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
+from edgehub.mqtt.framing import BAD_PUBLISH, DUP, LENGTH_DIGITS_MAX, MORE_DIGITS, long_length
+from edgehub.mqtt.packets import LEVEL_5, QOS_2, RETAIN
 from edgehub.mqtt.reasons import FIRST_FAILURE
 
 if TYPE_CHECKING:
@@ -32,13 +33,10 @@ _PUBACK_BYTES: Final = 4
 _SHORT: Final = 2
 _WITH_CODE: Final = 3
 _NEVER: Final = -1
-_TOPIC_BYTES_MAX: Final = 65_535
 _QOS: Final = 0x06
-_QOS_2: Final = 2
-_RETAIN: Final = 0x01
-_DUP: Final = 0x08
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class IncomingPublish:
     """A PUBLISH from the server; if it has a packet id it waits for its acknowledgement.
 
@@ -53,28 +51,14 @@ class IncomingPublish:
         size: Bytes of the packet.
     """
 
-    __slots__ = ("body", "dup", "packet_id", "properties", "qos", "retain", "size", "topic")
-
-    def __init__(
-        self,
-        *,
-        topic: str | None,
-        body: bytes | None,
-        packet_id: int,
-        qos: int,
-        retain: bool = False,
-        dup: bool = False,
-        properties: bytes = b"",
-        size: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.packet_id = packet_id
-        self.qos = qos
-        self.retain = retain
-        self.dup = dup
-        self.properties = properties
-        self.size = size
+    topic: str | None
+    body: bytes | None
+    packet_id: int
+    qos: int
+    retain: bool = False
+    dup: bool = False
+    properties: bytes = b""
+    size: int = 0
 
 
 class Received(NamedTuple):
@@ -217,7 +201,7 @@ class ClientDecoder:
         size = stop - position
         is_large = size > self._bytes_max
         if stop > len(data):
-            head_bytes = min(size, _TOPIC_BYTES_MAX + 16)
+            head_bytes = min(size, STRING_BYTES_MAX + 16)
             if not is_large or len(data) - position < head_bytes:
                 self._needed = head_bytes if is_large else size
                 return position
@@ -256,7 +240,7 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
         at += 2
         has_id = at <= len(rest)
         packet_id = rest[at - 2] << 8 | rest[at - 1] if has_id else 0
-        if qos > _QOS_2 or (has_id and not packet_id):
+        if qos > QOS_2 or (has_id and not packet_id):
             raise ProtocolError(BAD_PUBLISH)
         is_whole = is_whole and has_id
     if is_whole and level >= LEVEL_5 and not cut:
@@ -277,8 +261,8 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
         body=body,
         packet_id=packet_id,
         qos=qos,
-        retain=bool(flags & _RETAIN),
-        dup=bool(flags & _DUP),
+        retain=bool(flags & RETAIN),
+        dup=bool(flags & DUP),
         properties=properties,
         size=size,
     )

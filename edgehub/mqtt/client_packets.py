@@ -27,7 +27,6 @@ from edgehub.mqtt.properties import (
     IN_ACKNOWLEDGEMENT,
     IN_CONNACK,
     IN_SERVER_DISCONNECT,
-    IN_SUBACK,
     Property,
     read_properties,
     write_properties,
@@ -284,7 +283,7 @@ def _parse_suback(head: int, data: bytes, level: int) -> Suback:
     reader = Reader(data)
     packet_id = reader.packet_id()
     if level == LEVEL_5:
-        read_properties(reader, IN_SUBACK)
+        read_properties(reader, IN_ACKNOWLEDGEMENT)
     codes = data[reader.at :]
     if bool(codes) != (head == 0x90 or level == LEVEL_5):  # noqa: PLR2004 - a SUBACK
         raise ProtocolError(f"packet {head:#04x} with {len(codes)} codes")

@@ -9,6 +9,7 @@ bound, and beyond that at the broker; nothing is acknowledged across connections
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -73,13 +74,11 @@ class Load:
             self.emptied()
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("incoming", "is_settled", "is_waiting")
-
-    def __init__(self, incoming: IncomingPublish) -> None:
-        self.incoming = incoming
-        self.is_waiting = False
-        self.is_settled = False
+    incoming: IncomingPublish
+    is_waiting: bool = False
+    is_settled: bool = False
 
 
 class BrokerIngress:

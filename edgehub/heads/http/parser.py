@@ -11,6 +11,7 @@ means of request smuggling, end the connection.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _UPGRADE_HEADERS: Final = {b"connection", b"upgrade", b"http2-settings"}
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request.
 
@@ -50,58 +52,30 @@ class Request:
         refuse_now: Whether to respond before the body is complete.
     """
 
-    __slots__ = (
-        "authorization",
-        "body",
-        "body_began",
-        "body_bytes",
-        "expects_continue",
-        "fetch_site",
-        "has_head",
-        "head_bytes",
-        "headers",
-        "hosts",
-        "is_batch",
-        "is_old",
-        "keep_alive",
-        "length",
-        "method",
-        "origin",
-        "problem",
-        "reading",
-        "refuse_now",
-        "size",
-        "target",
-        "transfer_encodings",
-        "url",
-        "version",
-    )
-
-    def __init__(self) -> None:
-        self.url = b""
-        self.method = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.head_bytes = 0
-        self.has_head = False
-        self.authorization: bytes | None = None
-        self.body_began = 0.0
-        self.body_bytes = 0
-        self.length: int | None = 0
-        self.transfer_encodings: list[bytes] = []
-        self.hosts: list[bytes] = []
-        self.origin: str | None = None
-        self.fetch_site = ""
-        self.version = ""
-        self.expects_continue = False
-        self.keep_alive = False
-        self.is_old = False
-        self.is_batch = False
-        self.target: Target | None = None
-        self.body = bytearray()
-        self.size = 0
-        self.problem: RequestError | None = None
-        self.reading: Usage | None = None
-        self.refuse_now = False
+    url: bytes = b""
+    method: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    head_bytes: int = 0
+    has_head: bool = False
+    authorization: bytes | None = None
+    body_began: float = 0.0
+    body_bytes: int = 0
+    length: int | None = 0
+    transfer_encodings: list[bytes] = field(default_factory=list)
+    hosts: list[bytes] = field(default_factory=list)
+    origin: str | None = None
+    fetch_site: str = ""
+    version: str = ""
+    expects_continue: bool = False
+    keep_alive: bool = False
+    is_old: bool = False
+    is_batch: bool = False
+    target: Target | None = None
+    body: bytearray = field(default_factory=bytearray)
+    size: int = 0
+    problem: RequestError | None = None
+    reading: Usage | None = None
+    refuse_now: bool = False
 
     def refuse(self, problem: RequestError) -> None:
         """Record why it is refused; the first reason counts."""

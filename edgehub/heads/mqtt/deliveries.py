@@ -71,24 +71,14 @@ class Terms:
     packet_bytes_max: int | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Delivery:
-    __slots__ = ("deadline_s", "expires_s", "message", "name", "options", "settle")
-
-    def __init__(
-        self,
-        name: bytes,
-        message: Message,
-        options: int,
-        settle: Settle,
-        deadline_s: float,
-        expires_s: float | None,
-    ) -> None:
-        self.name = name
-        self.message = message
-        self.options = options
-        self.settle = settle
-        self.deadline_s = deadline_s
-        self.expires_s = expires_s
+    name: bytes
+    message: Message
+    options: int
+    settle: Settle
+    deadline_s: float
+    expires_s: float | None
 
 
 class Deliveries:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.will import PendingWills
 
 
+@dataclass(slots=True, eq=False)
 class _Session:
     """A session that outlives its connection.
 
@@ -44,21 +45,12 @@ class _Session:
         timer: Ends it, None = its client is connected, or it does not end.
     """
 
-    __slots__ = ("absent_s", "expiry_s", "number", "since_s", "subscriptions", "timer")
-
-    def __init__(
-        self,
-        number: int,
-        subscriptions: dict[str, int],
-        expiry_s: int | None,
-        absent_s: float | None = None,
-    ) -> None:
-        self.number = number
-        self.subscriptions = subscriptions
-        self.expiry_s = expiry_s
-        self.absent_s = absent_s
-        self.since_s: float | None = None
-        self.timer: TimerHandle | None = None
+    number: int
+    subscriptions: dict[str, int]
+    expiry_s: int | None
+    absent_s: float | None = None
+    since_s: float | None = None
+    timer: TimerHandle | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

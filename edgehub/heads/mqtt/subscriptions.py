@@ -6,6 +6,7 @@ the last one ends. Invariant: a watcher is notified of changes only, of each onc
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgehub.heads.mqtt.topics import input_prefixes
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.topics import Subscription
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
-    __slots__ = ("changed", "connected")
-
-    def __init__(self, changed: Callable[[bool], None], *, connected: bool) -> None:
-        self.changed = changed
-        self.connected = connected
+    changed: Callable[[bool], None]
+    connected: bool
 
 
 class SubscriptionIndex:
@@ -79,7 +78,7 @@ class SubscriptionIndex:
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
         """Call `changed` on later changes; an input has one watcher, the last one."""
         connected = self.input_listener(module_id, input_name) is not None
-        self._watches[module_id, input_name] = _Watch(changed, connected=connected)
+        self._watches[module_id, input_name] = _Watch(changed, connected)
 
     def _changed(self, subscription: Subscription, *, listened: bool) -> None:
         if subscription.module_id is None:
