@@ -96,7 +96,7 @@ class MemorySessions:
         self.writes = 0
 
     async def load(self) -> dict[str, StoredSession]:
-        """See `SessionStore`."""
+        """See `SessionTable`."""
         return {
             client_id: StoredSession(
                 subscriptions=dict(filters),
@@ -121,7 +121,7 @@ class MemorySessions:
         expiry_s: int | None,
         is_away: bool,
     ) -> Awaitable[None]:
-        """See `SessionStore`."""
+        """See `SessionTable`."""
 
         def change() -> None:
             self.numbers[client_id] = number
@@ -131,7 +131,7 @@ class MemorySessions:
         return self._write(change)
 
     def delete(self, client_id: str) -> Awaitable[None]:
-        """See `SessionStore`."""
+        """See `SessionTable`."""
 
         def change() -> None:
             self.table.pop(client_id, None)
@@ -141,15 +141,15 @@ class MemorySessions:
         return self._write(change)
 
     def together(self) -> AbstractContextManager[object]:
-        """See `ReceivedStore`."""
+        """See `SessionTable`."""
         return nullcontext()
 
     def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
-        """See `ReceivedStore`."""
+        """See `SessionTable`."""
         return asyncio.ensure_future(self._write(lambda: self.received.add((session, packet_id))))
 
     def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
-        """See `ReceivedStore`."""
+        """See `SessionTable`."""
         return asyncio.ensure_future(
             self._write(lambda: self.received.discard((session, packet_id)))
         )

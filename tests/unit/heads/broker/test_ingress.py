@@ -48,15 +48,15 @@ class Parts:
     # The connection.
 
     def acknowledge_all(self, messages: Iterable[IncomingPublish]) -> None:
-        """See `Peer`."""
+        """See `Client`."""
         self.acknowledged += [message.packet_id for message in messages]
 
     def pause_reading(self) -> None:
-        """See `Peer`."""
+        """See `Client`."""
         self.pauses += 1
 
     def resume_reading(self) -> None:
-        """See `Peer`."""
+        """See `Client`."""
         assert self.pauses
         self.pauses -= 1
 
@@ -66,7 +66,7 @@ class Parts:
         return not self.pauses
 
     def abort(self, reason: str) -> None:
-        """See `Peer`."""
+        """See `Client`."""
         self.aborted.append(reason)
 
     # The dispatcher.
