@@ -221,7 +221,7 @@ async def test_only_a_peer_that_owes_a_confirmation_is_given_up(listen):
     """Each PUBACK gives it the time anew, and without rows it owes none."""
     clock = ManualClock()
     peer = StrictPeer(b"\x20\x06\x00\x00\x03\x21\x00\x0a")
-    bench = Bench(await listen(peer), keep_alive_s=60, ack_timeout_s=60)
+    bench = Bench(await listen(peer), keep_alive_s=6000, ack_timeout_s=60)
     session = bench.session(clock)
     await session.open()
     for number in range(30):
@@ -239,7 +239,9 @@ async def test_only_a_peer_that_owes_a_confirmation_is_given_up(listen):
         await clock.advance(90)
         await bench.ended.wait()
     assert bench.ends == [End.LOST]
-    assert bench.results.get_nowait().kind is FailureKind.AWAY
+    result = bench.results.get_nowait()
+    assert result.kind is FailureKind.AWAY
+    assert result.reason.startswith("no acknowledgement for 6")
 
 
 async def test_what_is_too_large_for_the_peer_never_leaves(listen):
