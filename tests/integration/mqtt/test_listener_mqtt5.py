@@ -184,6 +184,21 @@ async def test_receive_maximum_of_the_hub():
         await client.close()
 
 
+async def test_what_comes_after_the_end_is_passed_over(caplog):
+    """A client that has not read yet why it was closed sends on for a moment."""
+    async with running() as bench:
+        first = await Client5.signed_in(bench.port)
+        second = await Client5.signed_in(bench.port)
+        assert int((await first.goodbye()).reason_code) == 0x8E
+        first.publish(payload=b"late")
+        for _ in range(2):
+            await second.pong()
+        assert bench.router.messages == []
+        assert caplog.messages == []
+        for each in (first, second):
+            await each.close()
+
+
 async def test_packet_too_large():
     """A packet over the announced size is refused by its header, and the client learns why."""
     async with running(message_bytes_max=1000) as bench:
