@@ -11,6 +11,7 @@ from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import StartupError
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.mqtt.packets import ConnectCode
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_listener import (
     STORE_ID,
@@ -171,6 +172,8 @@ async def test_sign_in(identities_file, options, code):
     """Who may come in comes in, the rest is told why not; listed ids need their password."""
     async with running(identities_file=identities_file) as bench:
         assert await refused_with(bench.port, wire.connect(**options)) == code
+        counted = {ConnectCode(code).name.lower(): 1} if code else {}
+        assert bench.listener.statistics().refused_connects == counted
 
 
 async def test_a_flood_of_sign_ins_does_not_stop_the_others(identities_file):

@@ -125,6 +125,25 @@ def test_free_pages_at_the_end_are_known_by_the_list_of_free_pages(
         assert list(owners.unowned) == []
 
 
+def test_a_wrong_list_of_free_pages_takes_no_page_from_its_table(tmp_path: Path) -> None:
+    """It may name pages that the file does not have, or that are known to be in use."""
+    path = tmp_path / "free.db"
+    with closing(a_database(path)) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
+        connection.execute("INSERT INTO t VALUES (1, 'kept')")
+        connection.execute("INSERT INTO t VALUES (2, zeroblob(?))", (3 * (PAGE_BYTES - 4),))
+        connection.execute("DELETE FROM t WHERE id = 2")
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema").fetchone()
+    with path.open("r+b") as file:
+        first_free = int.from_bytes(file.read(36)[32:])
+        file.seek((first_free - 1) * PAGE_BYTES + 4)
+        assert int.from_bytes(file.read(4)) == 2
+        file.write(struct.pack(">2I", 2**32 - 1, root))
+    spoil(path, 2)
+    with PageFile(path) as file:
+        assert list(PageOwners(file, [root]).of(root)) == [root]
+
+
 @pytest.mark.scaled
 @pytest.mark.parametrize("seed", range(40 if os.environ.get("EDGEHUB_SOAK") else 8))
 def test_a_log_ends_where_sqlite_says(tmp_path: Path, seed: int) -> None:
