@@ -398,7 +398,7 @@ async def test_the_floor_holds_whatever_rows_become(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-11: rows that stay as dead letters give back no room, so the store never fills the disk."""
-    monkeypatch.setattr("edgehub.store.inspection.dead_letters.VOLUME_SHARE", 1)
+    monkeypatch.setattr("edgehub.store.dead_letters.VOLUME_SHARE", 1)
     options = StoreOptions(caps=Caps(free_bytes_min=DISK_BYTES // 10))
     async with running(disk / "q.db", options=options) as hub:
         await give_up(hub, 6000)
