@@ -59,28 +59,6 @@ class HttpEndpointOptions:
     path_of: Callable[[Message], str] | None = None
 
 
-class _Lane:
-    """A connection and the rows of its present request."""
-
-    __slots__ = ("entries", "slot")
-
-    def __init__(self, options: HttpEndpointOptions, clock: Clock) -> None:
-        self.entries: list[OutboxRow] = []
-        self.slot = HttpSlot(
-            options.link, clock=clock, timeout_s=options.timeout_s, on_silence=self._silent
-        )
-
-    def take_entries(self) -> list[OutboxRow]:
-        entries, self.entries = self.entries, []
-        return entries
-
-    def _silent(self, reason: str) -> None:
-        if self.entries:
-            # The peer is silent as a whole; only the row it owes first counts as tried.
-            entry = self.entries.pop(0)
-            entry.settle(entry.row, SendResult(FailureKind.TIMEOUT, reason))
-
-
 class HttpEndpoint:
     """See the module; implements `Endpoint`.
 
@@ -106,8 +84,11 @@ class HttpEndpoint:
         self._clock = clock
         self._utc_ms = utc_ms
         self._link = LinkState(endpoint_id, clock=clock, rng=rng)
-        self._lanes = [_Lane(options, clock) for _ in range(options.requests_max)]
-        self._idle = list(reversed(self._lanes))
+        self._slots = [
+            HttpSlot(options.link, clock=clock, timeout_s=options.timeout_s)
+            for _ in range(options.requests_max)
+        ]
+        self._idle = list(reversed(self._slots))
         self._memo: dict[int, bytes] = {}
         self._outbox = Outbox()
         self._parts_bytes = 0
@@ -147,7 +128,7 @@ class HttpEndpoint:
         Rows that wait for the answer to their sender's last ones do not count: the link is not what
         they wait for, and they stand before nobody else.
         """
-        unsent = sum([lane.slot.unsent_bytes() for lane in self._lanes])
+        unsent = sum([slot.unsent_bytes() for slot in self._slots])
         return self._outbox.ready_bytes + self._parts_bytes + int(unsent * self._shrink)
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
@@ -187,8 +168,8 @@ class HttpEndpoint:
 
     async def _deliver(self, listener: EndpointListener) -> NoReturn:
         self._link.trying()
-        await self._lanes[0].slot.open()
-        self._idle = list(reversed(self._lanes))
+        await self._slots[0].open()
+        self._idle = list(reversed(self._slots))
         self._link.up()
         listener.link_up(rows_max=None)
         async with asyncio.TaskGroup() as group:
@@ -196,14 +177,14 @@ class HttpEndpoint:
                 await self._arrived.wait()
                 self._arrived.clear()
                 while entries := self._next_request():
-                    lane = self._idle.pop()
-                    lane.entries = entries
-                    group.create_task(self._send(lane), name=f"http[{self.id}]")
+                    slot = self._idle.pop()
+                    slot.rows = entries
+                    group.create_task(self._send(slot), name=f"http[{self.id}]")
 
     def _next_request(self) -> list[OutboxRow]:
         if not self._idle:
             return []
-        alone = len(self._idle) == len(self._lanes)
+        alone = len(self._idle) == len(self._slots)
         if self._parts or self._in_doubt:
             # Which row is to blame shows only when nothing else is under way.
             if not alone:
@@ -218,20 +199,20 @@ class HttpEndpoint:
             self._in_doubt = False
         return entries
 
-    async def _send(self, lane: _Lane) -> None:
-        entries = lane.entries
+    async def _send(self, slot: HttpSlot) -> None:
+        entries = slot.rows
         body = b"[" + b",".join([entry.record for entry in entries]) + b"]"
         encoding = "gzip" if self._options.gzip else None
         body = await self._packed(body)
-        answer = await lane.slot.request(body, encoding=encoding, path=entries[0].path)
+        answer = await slot.request(body, encoding=encoding, path=entries[0].path)
         verdict = interpret(answer, self._clock.wall_ms())
         if verdict.broken:
             raise HttpLinkError(verdict.broken)
         if verdict.doubtful and self._in_doubt:
             # Twice in a row, with other rows: it is not the rows.
             raise HttpLinkError(verdict.result.reason)
-        lane.entries = []
-        self._idle.append(lane)
+        slot.rows = []
+        self._idle.append(slot)
         self._arrived.set()
         if verdict.splits and _is_divisible(entries, verdict):
             self._split(entries, probe=verdict.doubtful)
@@ -286,9 +267,10 @@ class HttpEndpoint:
 
     def _give_up(self, reason: str) -> None:
         result = SendResult(FailureKind.DISCONNECTED, reason)
-        for lane in self._lanes:
-            lane.slot.abort(reason)
-            for entry in lane.take_entries():
+        for slot in self._slots:
+            slot.abort(reason)
+            rows, slot.rows = slot.rows, []
+            for entry in rows:
                 entry.settle(entry.row, result)
         self._in_doubt = False
         self._arrived.clear()

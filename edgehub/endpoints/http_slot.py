@@ -1,7 +1,7 @@
-"""One of the connections of an HTTP endpoint: a request at a time, and a watch over a silent peer.
+"""One of the connections of an HTTP endpoint: a request at a time, a time-out for a silent peer.
 
-Owns its link and what it has not written yet. Invariant: a request ends with its answer, or with a
-link error at the latest when the peer has been silent for the time-out.
+Owns its link, the rows of its request and what it has not written yet. Invariant: a request ends
+with its answer, or with a link error at the latest when the peer has been silent for the time-out.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.endpoints.http_link import HttpLinkError, open_link
+from edgehub.message import FailureKind, SendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.http_link import Answer, HttpLink, HttpLinkOptions
+    from edgehub.endpoints.http_outbox import OutboxRow
 
 _CHECKS_PER_TIMEOUT: Final = 4
 
@@ -25,22 +25,17 @@ class HttpSlot:
     Args:
         options: Whom to connect to.
         clock: Timers.
-        timeout_s: A peer that neither answers nor takes bytes for so long is given up.
-        on_silence: Called then with the reason, before the request fails.
+        timeout_s: After so long without an answer or progress the connection is closed.
+
+    Attributes:
+        rows: Of the present request.
     """
 
-    def __init__(
-        self,
-        options: HttpLinkOptions,
-        *,
-        clock: Clock,
-        timeout_s: float,
-        on_silence: Callable[[str], None],
-    ) -> None:
+    def __init__(self, options: HttpLinkOptions, *, clock: Clock, timeout_s: float) -> None:
         self._options = options
         self._clock = clock
         self._timeout_s = timeout_s
-        self._on_silence = on_silence
+        self.rows: list[OutboxRow] = []
         self._link: HttpLink | None = None
         self._unwritten_bytes = 0
         self._watch: TimerHandle | None = None
@@ -93,7 +88,7 @@ class HttpSlot:
             self._stop_watch()
 
     def abort(self, reason: str) -> None:
-        """Let go of the connection."""
+        """Close the connection at once."""
         link, self._link = self._link, None
         if link is not None:
             link.abort(reason)
@@ -138,5 +133,8 @@ class HttpSlot:
             self._watch_later()
             return
         reason = f"no answer for {silent_s:.0f} s"
-        self._on_silence(reason)
+        if self.rows:
+            # The peer is silent as a whole; only the row it owes first counts as tried.
+            first = self.rows.pop(0)
+            first.settle(first.row, SendResult(FailureKind.TIMEOUT, reason))
         link.abort(reason)

@@ -9,7 +9,10 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.endpoints import http_slot
 from edgehub.endpoints.http_link import Answer, HttpLinkError, HttpLinkOptions
+from edgehub.endpoints.http_outbox import OutboxRow
 from edgehub.endpoints.http_slot import HttpSlot
+from edgehub.message import FailureKind, SendResult
+from tests.support.memory_queue import a_row
 
 TIMEOUT_S = 40.0
 
@@ -47,17 +50,21 @@ async def test_time_of_connecting_is_no_silence(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(http_slot, "open_link", opens)
     clock = ManualClock()
-    reasons: list[str] = []
-    options = HttpLinkOptions(url="http://peer/")
-    slot = HttpSlot(options, clock=clock, timeout_s=TIMEOUT_S, on_silence=reasons.append)
+    settled: list[SendResult] = []
+    slot = HttpSlot(HttpLinkOptions(url="http://peer/"), clock=clock, timeout_s=TIMEOUT_S)
+    slot.rows = [
+        OutboxRow(a_row(number), b"{}", lambda _row, result: settled.append(result))
+        for number in (1, 2)
+    ]
     async with asyncio.TaskGroup() as tasks:
         request = tasks.create_task(_fails(slot))
         await clock.advance(TIMEOUT_S - 1)
         connected.set()
         await clock.advance(30)
-        assert reasons == []
+        assert settled == []
         await clock.advance(TIMEOUT_S / 4)
-        assert reasons == ["no answer for 40 s"]
+        (result,) = settled
+        assert (result.kind, result.reason) == (FailureKind.TIMEOUT, "no answer for 40 s")
     assert request.result() == "no answer for 40 s"
 
 
