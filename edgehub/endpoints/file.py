@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import orjson
 
 from edgehub.endpoints.json_lines import JsonLinesFile
-from edgehub.endpoints.link_state import LinkState
+from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.record import encode_record
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
@@ -46,7 +46,7 @@ class FileOptions:
     keep_files: int = 0
 
 
-class FileEndpoint:
+class FileEndpoint(LinkedEndpoint):
     """See the module; implements `Endpoint`.
 
     Args:
@@ -82,21 +82,6 @@ class FileEndpoint:
         self._unsent_bytes = 0
         self._arrived = asyncio.Event()
 
-    @property
-    def state(self) -> str:
-        """See `Endpoint`; `down` while the disk does not take rows."""
-        return self._link.state
-
-    @property
-    def retry_in_s(self) -> float | None:
-        """See `Endpoint`."""
-        return self._link.retry_in_s
-
-    @property
-    def row_bytes_max(self) -> int | None:
-        """See `Endpoint`; a file takes any row."""
-        return None
-
     def wire_bytes(self, row: Row) -> int:
         """See `Endpoint`; the row as the hub counts it, close enough to its line."""
         return row.size
@@ -126,14 +111,6 @@ class FileEndpoint:
                 await self._link.wait(wait_s)
         finally:
             await self.close()
-
-    def retry_now(self) -> None:
-        """See `Endpoint`."""
-        self._link.retry_now()
-
-    def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`."""
-        self._link.retry_within(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`."""

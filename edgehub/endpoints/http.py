@@ -18,7 +18,7 @@ from edgehub.endpoints.http_answer import interpret
 from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.endpoints.http_outbox import Outbox, OutboxRow
 from edgehub.endpoints.http_slot import HttpSlot
-from edgehub.endpoints.link_state import LinkState
+from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.record import encode_record
 from edgehub.message import FailureKind, SendResult
 
@@ -59,7 +59,7 @@ class HttpEndpointOptions:
     path_of: Callable[[Message], str] | None = None
 
 
-class HttpEndpoint:
+class HttpEndpoint(LinkedEndpoint):
     """See the module; implements `Endpoint`.
 
     Args:
@@ -97,21 +97,6 @@ class HttpEndpoint:
         self._in_doubt = False
         self._shrink = 1.0
         self._arrived = asyncio.Event()
-
-    @property
-    def state(self) -> str:
-        """See `Endpoint`; `up` while the peer can be connected to, also between connections."""
-        return self._link.state
-
-    @property
-    def retry_in_s(self) -> float | None:
-        """See `Endpoint`."""
-        return self._link.retry_in_s
-
-    @property
-    def row_bytes_max(self) -> int | None:
-        """See `Endpoint`; a peer says what is too large when it gets it."""
-        return None
 
     def wire_bytes(self, row: Row) -> int:
         """See `Endpoint`; the record and its comma, before compression."""
@@ -152,14 +137,6 @@ class HttpEndpoint:
                 await self._link.wait(wait_s)
         finally:
             await self.close()
-
-    def retry_now(self) -> None:
-        """See `Endpoint`."""
-        self._link.retry_now()
-
-    def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`."""
-        self._link.retry_within(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`."""

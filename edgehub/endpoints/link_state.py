@@ -120,3 +120,28 @@ class LinkState:
         """See `Endpoint`."""
         if self.state != "up":
             self._retry.cut(seconds)
+
+
+class LinkedEndpoint:
+    """What endpoints that keep a link of their own have in common; see `Endpoint`."""
+
+    _link: LinkState
+    row_bytes_max: int | None = None
+
+    @property
+    def state(self) -> str:
+        """The state of the link, see `LinkState`."""
+        return self._link.state
+
+    @property
+    def retry_in_s(self) -> float | None:
+        """Seconds until the next try to connect, None = none is due."""
+        return self._link.retry_in_s
+
+    def retry_now(self) -> None:
+        """End a running back-off; harmless while the link is up."""
+        self._link.retry_now()
+
+    def retry_within(self, seconds: float) -> None:
+        """End a running back-off within `seconds`; harmless while the link is up or parked."""
+        self._link.retry_within(seconds)

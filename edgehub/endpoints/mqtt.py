@@ -17,7 +17,7 @@ import structlog
 
 from edgehub.endpoints.congestion import leave_thin_way_to_the_window
 from edgehub.endpoints.device_bound import DeviceBoundRelay
-from edgehub.endpoints.link_state import LinkState
+from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.mqtt_link import VersionChoice, connect, refusal
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics
@@ -98,7 +98,7 @@ class Downlink(Protocol):
         """Take a message of that connection."""
 
 
-class MqttEndpoint:
+class MqttEndpoint(LinkedEndpoint):
     """See the module; implements `Endpoint`.
 
     Args:
@@ -121,6 +121,7 @@ class MqttEndpoint:
         downlink: Downlink | None = None,
     ) -> None:
         self.id = endpoint_id
+        self.row_bytes_max = options.row_bytes_max
         self._options = options
         self._payloads = options.payloads or SingleRows(IotHubTopics(), options.row_bytes_max)
         self._clock = clock
@@ -142,21 +143,6 @@ class MqttEndpoint:
         self._oldest: Sent | None = None
         self._overtaken_at = math.inf
         self._watch: TimerHandle | None = None
-
-    @property
-    def state(self) -> str:
-        """See `Endpoint`."""
-        return self._link.state
-
-    @property
-    def retry_in_s(self) -> float | None:
-        """See `Endpoint`."""
-        return self._link.retry_in_s
-
-    @property
-    def row_bytes_max(self) -> int | None:
-        """See `Endpoint`."""
-        return self._options.row_bytes_max
 
     @property
     def mqtt_version(self) -> str | None:
@@ -229,10 +215,6 @@ class MqttEndpoint:
         self._guard.retry_now()
         self._version.forget()
         self._link.retry_now()
-
-    def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`."""
-        self._link.retry_within(seconds)
 
     async def close(self) -> None:
         """See `Endpoint`; the connection itself ends with `run`."""
