@@ -11,14 +11,13 @@ import contextlib
 import re
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from edgehub.errors import ConfigError
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
-from edgehub.mqtt.fields import PACKET_ID_MAX, REMAINING_LENGTH_MAX
-from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5, NEVER_S
+from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.mqtt.reasons import ReasonCode, code_name
 from edgehub.mqtt.tcp import connect_tcp
 from edgehub.storage.credentials import client_context, read_secret
@@ -41,40 +40,24 @@ UNSENT_IN_KERNEL_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions:
+class LinkOptions(ClientOptions):
     """Whom to connect to, and as whom.
 
     Attributes:
         host: Name or address.
         port: TCP port.
-        client_id: MQTT client id.
-        username: User name, None = none.
         password_file: File whose first line is the password; read at each connect.
         file_setting: Setting that names the file, for errors.
         tls: None = plain TCP.
-        clean_session: False keeps subscriptions and device-bound messages at the peer.
-        keep_alive_s: A silent peer is noticed after twice this time.
         connect_timeout_s: For name and TCP together, and again for TLS and CONNACK.
-        level: Protocol level, 4 = MQTT 3.1.1, 5 = MQTT 5.
-        session_expiry_s: MQTT 5: how long the peer keeps a session that is not clean.
-        receive_maximum: MQTT 5: messages without PUBACK that the peer may send.
-        incoming_bytes_max: Packets from the peer that are larger lose their body.
     """
 
     host: str
     port: int
-    client_id: str
-    username: str | None = None
     password_file: Path | None = None
     file_setting: str = "password_file"
     tls: TlsOptions | None = None
-    clean_session: bool = False
-    keep_alive_s: int = 60
     connect_timeout_s: float = 10.0
-    level: int = 4
-    session_expiry_s: int = NEVER_S
-    receive_maximum: int = PACKET_ID_MAX
-    incoming_bytes_max: int = REMAINING_LENGTH_MAX
 
 
 def first_level(mqtt: str, host: str) -> int:
@@ -153,10 +136,11 @@ async def open_client(options: LinkOptions, **callbacks: Unpack[Callbacks]) -> C
         LinkError: If there is no connection, or the peer's certificate is not trusted.
     """
     try:
-        password = context = None
+        context = None
         if options.password_file is not None or options.tls is not None:
             password, context = await asyncio.to_thread(_read_files, options)
-        client = Client(_client_options(options, password), **callbacks)
+            options = replace(options, password=password)
+        client = Client(options, **callbacks)
         async with asyncio.timeout(options.connect_timeout_s):
             sock = await _tcp(options)
         try:
@@ -181,20 +165,6 @@ def _read_files(options: LinkOptions) -> tuple[str | None, ssl.SSLContext | None
     return (
         None if file is None else read_secret(options.file_setting, file),
         None if tls is None else client_context(tls),
-    )
-
-
-def _client_options(options: LinkOptions, password: str | None) -> ClientOptions:
-    return ClientOptions(
-        client_id=options.client_id,
-        level=options.level,
-        username=options.username,
-        password=password,
-        clean_session=options.clean_session,
-        keep_alive_s=options.keep_alive_s,
-        session_expiry_s=options.session_expiry_s,
-        receive_maximum=options.receive_maximum,
-        incoming_bytes_max=options.incoming_bytes_max,
     )
 
 
