@@ -60,7 +60,7 @@ class Usage:
 
     @property
     def limit(self) -> int:
-        """Most that these clients may use while the others use what they do."""
+        """Return how much these clients may use, given what the others use."""
         bound = self._bound
         if self is bound.identified:
             # What anonymous clients had before there were identities is not theirs to keep.
@@ -69,7 +69,7 @@ class Usage:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is left for them."""
+        """Return whether nothing is left for them."""
         return self.used >= self.limit
 
     def has_room(self, more: int = 1) -> bool:
@@ -108,12 +108,12 @@ class Bound:
 
     @property
     def used(self) -> int:
-        """What all clients use."""
+        """Return what all clients use."""
         return self.identified.used + self.anonymous.used
 
     @property
     def anonymous_limit(self) -> int:
-        """Most that anonymous clients may use."""
+        """Return how much anonymous clients may use."""
         return self.limit // 2 if len(self._known) else self.limit
 
     def is_anonymous(self, client_id: str) -> bool:

@@ -1,9 +1,9 @@
-"""A device's own upstream connection: opened when it is needed, closed when nobody uses it.
+"""A device's own upstream connection: opened when it is needed, closed when it is unused.
 
 Owns when the link is opened and closed, and counts who uses it. Invariants: a close never cuts a
-running activity, it waits for the last one; what comes later does not open the connection again
+running activity, it waits for the last one; later work does not open the connection again
 unless this hub owns the device; when the last activity ends, the connection stays open only if this
-hub owns the device and nobody asked for a close.
+hub owns the device and no close was requested.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DeviceLink(Protocol):
         """Close it; afterwards it is closed, whatever is raised.
 
         Raises:
-            DeviceConnectionError: The peer did not hear of it.
+            DeviceConnectionError: The peer was not notified.
         """
 
 
@@ -55,7 +55,7 @@ class ConnectionStatistics:
 
     Attributes:
         is_open: Whether the link is open.
-        activities: Who uses it.
+        activities: How many use it.
         close_requested: Whether it closes after the last of them.
         opened: How often it was opened.
         closed: How often it was closed by us.
@@ -74,9 +74,9 @@ class DeviceConnection:
     Args:
         device_id: Whose connection.
         link: Its session.
-        owns: Tells whether this hub owns the device now.
+        owns: Returns whether this hub owns the device now.
         clock: For the idle time.
-        tasks: Where a close runs that nobody waits for.
+        tasks: Where a close runs for which no caller waits.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class DeviceConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nobody uses it and nothing is about to change."""
+        """Return whether it is unused and neither being opened nor closed."""
         return self._activities == 0 and not self._transition.locked()
 
     def set_keep_alive(self, seconds: int) -> None:
@@ -150,11 +150,11 @@ class DeviceConnection:
         """Open the connection unless it is open; to be called inside an activity.
 
         Args:
-            entitled: The work may open it whoever owns the device now: a load, a join, and a
+            entitled: The work may open it whichever hub owns the device: a load, a join, and a
                 message that was elected here before the device was given away.
 
         Raises:
-            DeviceNotOwnedError: It is closed, and another hub speaks for the device.
+            DeviceNotOwnedError: It is closed, and another hub owns the device.
             DeviceConnectionError: It cannot be opened.
         """
         assert self._activities > 0, "outside of an activity nothing would close it"
@@ -164,18 +164,18 @@ class DeviceConnection:
                     raise DeviceConnectionError(self._device_id, "the hub is ending")
                 if not entitled and not self._owns():
                     raise DeviceNotOwnedError(
-                        self._device_id, "another hub speaks for it; the connection stays closed"
+                        self._device_id, "another hub owns it; the connection stays closed"
                     )
                 await self._link.open()
                 self._opened += 1
         self._arm_idle_timer()
 
     def keep(self) -> None:
-        """Take back a close that has not happened yet: this hub was elected."""
+        """Cancel a close that has not happened yet: this hub was elected."""
         self._close_requested = False
 
     def request_close(self) -> None:
-        """Close it as soon as nobody uses it."""
+        """Close it as soon as it is unused."""
         if not self._link.is_open and self._activities == 0 and not self._transition.locked():
             return
         self._close_requested = True
@@ -210,7 +210,7 @@ class DeviceConnection:
         if not self._link.is_open:
             self._close_requested = False
             return
-        # In a task of its own, so that whoever is cancelled here does not leave it half closed.
+        # In a task of its own, so that a cancellation here does not leave it half closed.
         if closing := self._start_closing():
             await asyncio.shield(closing)
 
@@ -228,7 +228,7 @@ class DeviceConnection:
     async def _close(self) -> None:
         async with self._transition:
             if self._activities or not (self._close_requested or not self._owns()):
-                return  # somebody uses it again and closes it at the end, or this hub was elected
+                return  # it is used again and closed afterwards, or this hub was elected
             self._close_requested = False
             self._disarm_idle_timer()
             if not self._link.is_open:

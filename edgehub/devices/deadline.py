@@ -17,7 +17,7 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
     """Cancel what runs inside after `seconds`.
 
     Raises:
-        TimeoutError: The time was over.
+        TimeoutError: The time has expired.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as scope:

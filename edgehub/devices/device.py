@@ -51,10 +51,10 @@ class DeviceDependencies:
         coordinator: Elects hubs.
         flags: What this hub remembers of elections.
         rules: Figures of the affinity.
-        link_of: Gives the session of a device.
+        link_of: Returns the session of a device.
         tasks: Where closes run.
-        stores: Messages are stored and leave later over the connection, which whoever sends them
-            opens then; else handling one is sending it, and opens it.
+        stores: Messages are stored and sent later over the connection, which is opened then; else
+            handling a message sends it, and opens the connection.
     """
 
     hub_id: str
@@ -115,12 +115,12 @@ class Device:
 
     @property
     def ownership(self) -> Ownership:
-        """Return whether this hub speaks for it."""
+        """Return which hub owns it."""
         return self.shared.flags.of(self.device_id)
 
     @property
     def stored(self) -> StoredDevice | None:
-        """What is known of it, None = it must be loaded."""
+        """Return what was loaded of it, None = nothing yet."""
         return self._stored
 
     @property
@@ -130,18 +130,18 @@ class Device:
 
     @property
     def profile(self) -> DeviceProfile:
-        """Its settings; only where it is loaded."""
+        """Return its settings; it must be loaded."""
         assert self._stored is not None, self.device_id
         return self._stored.profile
 
     @property
     def session(self) -> SessionState:
-        """Its session; only where it is loaded."""
+        """Return its session; it must be loaded."""
         assert self._stored is not None, self.device_id
         return self._stored.session
 
     def adopt(self, stored: StoredDevice) -> None:
-        """Take a state as the one in force."""
+        """Replace what is known of it by a state that was loaded or saved."""
         if self._stored is None or self._stored.session.session != stored.session.session:
             self.heard = False
             self.repeats = 0
@@ -166,7 +166,7 @@ class Device:
         return self.shared.clock.monotonic() - self._loaded_s
 
     async def ask(self, question: Awaitable[T]) -> T:
-        """Await an answer of the coordinator, for as long as the rules allow.
+        """Wait for an answer of the coordinator, as long as the rules allow.
 
         Raises:
             CoordinatorUnreachableError: There is none.
@@ -180,7 +180,7 @@ class Device:
             raise CoordinatorUnreachableError(self.device_id, reason) from exc
 
     async def wait_as_loser(self) -> bool:
-        """Return the owner its lead; True = this hub lost the device and has waited."""
+        """Wait so that the owner asks first; return whether this hub lost the device and waited."""
         rules = self.shared.rules
         if not rules.is_sticky or self.ownership is not Ownership.LOSER:
             return False
@@ -191,7 +191,7 @@ class Device:
         """Load it unless it is loaded and fits; inside its queue.
 
         Args:
-            fits: Tells whether a frame is of its present session, None = nothing is asked.
+            fits: Returns whether a frame is of its present session, None = any frame is.
 
         Returns:
             Whether this hub has waited as a loser.
@@ -227,7 +227,7 @@ class Device:
         self.adopt(stored)
 
     async def refresh(self) -> bool:
-        """Read settings anew, False = nothing was read, as another hub owns the device.
+        """Read settings again; False = nothing was read, as another hub owns the device.
 
         Raises:
             DeviceError: It could not be read; what is known stays in force.
@@ -235,7 +235,7 @@ class Device:
         return await self.queue.run(RequestKind.REFRESH, self._refresh)
 
     async def take_over_settings(self) -> None:
-        """Have settings in force that somebody changed: now, or with the next frame of a loser.
+        """Reload settings that were changed; a hub that lost the device does so at its next frame.
 
         Raises:
             DeviceError: They could not be read; what is known stays in force.
@@ -248,7 +248,7 @@ class Device:
         await self.queue.run(RequestKind.REFRESH, run)
 
     async def start_over(self) -> None:
-        """Read it again before its next frame, without what was counted here; in its turn."""
+        """Read it again before its next frame, without the counters of this hub; in its turn."""
 
         async def run() -> None:
             self._stored = None
@@ -256,7 +256,7 @@ class Device:
         await self.queue.run(RequestKind.REFRESH, run)
 
     async def downlink(self, send: Callable[[], Awaitable[None]]) -> bool:
-        """Send a message to the device between its own, False = another hub speaks for it.
+        """Send a message to the device between its own, False = another hub owns it.
 
         Raises:
             DeviceError: It could not be sent.
@@ -274,15 +274,15 @@ class Device:
         return await self.queue.run(RequestKind.DOWNLINK, run)
 
     async def close(self) -> None:
-        """Close its connection: as soon as nothing uses it, and at the latest in its turn."""
+        """Close its connection as soon as it is unused, at the latest in its turn."""
         self.connection.request_close()
 
         await self.queue.run(RequestKind.CLOSE, self.connection.settled)
 
     async def reread_as_owner(self) -> None:
-        """Read it on regained ownership, as another hub changed it meanwhile; inside its queue.
+        """Read it when ownership is regained, as another hub has changed it; inside its queue.
 
-        A source that cannot be read does not cost the message: what is known is used once more.
+        If the source cannot be read, the message is handled with what is known.
         """
         try:
             stored = await self._read()
@@ -292,7 +292,7 @@ class Device:
         self.adopt(stored)
 
     async def save(self, f_cnt: int, *, force: bool) -> bool:
-        """Count a processed frame, and write the counter now and then; inside its queue.
+        """Count a processed frame, and write the counter every few frames; inside its queue.
 
         Returns:
             Whether it was written.

@@ -1,8 +1,8 @@
-"""All devices of a hub that are in memory, and the way of a frame to its device.
+"""All devices of a hub that are in memory, and the dispatch of frames to them.
 
 Owns the objects: one per device id, from the moment its loading starts. Invariants: at most
 `devices_max` are in memory, and only idle ones leave; what leaves has its connection closed; a
-device that nobody can load takes no place; frames of one address reach the queues of
+device that cannot be loaded takes no place; frames of one address reach the queues of
 their devices in the order in which they came, also while devices are loaded.
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 DEVICES_MAX: Final = 10_000
 LOADS_MAX: Final = 3
-"""Loads for one frame, when others have a device read anew as soon as it is read."""
+"""Loads for one frame, if others make a device be read again as soon as it was read."""
 
-LOOK_S: Final = 600.0
+MAINTENANCE_S: Final = 600.0
 REFRESH_S: Final = 2 * 86_400.0
 UNSEEN_S: Final = 10 * 86_400.0
 REPETITION: Final = "repetition"
@@ -62,11 +62,11 @@ class DevicesStatistics:
     frames: dict[str, int]
 
 
-class _Gate:
-    """Where frames of one address wait for the search for their device.
+class _Search:
+    """Frames of one address that wait for the search for their device.
 
-    One search that failed fails all frames that waited for it: a source that is away would
-    otherwise be waited for once per frame.
+    One search that failed fails all frames that waited for it: else each frame would wait
+    for a source that is unreachable.
     """
 
     __slots__ = ("arrived", "error", "failed", "queue")
@@ -90,7 +90,7 @@ class Devices:
         self._shared = shared
         self._devices_max = devices_max
         self._devices: OrderedDict[str, Device] = OrderedDict()
-        self._gates: dict[str, _Gate] = {}
+        self._searches: dict[str, _Search] = {}
         self._frames: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Devices:
             busy=sum(queue.running is not None for queue in queues),
             waiting=sum(len(queue.waiting) for queue in queues),
             open_connections=sum(device.connection.is_open for device in self._devices.values()),
-            searches=len(self._gates),
+            searches=len(self._searches),
             frames=dict(self._frames),
         )
 
@@ -116,7 +116,7 @@ class Devices:
         """Return the one object of a device, created if need be; nothing is loaded.
 
         Raises:
-            TooManyDevicesError: All that are in memory have something to do.
+            TooManyDevicesError: All that are in memory are busy.
         """
         while device_id not in self._devices and len(self._devices) >= self._devices_max:
             await self._make_room(device_id)
@@ -128,7 +128,7 @@ class Devices:
         return device
 
     def all(self) -> list[Device]:
-        """Return the devices in memory, the one that was silent longest first."""
+        """Return the devices in memory, the one that has been silent longest first."""
         return list(self._devices.values())
 
     async def end(self) -> None:
@@ -139,17 +139,17 @@ class Devices:
             await device.connection.settled()
 
     async def adopt(self, stored: StoredDevice) -> Device:
-        """Take in a device whose state is known already, as after a restart with a warm cache.
+        """Add a device whose state is known already, as after a restart with a warm cache.
 
         Raises:
-            TooManyDevicesError: All that are in memory have something to do.
+            TooManyDevicesError: All that are in memory are busy.
         """
         device = await self.get(stored.profile.device_id)
         device.adopt(stored)
         return device
 
     async def data(self, uplink: Uplink, handle: Handle) -> FrameOutcome:
-        """Take a data frame to its device, loading all that share its address if need be.
+        """Process a data frame of a device, after loading all that share its address if needed.
 
         Raises:
             DeviceError: It failed; see `process_data`.
@@ -163,12 +163,12 @@ class Devices:
         self._frames[REPETITION if is_repetition else outcome.reason or outcome.result] += 1
         return outcome
 
-    def note_unasked(self, error: DeviceError, frames: int) -> None:
-        """Count frames that failed for the reason of another one, without being tried."""
+    def count_failed(self, error: DeviceError, frames: int) -> None:
+        """Count frames that failed because of another one, without being tried."""
         self._frames[error.reason] += frames
 
     async def join(self, request: JoinRequest, accept: Accept) -> FrameOutcome:
-        """Take a join request to its device.
+        """Process a join request of a device.
 
         Raises:
             DeviceError: It failed; see `process_join`.
@@ -180,7 +180,7 @@ class Devices:
             self._drop_if_unknown(device)
 
     async def downlink(self, device_id: str, send: Callable[[], Awaitable[None]]) -> bool:
-        """Send a message to a device; False = another hub speaks for it, nothing is loaded.
+        """Send a message to a device; False = another hub owns it, nothing is loaded.
 
         Raises:
             DeviceError: It could not be sent.
@@ -194,7 +194,7 @@ class Devices:
             self._drop_if_unknown(device)
 
     async def refresh(self, device_id: str) -> bool:
-        """Read a device in memory anew, False = it is not there, or belongs to another hub.
+        """Read a device in memory again; False = it is not there, or another hub owns it.
 
         Raises:
             DeviceError: It could not be read.
@@ -203,7 +203,7 @@ class Devices:
         return device is not None and await device.refresh()
 
     async def settings_changed(self, device_id: str) -> None:
-        """Have new settings of a device in force, if it is in memory.
+        """Reload the settings of a device, if it is in memory.
 
         Raises:
             DeviceError: They could not be read.
@@ -212,7 +212,7 @@ class Devices:
             await device.take_over_settings()
 
     async def forgotten(self, device_id: str) -> None:
-        """Count a device anew that its source has forgotten, if it is in memory.
+        """Reset the counters of a device that its source has removed, if it is in memory.
 
         Raises:
             DeviceQueueFullError: There is no turn for it.
@@ -221,7 +221,7 @@ class Devices:
             await device.start_over()
 
     async def close(self, device_id: str) -> None:
-        """Return a device away as another hub or an operator asks; nothing is loaded for it.
+        """Give up a device at the request of another hub or an operator; nothing is loaded for it.
 
         Raises:
             DeviceQueueFullError: The close will happen, but there is no turn to wait for it.
@@ -231,18 +231,18 @@ class Devices:
             await device.close()
 
     def release(self, device_id: str) -> None:
-        """Close a device's connection as soon as nothing uses it; waits for nothing."""
+        """Close a device's connection as soon as it is unused; does not wait."""
         if device := self._devices.get(device_id):
             device.connection.request_close()
 
     async def run(self) -> None:
-        """Refresh what is old and let go of what is silent, for ever."""
+        """Refresh old devices and remove silent ones, until cancelled."""
         while True:
-            await self._shared.clock.sleep(LOOK_S)
-            await self.look_after()
+            await self._shared.clock.sleep(MAINTENANCE_S)
+            await self.maintain()
 
-    async def look_after(self) -> None:
-        """Refresh devices that were read long ago, remove those that were not heard for long."""
+    async def maintain(self) -> None:
+        """Refresh devices that were read long ago, remove those that have been silent for long."""
         now = self._shared.clock.monotonic()
         for device in list(self._devices.values()):
             if now - device.seen_s >= UNSEEN_S and device.is_idle:
@@ -255,20 +255,22 @@ class Devices:
 
     async def _data(self, uplink: Uplink, handle: Handle) -> FrameOutcome:
         address = uplink.address
-        gate = self._gates.get(address)
-        if gate is None:
-            gate = self._gates[address] = _Gate(address, self._shared.clock)
-        gate.arrived += 1
-        number = gate.arrived
+        search = self._searches.get(address)
+        if search is None:
+            search = self._searches[address] = _Search(address, self._shared.clock)
+        search.arrived += 1
+        number = search.arrived
         try:
-            found = await gate.queue.run(RequestKind.LOAD, lambda: self._find(uplink, gate, number))
+            found = await search.queue.run(
+                RequestKind.LOAD, lambda: self._find(uplink, search, number)
+            )
         finally:
-            if gate.queue.is_idle:
-                self._gates.pop(address, None)
+            if search.queue.is_idle:
+                self._searches.pop(address, None)
         if isinstance(found, Reason):
             return FrameOutcome(device_id=None, result=Result.REJECTED, reason=found)
         device, waited = found
-        # Nothing else has run since the gate let it go, so it is next in the device's queue.
+        # Nothing else has run since its search ended, so it is next in the device's queue.
         return await process_data(device, uplink, handle, waited=waited)
 
     async def _make_room(self, device_id: str) -> None:
@@ -287,18 +289,20 @@ class Devices:
         return True
 
     def _drop_if_unknown(self, device: Device) -> None:
-        # It could not be loaded; one that somebody waits for keeps its place.
+        # It could not be loaded; one with waiting requests keeps its place.
         if not device.is_known and device.is_idle and not device.connection.is_open:
             self._devices.pop(device.device_id, None)
 
-    async def _find(self, uplink: Uplink, gate: _Gate, number: int) -> tuple[Device, bool] | Reason:
+    async def _find(
+        self, uplink: Uplink, search: _Search, number: int
+    ) -> tuple[Device, bool] | Reason:
         """Find the device of a frame; and whether this hub has waited as a loser for it."""
-        if gate.error is not None and number <= gate.failed:
-            raise gate.error
+        if search.error is not None and number <= search.failed:
+            raise search.error
         try:
             ids = await self._shared.source.devices_at(uplink.address)
         except DeviceError as exc:
-            gate.error, gate.failed = exc, gate.arrived
+            search.error, search.failed = exc, search.arrived
             raise
         if not ids:
             return Reason.NO_DEVICE_BY_ADDRESS
@@ -309,12 +313,12 @@ class Devices:
             try:
                 waited |= await self._load(ids, uplink)
             except DeviceError as exc:
-                gate.error, gate.failed = exc, gate.arrived
+                search.error, search.failed = exc, search.arrived
                 raise
             if device := self._fitting(ids, uplink):
                 return device, device.device_id in waited
             if all(device is None or device.stored for device in map(self._devices.get, ids)):
-                break  # else it was to be read anew just after it had been read
+                break  # else a device has to be read again just after it was read
         return Reason.NO_DEVICE_BY_MIC
 
     def _fitting(self, ids: Sequence[str], uplink: Uplink) -> Device | None:
@@ -327,7 +331,7 @@ class Devices:
         return None
 
     async def _load(self, ids: Sequence[str], uplink: Uplink) -> set[str]:
-        """Load all devices of an address side by side; gives those that this hub waited for."""
+        """Load all devices of an address concurrently; return those that this hub waited for."""
         devices = [await self.get(device_id) for device_id in ids]
         waited: set[str] = set()
         errors: list[DeviceError] = []

@@ -1,9 +1,9 @@
-"""Messages of devices on their way to the router: numbered ones are elected first.
+"""Messages of devices that wait for their election before they go to the router.
 
-Owns the messages that wait for their turn, by device. Invariants: the messages of a device are
-handed on in the order in which they came, numbered or not; each is settled once; when one could
-not be judged, those behind it are not either, as they would make it an old one when it comes again;
-while a device has none waiting, one without a number costs nothing here.
+Owns the waiting messages, by device. Only numbered messages are elected. Invariants: the messages
+of a device are submitted in their order, numbered or not; each is settled once; if the election of
+one fails, those behind it are refused too, as they would make it an old one when it is sent again;
+while none of a device waits, one without a number is submitted at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _F_CNT_MAX: Final = 2**32 - 1
 
 
 class MessageRefusedError(DeviceError):
-    """The hub did not take the message; its turn was for nothing."""
+    """The hub did not take the message after its election."""
 
     reason = "refused"
 
@@ -55,7 +55,7 @@ class ElectionQueue:
         devices: Where elections are made.
         submit: The router.
         tasks: Where they run.
-        rejected: Told of a message that local checks refused: device, bytes, reason.
+        rejected: Called with a message that local checks refused: device, bytes, reason.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class ElectionQueue:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for their turn, or have it."""
+        """Return the number of messages that wait for their election, or are elected now."""
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def submit(self, message: Message, settle: Settle, token: int) -> None:
-        """Take a message; see `edgehub.heads.head.Submit`."""
+        """Submit a message; see `edgehub.heads.head.Submit`."""
         sequence = sequence_of(message)
         waiting = self._waiting.get(message.device_id)
         if waiting is None:
@@ -115,16 +115,16 @@ class ElectionQueue:
                 settle(token, Refusal.CLOSED)  # the hub ends, or this failed
 
     def _fail(self, error: DeviceError, waiting: deque[Waiting]) -> None:
-        """Refuse the first one for now, and with it the numbered ones that have come since."""
-        unasked = -1
+        """Refuse the first one for now, and the numbered ones behind it."""
+        failed = -1
         for _ in range(len(waiting)):
             message, sequence, settle, token = waiting.popleft()
             if sequence is None:
                 self._submit(message, settle, token)
             else:
-                unasked += 1
+                failed += 1
                 settle(token, Refusal.UNAVAILABLE)
-        self._devices.note_unasked(error, unasked)
+        self._devices.count_failed(error, failed)
 
     async def _elect(self, message: Message, sequence: int) -> None:
         async def handle(handling: Handling) -> None:
@@ -173,7 +173,7 @@ def sequence_of(message: Message) -> int | None:
 
 
 def _fits(_stored: StoredDevice) -> bool:
-    return True  # whoever may send on the device's topic is the device
+    return True  # a client that may send on the device's topic is the device
 
 
 def _marked(message: Message) -> Message:

@@ -1,6 +1,6 @@
 """A file of entries, one JSON object per line: read whole or not at all, replaced atomically.
 
-Owns what the files of identities and tokens have in common; what a line means belongs to each.
+Owns what the files of identities and tokens have in common, but not the meaning of a line.
 Blocks on the disk. Invariant: a reader sees the file before or after a change, never in between.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from edgehub.devices.private_file import locked, loose_mode, replace_lines
+from edgehub.devices.private_file import exposed_mode, locked, replace_lines
 from edgehub.errors import ConfigError
 from edgehub.storage.regular_file import read_regular
 
@@ -55,14 +55,14 @@ class EntryList(Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryFormat(Generic[E]):
-    """What a kind of file has of its own.
+    """The format of a kind of file.
 
     Attributes:
         error: Raised where a file is unusable.
         command: Adds an entry, without the option that names the file.
-        name: Gives an entry's name, of which a file has one entry.
-        parse: Reads a line. Gives the entry, None = there is none, and adds what is wrong with the
-            line to the faults, under the key that it is given.
+        name: Returns the name of an entry, which is unique in a file.
+        parse: Reads a line. Returns the entry, None = there is none, and adds what is wrong with
+            the line to the faults, under the key.
         line: Writes an entry as a JSON object.
     """
 
@@ -106,14 +106,14 @@ class EntryFormat(Generic[E]):
         return entries
 
     def read_list(self, path: Path | None) -> EntryList[E]:
-        """Read a file, and who else may; likewise."""
+        """Read a file and its permissions; see `read`."""
         if path is None:
             return EntryList()
-        return EntryList(path=path, entries=self.read(path), mode_exposed=loose_mode(path))
+        return EntryList(path=path, entries=self.read(path), mode_exposed=exposed_mode(path))
 
     @contextmanager
     def changing(self, path: Path) -> Iterator[dict[str, E]]:
-        """Give the entries to change in place; written back when the block ends without an error.
+        """Yield the entries to change in place; written back if the block ends without an error.
 
         Two commands do not undo each other's change. Of a symbolic link the file behind it is
         changed.

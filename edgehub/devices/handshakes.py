@@ -1,8 +1,8 @@
-"""TLS of a listener with a bound on handshakes that are under way.
+"""TLS of a listener with a bound on concurrent handshakes.
 
-A connection costs memory from its first byte, and whoever connects and then says nothing is only
-noticed when the time for the handshake is over. Invariant: no more than `HANDSHAKES_MAX` handshakes
-of a listener are under way; beyond that a connection is closed before one begins.
+A connection costs memory from its first byte, and a client that connects and sends nothing is only
+noticed when the handshake times out. Invariant: no more than `HANDSHAKES_MAX` handshakes
+of a listener run at once; beyond that a connection is closed before one begins.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections import deque
 from typing import Any, Final
 
 HANDSHAKES_MAX: Final = 1_000
-_LOOKED_AT: Final = 4
-"""Handshakes looked at for each new one; more than one, so that what is over never piles up."""
+_PRUNED: Final = 4
+"""Handshakes checked for each new one; more than one, so that ended ones never pile up."""
 
 
 class TooManyHandshakesError(OSError):
-    """The connection is closed; as an error of the socket it is not worth a line of the log."""
+    """The connection is closed; asyncio does not log an `OSError` of a socket."""
 
 
 class ServerContext(ssl.SSLContext):
@@ -30,27 +30,27 @@ class ServerContext(ssl.SSLContext):
 
     def __init__(self, *_protocol: int) -> None:
         self.refused_total = 0
-        # Begun handshakes, oldest first, as far as it is not known that they are over.
+        # Handshakes that have begun, oldest first, as far as they are not known to have ended.
         self._begun: deque[weakref.ref[ssl.SSLObject]] = deque()
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        """Begin a connection.
+        """Begin the handshake of a connection.
 
         Raises:
-            TooManyHandshakesError: If too many have begun and are not over.
+            TooManyHandshakesError: If too many run.
         """
-        self._look_at(_LOOKED_AT)
+        self._prune(_PRUNED)
         if len(self._begun) >= HANDSHAKES_MAX:
-            self._look_at(HANDSHAKES_MAX // 16)
+            self._prune(HANDSHAKES_MAX // 16)
         if len(self._begun) >= HANDSHAKES_MAX:
             self.refused_total += 1
-            raise TooManyHandshakesError("too many TLS handshakes are under way")
+            raise TooManyHandshakesError("too many TLS handshakes at once")
         begun = super().wrap_bio(*arguments, **options)
         self._begun.append(weakref.ref(begun))
         return begun
 
-    def _look_at(self, count: int) -> None:
-        # Those that go on move to the end, so that all are looked at in turn.
+    def _prune(self, count: int) -> None:
+        # Those that still run move to the end, so that all are checked in turn.
         for _ in range(min(count, len(self._begun))):
             reference = self._begun.popleft()
             begun = reference()

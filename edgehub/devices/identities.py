@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 IdentityList = EntryList[Identity]
-"""What an identities file holds, by id; without a file nobody signs in with a password."""
+"""What an identities file holds, by id; without a file no client signs in with a password."""
 
 
 def read_identity_list(path: Path | None) -> IdentityList:
@@ -39,16 +39,16 @@ def read_identity_list(path: Path | None) -> IdentityList:
 
 
 class Identities:
-    """Who may sign in; nobody until a list was applied."""
+    """The identities that may sign in; none until a list was applied."""
 
     def __init__(self) -> None:
         self._by_id: Mapping[str, Identity] = {}
         self.version = 0
         """Changes with every list."""
         self._checks = PasswordChecks()
-        self._decoy = PasswordHash.decoy()
-        # Passwords that were right before, under a key of this process: thousands of devices that
-        # come back after an outage need no hashing each. Forgotten with the entry's hash.
+        self._dummy = PasswordHash.dummy()
+        # Digests of passwords that were right before, under a key of this process: thousands of
+        # devices that reconnect after an outage need no hashing. Removed with the entry's hash.
         self._digest_key = secrets.token_bytes(32)
         self._known: dict[str, tuple[PasswordHash, bytes]] = {}
 
@@ -90,11 +90,10 @@ class Identities:
         """Return the identity if it exists, is enabled and the password is right, else None.
 
         Args:
-            identity_id: Who signs in.
+            identity_id: Id that signs in.
             password: What it has sent.
-            address: Where it is; addresses take turns.
-            waits: Called if the check cannot begin yet. A caller that is cancelled leaves the
-                queue.
+            address: Of the client; addresses take turns.
+            waits: Called if the check has to wait. A cancelled caller leaves the queue.
 
         Raises:
             TooManyChecksError: Too many sign-ins of the address wait.
@@ -111,7 +110,7 @@ class Identities:
             self._checks.release()
             return identity
         identity = self._by_id.get(identity_id)
-        expected = self._decoy if identity is None else identity.password
+        expected = self._dummy if identity is None else identity.password
         right = await self._checks.run(expected.matches, password[: PASSWORD_BYTES_MAX + 1])
         # The file may have changed since; what is in force now decides.
         identity = self._by_id.get(identity_id)

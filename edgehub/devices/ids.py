@@ -20,7 +20,7 @@ def is_device_id(text: str) -> bool:
 
 
 def split_sender(text: str) -> tuple[str, str | None] | None:
-    """Take `<device>` or `<device>/<module>` apart, None = it is neither."""
+    """Split `<device>` or `<device>/<module>`, None = it is neither."""
     device_id, slash, module_id = text.partition("/")
     if not is_device_id(device_id) or (slash and not is_device_id(module_id)):
         return None

@@ -1,4 +1,4 @@
-"""Which requests without credentials come from this machine, and not from a page of another site.
+"""Which requests without credentials come from this machine and not from a page of another site.
 
 Pure rules, shared by all that speak HTTP. A browser on this machine reaches loopback addresses for
 every page that it shows: a page elsewhere may ask across origins, or let its own name point to

@@ -22,7 +22,7 @@ _R: Final = 8
 _P: Final = 1
 _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32
-# 128 * r * n bytes and a little more; bounds what a typing error in the file can ask for.
+# 128 * r * n bytes and a little more; bounds what a typing error in the file can demand.
 _MEMORY_BYTES_MAX: Final = 128 * 2**20
 _WORK_MAX: Final = 2**20
 _TEXT: Final = re.compile(
@@ -57,8 +57,8 @@ class PasswordHash:
         return cls(log2_n=_LOG2_N, r=_R, p=_P, salt=salt, key=blank._derive(password))
 
     @classmethod
-    def decoy(cls) -> PasswordHash:
-        """Return a hash that no password matches, as costly to check as a new one."""
+    def dummy(cls) -> PasswordHash:
+        """Return a hash that no password matches, as slow to check as a new one."""
         salt, key = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_KEY_BYTES)
         return cls(log2_n=_LOG2_N, r=_R, p=_P, salt=salt, key=key)
 
@@ -67,7 +67,7 @@ class PasswordHash:
         """Read `$scrypt$ln=14,r=8,p=1$<salt>$<key>`.
 
         Raises:
-            ValueError: If it is something else or asks for too much memory or time.
+            ValueError: If it is something else or needs too much memory or time.
         """
         found = _TEXT.fullmatch(text)
         if found is None:

@@ -1,6 +1,6 @@
-"""Files of secrets' hashes, one entry per line: who may read them, and how commands change them.
+"""Files with hashes of secrets: their permissions, and how commands change them.
 
-Owns the lock, the replacement and the rights; what a line means belongs to the callers. Blocks on
+Owns the lock, the replacement and the permissions. Blocks on
 the disk. Invariant: a reader sees the file before or after a change, never in between.
 """
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-def loose_mode(path: Path) -> int | None:
+def exposed_mode(path: Path) -> int | None:
     """Return the file's permission bits where others may read or change it, else None."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        # It was there a moment ago, when it was read; what is gone exposes nothing.
+        # It was there when it was read; a removed file exposes nothing.
         return None
     return mode if mode & _OTHERS else None
 

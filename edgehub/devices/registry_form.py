@@ -1,4 +1,4 @@
-"""A device as its source writes it down: JSON, in registries with what is as it always is left out.
+"""A device as its source writes it down: JSON; registries leave out members at their default.
 
 Pure functions. Invariant: what was written is read back the same; a document of a newer program, or
 a damaged one, is an error and never half a device.

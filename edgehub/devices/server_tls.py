@@ -1,4 +1,4 @@
-"""The certificate of a listener, and what a client's certificate says.
+"""The certificate of a listener, and the name in a client's certificate.
 
 Blocks on the disk, so the daemon calls it from a thread. Invariant: whatever is wrong with a file
 shows as a `ConfigError` that names its setting.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerTls:
-    """What a listener shows and whom it trusts.
+    """The certificate of a listener and the authorities that it trusts.
 
     Attributes:
         context: For connections from now on.
@@ -59,12 +59,12 @@ def read_server_tls(
 def renew_server_tls(
     context: ssl.SSLContext, section: str, certificate_file: Path, key_file: Path
 ) -> None:
-    """Let a context in use show what the files hold now, for connections from now on.
+    """Load the certificate again into a context in use, for connections from now on.
 
-    A context takes a chain over piece by piece, so it is only given one that has been tried.
+    A context loads a chain in several steps, so only one that has been tried is loaded into it.
 
     Raises:
-        ConfigError: As `read_server_tls`; then the context shows what it showed.
+        ConfigError: As `read_server_tls`; then the context is as it was.
     """
     read_server_tls(section, certificate_file, key_file, None)
     load_certificate(context, section, certificate_file, key_file)

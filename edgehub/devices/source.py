@@ -1,4 +1,4 @@
-"""What is kept of a device, and the contract of where it is kept.
+"""What is stored of a device, and the contract of its source.
 
 Owns the shapes. A source is the registry, or the device's twin upstream; only the latter needs the
 device's connection to be read and written.
@@ -22,7 +22,7 @@ GAP_MAX: Final = 16_384
 
 
 class Deduplication(StrEnum):
-    """What becomes of the copies of a message that several hubs hear."""
+    """What happens to the copies of a message that several hubs receive."""
 
     DROP = "drop"  # one hub sends it, the others drop theirs
     MARK = "mark"  # all send it, the later ones say that they are duplicates
@@ -38,12 +38,12 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProfile:
-    """What an operator says about a device.
+    """The settings of a device.
 
     Attributes:
         device_id: DevEUI, or the id of another device.
         deduplication: See `Deduplication`.
-        gateway_id: The only hub that may speak for it, None = whoever is elected.
+        gateway_id: The only hub that may own it, None = the elected one.
         keep_alive_s: Idle seconds until its connection closes; 0 = never, else at least 60.
         activation: See `Activation`.
         relaxed_counters: An ABP device may start again with frame counter 0 or 1.

@@ -1,8 +1,9 @@
-"""Whose message it is, and whether its tenant may send another one now.
+"""The tenant of a message, and the rate limit of each tenant.
 
 Owns the tenants of senders and their allowances. A sender has the tenant of its own identity, else
-the one of who may speak for it; who is not listed, or could belong to two, has the default tenant.
-Invariant: what is remembered of senders is bounded and forgotten with the identities it came from.
+that of the identity that may speak for it; a sender that is not listed, or could belong to two, has
+the default tenant. Invariant: what is remembered of senders is bounded and removed with the
+identities it came from.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Tenancy:
     """See the module.
 
     Args:
-        identities: Who signs in, and with which tenant.
+        identities: The identities with their tenants.
         event_rate_max: Messages per second of each tenant, None = no limit.
         clock: For allowances.
     """
@@ -53,7 +54,7 @@ class Tenancy:
     def of(self, message: Message) -> str:
         """Return the tenant of a message; empty = the default one."""
         if self._version != self._identities.version:
-            self._learn()
+            self._reload()
         sender = message.sender
         tenant = self._known.get(sender)
         if tenant is None:
@@ -63,14 +64,14 @@ class Tenancy:
         return tenant
 
     def allows(self, tenant: str) -> bool:
-        """Take one message off the allowance of a tenant; False = it is used up."""
+        """Count one message against the allowance of a tenant; False = it is used up."""
         allowance = self._allowances.get(tenant)
         if allowance is None or allowance.take():
             return True
         self.refused_total[tenant] += 1
         return False
 
-    def _learn(self) -> None:
+    def _reload(self) -> None:
         self._version = self._identities.version
         self._known.clear()
         scopes = ((entry.scope(), entry.tenant) for entry in self._identities.entries())

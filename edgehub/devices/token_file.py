@@ -67,7 +67,7 @@ class Token:
 
     @classmethod
     def new(cls, name: str, role: Role, tenant: str | None = None) -> tuple[Token, str]:
-        """Make an entry, and the text that its holder presents; nobody can tell it again."""
+        """Make an entry, and the text that its holder presents; it cannot be shown again."""
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         salt = secrets.token_bytes(_SALT_BYTES)
         key = _key(salt, secret)

@@ -1,4 +1,4 @@
-"""The tokens in force: who may ask the HTTP API, and may they change anything?
+"""The tokens in force, which give access to the HTTP API, to read or to write.
 
 Owns the list in force. Invariants: a list is put in force whole; whether a name exists cannot be
 told from the time that a wrong token takes.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOKEN_CHARACTERS_MAX: Final = 256
 
-_NOBODY: Final = Token.new("nobody", Role.READ)[0]
+_DUMMY: Final = Token.new("nobody", Role.READ)[0]
 
 log = structlog.get_logger(__name__)
 
@@ -37,14 +37,14 @@ def read_token_list(path: Path | None) -> TokenList:
 
 
 class Tokens:
-    """Who may ask; nobody until a list was applied."""
+    """The tokens that are accepted; none until a list was applied."""
 
     def __init__(self) -> None:
         self._list = TokenList()
 
     @property
     def are_required(self) -> bool:
-        """Return whether nobody is let in without a token: there is a file, be it empty."""
+        """Return whether every request needs a token: there is a file, be it empty."""
         return self._list.path is not None
 
     def __len__(self) -> int:
@@ -61,10 +61,10 @@ class Tokens:
             log.info("tokens.loaded", path=str(path), tokens=len(tokens.entries))
 
     def find(self, text: str) -> Token | None:
-        """Return the entry of a token, None = nobody has it."""
+        """Return the entry of a token, None = there is none."""
         if len(text) > TOKEN_CHARACTERS_MAX:
             return None
         name, _, secret = text.partition(".")
         token = self._list.entries.get(name)
-        right = (_NOBODY if token is None else token).matches(secret)
+        right = (_DUMMY if token is None else token).matches(secret)
         return token if right else None

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgehub.devices.private_file import loose_mode
+from edgehub.devices.private_file import exposed_mode
 from edgehub.errors import ConfigError
 from edgehub.settings.origin import flat_settings
 from edgehub.storage.credentials import read_secret, tls_faults
@@ -83,7 +83,7 @@ def exposed_files(settings: Settings) -> Iterator[str]:
             continue
         if folder is not None and file.is_relative_to(folder):
             continue
-        mode = loose_mode(file) or 0
+        mode = exposed_mode(file) or 0
         rights = [
             word for bit, word in ((stat.S_IROTH, "read"), (stat.S_IWOTH, "change")) if mode & bit
         ]

@@ -199,7 +199,7 @@ def widest_tree(size: int) -> Work:
 
 def spoken_for(size: int) -> Work:
     """A sender against patterns with stars that match in many ways."""
-    password = PasswordHash.decoy()
+    password = PasswordHash.dummy()
     scope = Identity(id="g", password=password, on_behalf=("*a" * size + "b",)).scope()
     assert scope is not None
     return lambda: scope.match("a" * 257)

@@ -1,6 +1,6 @@
 """The contract of the coordinator, which elects one hub per device.
 
-Owns the shapes of questions, answers and notices. Rule of the election: no record, or a higher
+Owns the forms of requests, answers and notices. Rule of the election: no record, or a higher
 frame counter: the hub that asks gets the device; the same counter from the recorded hub: allowed;
 all else is a duplicate. A frame of a newer session than the recorded one starts the counter anew,
 one of an older session is late, and a duplicate. Whenever the device gets another hub, the former
@@ -16,11 +16,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionRequest:
-    """One hub's question about one message.
+    """A hub's request to handle one message.
 
     Attributes:
         device_id: Whose message.
-        hub_id: Who asks.
+        hub_id: Hub that asks.
         f_cnt: Frame counter, 32 bits.
         generation: Number of the device's session to which the counter belongs.
         restarted: The device may have started again: a recorded counter above 1 is cleared first.
@@ -38,7 +38,7 @@ class ElectionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionResult:
-    """The coordinator's answer.
+    """The coordinator's answer to an `ElectionRequest`.
 
     Attributes:
         won: Whether the hub that asked handles the message.
@@ -63,7 +63,7 @@ class DownlinkClaim:
 
     Attributes:
         device_id: To which device.
-        hub_id: Who asks.
+        hub_id: Hub that asks.
         generation: Number of the session to which the counter belongs.
         f_cnt_down: Last downlink counter that the hub knows.
     """
@@ -80,7 +80,7 @@ class JoinClaim:
 
     Attributes:
         device_id: DevEUI.
-        hub_id: Who asks.
+        hub_id: Hub that asks.
         key: What all copies of the request have in common, and no forged one: nonce and MIC.
     """
 
@@ -91,7 +91,7 @@ class JoinClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Tells a hub that a device is no longer its own.
+    """The message to a hub that it no longer owns a device.
 
     Attributes:
         position: Place in the hub's stream, to be handed back when reading on.
@@ -113,7 +113,7 @@ class NoticeBatch:
     Attributes:
         notices: Oldest first.
         position: From where to read on afterwards.
-        missed: Notices before them are gone, so nothing is known about any device.
+        missed: Notices before them are lost, so nothing is known about any device.
     """
 
     notices: tuple[Notice, ...]
@@ -125,21 +125,21 @@ class Coordinator(Protocol):
     """Elects hubs; every call is atomic per device."""
 
     async def elect(self, ballot: ElectionRequest) -> ElectionResult:
-        """Judge one message.
+        """Elect the hub that handles one message.
 
         Raises:
             CoordinatorUnreachableError: No answer, or it is busy.
         """
 
     async def claim_join(self, claim: JoinClaim) -> bool:
-        """Take a join request, False = another hub (or this one) has taken it before.
+        """Claim a join request; False = another hub (or this one) has claimed it before.
 
         Raises:
             CoordinatorUnreachableError: No answer, or it is busy.
         """
 
     async def finish_join(self, claim: JoinClaim, *, generation: int | None) -> None:
-        """Clear the device's counter and keep its owner; or give the claim back.
+        """Clear the device's counter and keep its owner; or withdraw the claim.
 
         Args:
             claim: What was claimed.

@@ -1,4 +1,4 @@
-"""Which frame counters a hub takes before it asks anybody.
+"""Which frame counters a hub accepts before it asks the coordinator.
 
 Pure function on 32-bit counters. Sources: LoRaWAN 1.0.2 section 4.3.1.5 (MAX_FCNT_GAP); the relaxed
 restart of ABP devices is what network servers offer for devices that forget their counters.
@@ -17,7 +17,7 @@ RESTART_MAX: Final = 1
 
 
 class CounterCheck(StrEnum):
-    """What a counter says about its frame."""
+    """What the counter of a frame means."""
 
     NEW = "new"
     RESTARTED = "restarted"  # the device may have forgotten its counter
@@ -37,7 +37,7 @@ def check_counter(
     repeats: int,
     is_loser: bool,
 ) -> CounterCheck:
-    """Judge a counter by what this hub knows.
+    """Check a counter against what this hub knows.
 
     Args:
         f_cnt: The frame's counter.
@@ -47,7 +47,7 @@ def check_counter(
         heard: Whether this hub processed a frame with `last` itself.
         copied: Whether this hub heard the very same frame within the last minute.
         repeats: How often that frame was answered again.
-        is_loser: Another hub speaks for the device, so this one's counters may be old: too large a
+        is_loser: Another hub owns the device, so this one's counters may be old: too large a
             gap, and a restart that the other hub heard, are left to the coordinator.
     """
     may_restart = profile.activation is Activation.ABP and profile.relaxed_counters

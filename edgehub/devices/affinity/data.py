@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplink:
-    """A data frame as a head heard it.
+    """A data frame as a head received it.
 
     Attributes:
         address: DevAddr, or the id of another device.
         f_cnt: Frame counter, 32 bits.
         confirmed: Whether the device wants an answer.
-        station: Which station of this hub heard it.
+        station: Station of this hub that received it.
         key: What all copies of the frame have in common, and no other frame.
-        fits: Tells whether the frame is of a device as it is stored (its MIC).
+        fits: Returns whether the frame is of a device as it is stored (its MIC).
     """
 
     address: str
@@ -52,7 +52,7 @@ class Uplink:
 async def process_data(
     device: Device, uplink: Uplink, handle: Handle, *, waited: bool
 ) -> FrameOutcome:
-    """Take a frame through the device's queue.
+    """Process a frame in the device's queue.
 
     Args:
         device: Loaded, and the frame fits it.

@@ -1,4 +1,4 @@
-"""What a hub remembers of each device: whether it speaks for it.
+"""What a hub remembers of each device: whether it owns it.
 
 Owns the flags and the position in the hub's stream of notices; both survive a restart. Invariants:
 a device without a flag is `unknown`; a notice of an older election than the one that set the flag
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Ownership(StrEnum):
     """A hub's view of one device."""
 
-    UNKNOWN = "unknown"  # never judged, or forgotten
+    UNKNOWN = "unknown"  # never elected, or forgotten
     OWNER = "owner"  # the last message was elected here
-    LOSER = "loser"  # refused, or told to release it
+    LOSER = "loser"  # refused, or notified that another hub took it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class StoredAffinity:
 class Cause(StrEnum):
     """Why a hub's view of a device changed."""
 
-    FIRST = "first"  # nobody had it
+    FIRST = "first"  # no hub had it
     REGAINED = "regained"  # asked for again by the hub that was its owner all the time
     HEARD_FIRST = "heard_first"  # taken from another hub by one that need not wait
     OWNER_SILENT = "owner_silent"  # taken from another hub, which had the delay to ask and did not
     REFUSED = "refused"  # asked for, and another hub has it
-    TOLD = "told"  # another hub took it
+    NOTIFIED = "notified"  # another hub took it
     CLOSED = "closed"  # given away on request
     NOTICES_MISSED = "notices_missed"  # nothing is known any more
     TAKEN_OVER = "taken_over"  # its upstream session went to another hub
@@ -84,8 +84,8 @@ class OwnershipChange:
 class AffinityStore(Protocol):
     """Keeps flags, position and ledger over a restart.
 
-    Nobody waits for a write, and nobody fails by one: a flag that is lost by a crash costs one
-    election. A position is never kept without the flags that the notices up to it changed.
+    No caller waits for a write or fails because of one: a flag that is lost by a crash costs
+    one election. A position is never kept without the flags that the notices up to it changed.
     """
 
     async def load(self) -> StoredAffinity:
@@ -105,7 +105,7 @@ class AffinityStore(Protocol):
 
 
 class InProcessAffinityStore:
-    """Keeps what it is given as long as the object lives; implements `AffinityStore`."""
+    """Flags and ledger in memory; implements `AffinityStore`."""
 
     def __init__(self, kept: StoredAffinity | None = None) -> None:
         self._kept = StoredAffinity() if kept is None else kept
@@ -134,7 +134,7 @@ class InProcessAffinityStore:
 
 
 class Flags:
-    """See the module; one writer per device, its request queue, beside the reader of notices."""
+    """See the module; written by the request queue of each device and by the reader of notices."""
 
     def __init__(self, store: AffinityStore, stored: StoredAffinity) -> None:
         self._store = store
@@ -153,7 +153,7 @@ class Flags:
         return self._position
 
     def of(self, device_id: str) -> Ownership:
-        """Return whether this hub speaks for a device."""
+        """Return whether this hub owns a device."""
         return self._flags.get(device_id, NO_FLAG).ownership
 
     def flag(self, device_id: str) -> Flag:
@@ -161,7 +161,7 @@ class Flags:
         return self._flags.get(device_id, NO_FLAG)
 
     def all(self) -> dict[str, Flag]:
-        """Return the flags of all devices that were ever judged here."""
+        """Return the flags of all devices that were ever elected here."""
         return dict(self._flags)
 
     def count(self, ownership: Ownership) -> int:
@@ -180,7 +180,7 @@ class Flags:
     def set(
         self, device_id: str, ownership: Ownership, epoch: int = 0, *, cause: Cause, other: str = ""
     ) -> None:
-        """OwnershipChange a flag.
+        """Change a flag.
 
         Args:
             device_id: Whose.
@@ -200,18 +200,22 @@ class Flags:
             listener(device_id)
 
     def apply(self, notice: Notice) -> bool:
-        """Return a device away as told; False = the notice is older than what is known."""
+        """Apply a notice; False = it is older than what is known."""
         if notice.epoch < self._flags.get(notice.device_id, NO_FLAG).epoch:
             return False
         self.set(
-            notice.device_id, Ownership.LOSER, notice.epoch, cause=Cause.TOLD, other=notice.owner
+            notice.device_id,
+            Ownership.LOSER,
+            notice.epoch,
+            cause=Cause.NOTIFIED,
+            other=notice.owner,
         )
         return True
 
     def forget_elections(self) -> tuple[str, ...]:
-        """Own nothing and compare with no election any more; gives the devices that were owned.
+        """Give up ownership and forget all elections; return the devices that were owned.
 
-        For when notices are missing, or the coordinator has lost its memory and counts anew.
+        For lost notices, and for a coordinator that has lost its data and counts from the start.
         """
         owned = []
         for device_id, flag in list(self._flags.items()):

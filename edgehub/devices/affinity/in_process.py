@@ -25,7 +25,7 @@ RECORDS_MAX: Final = 100_000
 """Devices remembered; beyond it the one that was silent longest is forgotten."""
 
 NOTICES_MAX: Final = 10_000
-"""Notices kept per hub; a hub that comes later than that is told that it missed some."""
+"""Notices kept per hub; a hub that comes later than that learns that it missed some."""
 
 CLAIMS_MAX: Final = 10_000
 CLAIM_S: Final = 300.0
@@ -38,9 +38,9 @@ FIRST_RESTART_COUNTER: Final = 1
 """A device that starts again sends 0 or 1; a record up to it is not cleared a second time."""
 
 RESTART_PAUSE_S: Final = 60.0
-"""So long after a device began, a 0 or 1 at another hub than its owner is a copy heard late.
+"""Within this time after a restart, a 0 or 1 at another hub than the owner is a late copy.
 
-At the owner it is none: each hub hears a device's frames in their order.
+At the owner it is none: each hub receives a device's frames in their order.
 """
 
 
@@ -65,15 +65,15 @@ class Record:
     begun_s: float | None = None
 
     def may_begin(self, now_s: float) -> bool:
-        """Return whether a hub that does not own the device may have heard it begin anew."""
+        """Return whether a hub that does not own the device may have received its restart."""
         return self.begun_s is None or now_s - self.begun_s >= RESTART_PAUSE_S
 
     def clear(self, generation: int) -> None:
-        """Begin a session, or the same one anew; the owner stays."""
+        """Begin a session, or restart the same one; the owner stays."""
         self.f_cnt, self.generation, self.f_cnt_down = None, generation, 0
 
     def grant(self, f_cnt_down: int) -> int | None:
-        """Give a downlink counter that was never given in this session, None = they are used up."""
+        """Return a downlink counter that was never granted before, None = they are used up."""
         granted = max(f_cnt_down, self.f_cnt_down) + 1
         if granted > F_CNT_MAX:
             return None
@@ -99,7 +99,7 @@ class InProcessCoordinator:
             for what it is.
         records_max: Devices remembered.
         notices_max: Notices kept per hub.
-        told: Hears of each notice, with the hub it is for.
+        notified: Called with each notice and the hub it is for.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class InProcessCoordinator:
         incarnation: str,
         records_max: int = RECORDS_MAX,
         notices_max: int = NOTICES_MAX,
-        told: Callable[[str, Notice], None] | None = None,
+        notified: Callable[[str, Notice], None] | None = None,
     ) -> None:
         self._clock = clock
         self._incarnation = incarnation
         self._records_max = records_max
         self._notices_max = notices_max
-        self._told = told
+        self._notified = notified
         self._epoch = 0
         self._records: OrderedDict[str, Record] = OrderedDict()
         self._claims: OrderedDict[tuple[str, str], float] = OrderedDict()
@@ -197,7 +197,7 @@ class InProcessCoordinator:
         return f"{self._incarnation}-{self._stream(hub_id).count}"
 
     def record(self, device_id: str, f_cnt: int | None, owner: str, *, generation: int) -> Record:
-        """Write down a device anew; nobody is told."""
+        """Record a device again; no hub is notified."""
         if device_id not in self._records and len(self._records) >= self._records_max:
             self._records.popitem(last=False)
         self._epoch += 1
@@ -229,8 +229,8 @@ class InProcessCoordinator:
         )
         stream.kept.append(notice)
         stream.arrived.set()
-        if self._told is not None:
-            self._told(former, notice)
+        if self._notified is not None:
+            self._notified(former, notice)
         return former
 
     def _verdict(

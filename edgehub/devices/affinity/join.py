@@ -32,12 +32,12 @@ DEV_NONCES_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A join request as a head heard it.
+    """A join request as a head received it.
 
     Attributes:
         device_id: DevEUI.
         dev_nonce: The device's number for it.
-        station: Which station of this hub heard it.
+        station: Station of this hub that received it.
         key: What all copies of it have in common, and no forged one: nonce and MIC.
     """
 
@@ -52,7 +52,7 @@ Accept = Callable[["StoredDevice"], Awaitable["SessionState | None"]]
 
 
 async def process_join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
-    """Take a join request through the device's queue.
+    """Process a join request in the device's queue.
 
     Raises:
         DeviceError: It failed, by the coordinator, the source or the connection.

@@ -34,7 +34,7 @@ class NoticeReader:
         coordinator: Where they are.
         flags: What they change.
         devices: Whose connections they close.
-        clock: For pauses while the coordinator is away.
+        clock: For pauses while the coordinator is unreachable.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class NoticeReader:
         self._flags = flags
         self._devices = devices
         self._clock = clock
-        self._away_since_s: float | None = None
+        self._unreachable_since_s: float | None = None
 
     def unreachable_s(self) -> float:
-        """Return the seconds for which the coordinator has given no answer, 0 = it does."""
-        since = self._away_since_s
+        """Return the seconds for which the coordinator has not answered, 0 = it does."""
+        since = self._unreachable_since_s
         return 0.0 if since is None else self._clock.monotonic() - since
 
     async def catch_up(self) -> None:
-        """Read what is there, so that a hub that starts knows which devices others took meanwhile.
+        """Read the notices at the start, so that the hub knows which devices others have taken.
 
         Raises:
-            CoordinatorUnreachableError: There is no answer; what is known holds.
+            CoordinatorUnreachableError: There is no answer; the flags are as before.
         """
         while True:
             position = self._flags.position
@@ -72,20 +72,20 @@ class NoticeReader:
                 return
 
     async def run(self) -> None:
-        """Read for ever; a coordinator that is away is asked again after a pause."""
+        """Read until cancelled; an unreachable coordinator is asked again after a pause."""
         pause_s = PAUSE_S_MIN
         while True:
             try:
                 batch = await self._coordinator.notices(self._hub_id, self._flags.position)
             except CoordinatorUnreachableError as exc:
-                if self._away_since_s is None:  # once per outage
-                    self._away_since_s = self._clock.monotonic()
+                if self._unreachable_since_s is None:  # once per outage
+                    self._unreachable_since_s = self._clock.monotonic()
                     log.warning("affinity.notices_unreachable", reason=str(exc))
                 await self._clock.sleep(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)
                 continue
             pause_s = PAUSE_S_MIN
-            self._away_since_s = None
+            self._unreachable_since_s = None
             self._take(batch)
 
     def _take(self, batch: NoticeBatch) -> None:

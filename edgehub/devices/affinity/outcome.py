@@ -11,12 +11,12 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
-    """How a frame ended."""
+    """The result of a frame."""
 
     PROCESSED = "processed"
     ACCEPTED = "accepted"  # a join request
     DROPPED = "dropped"  # refused by the election, or a copy from another station
-    REJECTED = "rejected"  # refused by local checks, nobody was asked
+    REJECTED = "rejected"  # refused by local checks, before any election
 
 
 class Reason(StrEnum):

@@ -2,7 +2,7 @@
 
 Owns the names of the keys and the translation of answers; the rule itself is `coordinator.lua`,
 which runs as one step. Invariants: epochs only grow, also over a Redis that has lost its memory; a
-position of a memory that is gone is known for what it is; whatever Redis answers but a decision is
+position of lost data is recognised; whatever Redis answers but a decision is
 `CoordinatorUnreachableError`, never a lost election.
 """
 

@@ -53,7 +53,7 @@ MakeCoordinator = Callable[["ManualClock", Told], SimulatedCoordinator]
 
 def in_process(clock: ManualClock, told: Told) -> SimulatedCoordinator:
     """Make the coordinator of a simulation."""
-    return InProcessCoordinator(clock, incarnation="simulated", told=told)
+    return InProcessCoordinator(clock, incarnation="simulated", notified=told)
 
 
 class Network:

@@ -327,7 +327,7 @@ def test_a_refresh_that_fails_leaves_what_is_known_in_force():
         await hub.uplink(1)
         hub.source.is_away = True
         await world.clock.sleep(REFRESH_S)
-        await hub.devices.look_after()
+        await hub.devices.maintain()
         assert (await hub.uplink(2)).result == "processed"
         assert hub.source.loads == 2
 
@@ -351,7 +351,7 @@ def test_a_downlink_whose_device_is_lost_while_it_waits_is_not_sent():
             downlink = tasks.create_task(hub.devices.downlink("d", send))
             await world.clock.sleep(0.01)
             assert not downlink.done()
-            hub.flags.set("d", Ownership.LOSER, 9, cause=Cause.TOLD)
+            hub.flags.set("d", Ownership.LOSER, 9, cause=Cause.NOTIFIED)
         assert frame.done()
         assert downlink.result() is False
         assert sent == []
@@ -373,7 +373,7 @@ def test_a_busy_device_is_not_closed_however_long_it_was_silent():
             await world.clock.sleep(0.5)
             device = hub.devices.known("d")
             device.seen_s -= 10  # as long ago as devices are kept
-            await hub.devices.look_after()
+            await hub.devices.maintain()
             assert not refresh.done()
         assert hub.devices.known("d") is device
         assert hub.link("d").is_open

@@ -18,7 +18,7 @@ from edgehub.devices.identity_file import (
 from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.devices.password_checks import THREADS_MAX
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
-from edgehub.devices.private_file import loose_mode
+from edgehub.devices.private_file import exposed_mode
 
 HASH = PasswordHash.of(b"secret")
 
@@ -90,7 +90,7 @@ def test_hash_matches_its_password_only():
     assert not HASH.matches(b"Secret")
     assert not HASH.matches(b"secret\0")
     assert str(PasswordHash.of(b"secret")) != str(HASH)
-    assert not PasswordHash.decoy().matches(b"secret")
+    assert not PasswordHash.dummy().matches(b"secret")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_line_nested_without_end_is_a_fault(tmp_path, depth):
 
 def test_a_file_that_has_gone_exposes_nothing(tmp_path):
     """A file that is removed while it is taken over is no reason to stop."""
-    assert loose_mode(tmp_path / "gone") is None
+    assert exposed_mode(tmp_path / "gone") is None
 
 
 def test_faults_of_local_rights(path):

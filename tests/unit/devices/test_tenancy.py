@@ -16,7 +16,7 @@ from edgehub.routes.live import LiveRoutes
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey, Tenant
 from tests.support.route_tables import EMPTY, CountingHost
 
-PASSWORD = PasswordHash.decoy()
+PASSWORD = PasswordHash.dummy()
 ONE, TWO = "acme/one", "acme/two"
 
 

@@ -98,7 +98,7 @@ def owns(hub: Hub) -> None:
 
 def loses(hub: Hub) -> None:
     """Have another hub take it, as the reader of notices does."""
-    hub.flags.set("d", Ownership.LOSER, 9, cause=Cause.TOLD, other="h2")
+    hub.flags.set("d", Ownership.LOSER, 9, cause=Cause.NOTIFIED, other="h2")
     hub.devices.release("d")
 
 
