@@ -1,7 +1,7 @@
 """Back-off: how long to wait before the next try, and the wait itself.
 
-Owns the growth and the jitter; waits count monotonic time of the clock passed in. It lies beside
-the endpoints because they wait with it too and may not import the pump.
+Owns the growth and the jitter; waits count monotonic time of the clock passed in. It is part of
+the endpoints because they use it too and may not import the pump.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def delay_s(attempt: int, rng: random.Random) -> float:
 
 
 class Backoff:
-    """A run of failures; knows how many there were in a row."""
+    """The number of failures in a row, and the wait after each."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._failures = 0
 
     def next_s(self) -> float:
-        """Count one more failure and give the wait after it."""
+        """Count one more failure and return the wait after it."""
         wait_s = delay_s(self._failures, self._rng)
         self._failures += 1
         return wait_s
 
     def reset(self) -> None:
-        """Forget the failures: it worked."""
+        """Reset the failures after a success."""
         self._failures = 0
 
 
 class RetryWait:
-    """The wait between two tries of one link, which others may cut short.
+    """The wait between two connection attempts of one link, which callers may shorten.
 
-    They do not know whether a wait or a try is running: what they ask for during a try holds for
-    the wait after it, because that try may have begun with what was true before.
+    Callers do not know whether a wait or an attempt is running: a request during an attempt counts
+    for the wait after it, because the attempt may have begun before the change that they know of.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -69,11 +69,11 @@ class RetryWait:
         self._patient = False
 
     async def wait(self, seconds: float, *, patient: bool = False) -> None:
-        """Wait `seconds` of monotonic time, or less if told so meanwhile or during the last try.
+        """Wait `seconds` of monotonic time, or less if shortened now or in the last attempt.
 
         Args:
             seconds: The longest wait.
-            patient: Only `end` counts, not `cut`: a person must act.
+            patient: Only `end` counts, not `cut`: an operator must act.
         """
         due = self._clock.monotonic() + seconds
         if self._ended:
@@ -93,18 +93,18 @@ class RetryWait:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until the running wait ends by itself, None = nobody waits."""
+        """Return the seconds until the running wait ends by itself, None = none runs."""
         return None if self._timer is None else max(0.0, self._due - self._clock.monotonic())
 
     def end(self) -> None:
-        """End the running wait now, or the next one as it begins."""
+        """Stop the running wait, or the next one as it begins."""
         if self._timer is None:
             self._ended = True
         else:
             self._over.set()
 
     def cut(self, seconds: float) -> None:
-        """Let the running wait, or the next one, end within `seconds`."""
+        """Shorten the running wait, or the next one, to `seconds` at most."""
         by = self._clock.monotonic() + seconds
         if self._timer is None:
             self._cut_by = min(self._cut_by, by)
@@ -113,7 +113,7 @@ class RetryWait:
             self._arm(by)
 
     def forget(self) -> None:
-        """Forget what was asked for during the last try: it has worked."""
+        """Reset what was requested during the last attempt, which has succeeded."""
         self._ended = False
         self._cut_by = math.inf
 

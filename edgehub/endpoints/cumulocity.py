@@ -54,7 +54,7 @@ UP_JSON: Final = frozenset({"inventory", "measurement", "event", "alarm", "devic
 NEVER_UP: Final = frozenset({"devicecontrol/notifications"})
 
 HELD_MAX: Final = 1000
-"""Messages of the platform that wait for room here; the rest waits unacknowledged there."""
+"""Messages of the platform that wait for room here; the rest stays unacknowledged there."""
 
 GET_OPERATIONS: Final = b"500"
 """Asks for pending operations: what the platform did not deliver comes again on request only."""
@@ -118,7 +118,7 @@ class CumulocityDownlink:
     Attributes:
         received_total: Messages of the platform.
         errors_total: Those that report an error.
-        dropped_total: Those that nobody can take.
+        dropped_total: Those that cannot be stored.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class CumulocityDownlink:
         self._connection: Client | None = None
         self._held: list[IncomingPublish] = []
         self._timer: TimerHandle | None = None
-        self._left_out = False
+        self._skipped_some = False
         self._log = LogLimit(clock)
         self.received_total = 0
         self.errors_total = 0
@@ -179,10 +179,10 @@ class CumulocityDownlink:
                     )
                 await guard.wait(due)
         finally:
-            # The platform sends again on the next connection what was not acknowledged on this one.
+            # The platform sends unacknowledged messages again on the next connection.
             self._connection = None
             self._held.clear()
-            self._left_out = False
+            self._skipped_some = False
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -218,16 +218,16 @@ class CumulocityDownlink:
                 case Refusal.INVALID | Refusal.RESERVED:
                     self._drop(incoming, "it can never be stored")
                 case Refusal.CLOSED:
-                    pass  # it comes again after the start
+                    pass  # it is sent again after the restart
 
         self._publish(message, settle, 0)
 
     def _hold(self, incoming: IncomingPublish) -> None:
-        # What is left out here stays unacknowledged, and comes again with the next connection.
+        # What is left out here stays unacknowledged, and is sent again with the next connection.
         if len(self._held) < HELD_MAX:
             self._held.append(incoming)
         else:
-            self._left_out = True
+            self._skipped_some = True
         if self._timer is None:
             self._timer = self._clock.call_later(RETRY_S, self._try_again)
 
@@ -239,8 +239,8 @@ class CumulocityDownlink:
             if self._held:
                 self._held += held[place + 1 :]
                 return
-        if self._left_out and self._connection is not None:
-            self._connection.abort("there is room again for what was left at the platform")
+        if self._skipped_some and self._connection is not None:
+            self._connection.abort("there is room again for messages that wait at the platform")
 
     def _note_error(self, topic: str, body: bytes) -> None:
         self.errors_total += 1

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
 
 UNDELIVERED_MAX: Final = 16
-"""Messages kept without PUBACK for devices that went away. Brokers stop sending at a number of
-unacknowledged messages (Mosquitto at 20), so a device that is away must not use them all up."""
+"""Messages kept without PUBACK for devices that disconnected. Brokers stop sending at a number of
+unacknowledged messages (Mosquitto at 20), so an absent device must not use them all up."""
 
 SOURCE: Final = "/devicebound/"
 
@@ -56,7 +56,7 @@ class DeviceBoundRelay:
         self.dropped_total = 0
 
     def subscribe(self, device_id: str) -> None:
-        """Take messages for a device that is connected and subscribed here."""
+        """Relay messages to a device that is connected and subscribed here."""
         self._wanted.add(device_id)
         self._changed.set()
         again = [item for item in self._undelivered if item[0] == device_id]
@@ -65,7 +65,7 @@ class DeviceBoundRelay:
             self._offer(device_id, message, incoming)
 
     def unsubscribe(self, device_id: str) -> None:
-        """Leave messages for a device to the peer."""
+        """Stop relaying messages to a device; the peer keeps them."""
         self._wanted.discard(device_id)
         self._changed.set()
 
@@ -80,12 +80,12 @@ class DeviceBoundRelay:
                 await self._reconcile(connection, guard)
                 await guard.wait(self._changed)
         finally:
-            # The peer sends again on the next connection what was not acknowledged on this one.
+            # The peer sends unacknowledged messages again on the next connection.
             self._connection = None
             self._undelivered.clear()
 
     def take(self, incoming: IncomingPublish) -> None:
-        """Relay a message that came in."""
+        """Relay a message of the peer."""
         match = None if incoming.topic is None else _TOPIC.fullmatch(incoming.topic)
         if match is None:
             self._drop(incoming, "not a device-bound topic")
@@ -121,7 +121,7 @@ class DeviceBoundRelay:
     def _keep(self, device_id: str, message: Message, incoming: IncomingPublish) -> None:
         if len(self._undelivered) >= UNDELIVERED_MAX:
             _, _, oldest = self._undelivered.pop(0)
-            self._drop(oldest, "the device did not come back")
+            self._drop(oldest, "the device did not reconnect")
         self._undelivered.append((device_id, message, incoming))
 
     def _drop(self, incoming: IncomingPublish, reason: str) -> None:
@@ -136,12 +136,12 @@ class DeviceBoundRelay:
             self._connection.acknowledge(incoming)
 
     async def _reconcile(self, connection: Client, guard: SubscriptionGuard) -> None:
-        gone = self._subscribed - self._wanted
+        removed = self._subscribed - self._wanted
         new = self._wanted - self._subscribed
-        if gone:
-            await connection.unsubscribe(_filter(device_id) for device_id in gone)
-            self._subscribed -= gone
-        if guard.doubts_any:
+        if removed:
+            await connection.unsubscribe(_filter(device_id) for device_id in removed)
+            self._subscribed -= removed
+        if guard.suspects_any:
             guard.keep_only({_filter(device_id) for device_id in self._wanted})
         if new:
             by_filter = {_filter(device_id): device_id for device_id in new}

@@ -1,9 +1,9 @@
 """One device's own upstream session, under the device's id.
 
 Owns the connection and what is in flight on it. Invariants: a row is settled exactly once; when the
-connection ends, by whatever way, its rows are settled as `away` and its end is told once; it never
-connects again by itself, so a session that another hub has taken over stays there; the peer never
-gets more unconfirmed rows, or a larger packet, than it said that it takes.
+connection ends, for whatever reason, its rows are settled as `away` and its end is reported once;
+it never reconnects by itself, so a session that another hub has taken over stays there; the peer
+never gets more unconfirmed rows, or a larger packet, than it has announced to take.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class SessionError(EdgeHubError):
     """The session cannot be opened now; the text says why."""
 
 
-class End(StrEnum):
+class SessionEnd(StrEnum):
     """How a session ended."""
 
     CLOSED = "closed"  # by this hub
-    TAKEN_OVER = "taken_over"  # somebody else signed in as this device, says the peer
-    DROPPED = "dropped"  # the peer closed it without a word, as for a take-over in MQTT 3.1.1
-    LOST = "lost"  # the peer went away, or is silent
+    TAKEN_OVER = "taken_over"  # another client signed in as this device, the peer says
+    DROPPED = "dropped"  # the peer closed it without a reason, as for a take-over in MQTT 3.1.1
+    LOST = "lost"  # the peer is unreachable, or silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """Whom devices connect to.
+    """The peer of the devices' sessions, and how they sign in.
 
     Attributes:
         host: Name or address.
@@ -71,7 +71,7 @@ class SessionOptions:
         tls: None = plain TCP.
         keep_alive_s: A silent peer is noticed after twice this time.
         connect_timeout_s: For all of the opening.
-        ack_timeout_s: A peer that confirms nothing for so long is given up.
+        ack_timeout_s: After so long without a confirmation the session is closed.
         properties: Those of MQTT 5 that rows are published with, None = none.
     """
 
@@ -95,8 +95,8 @@ class DeviceSession:
         device_id: Client id.
         options: See `SessionOptions`.
         clock: Timers.
-        ended: Told how it ended, once for each time it was open.
-        message: Gets messages to the device; its acknowledgement is `acknowledge`.
+        ended: Called with how it ended, once for each time it was open.
+        message: Called with messages to the device; `acknowledge` confirms them.
         version: What is known of the peer's versions, shared by its sessions; None = nothing yet.
     """
 
@@ -106,7 +106,7 @@ class DeviceSession:
         options: SessionOptions,
         *,
         clock: Clock,
-        ended: Callable[[str, End, str], None],
+        ended: Callable[[str, SessionEnd, str], None],
         message: Callable[[str, IncomingPublish], None] | None = None,
         version: VersionChoice | None = None,
     ) -> None:
@@ -118,12 +118,12 @@ class DeviceSession:
         self._version = version or VersionChoice(options.version, falls_back=options.falls_back)
         self._client: Client | None = None
         self._is_opening = False
-        self._end: tuple[End, str] | None = None
+        self._end: tuple[SessionEnd, str] | None = None
         self._in_flight: dict[int, tuple[Row, Settle, int]] = {}
         self._waiting: deque[tuple[Row, Settle, bytes, bytes, int]] = deque()
         """Rows beyond what the peer takes without confirming; they leave with its PUBACKs."""
         self._waiting_bytes = 0
-        self._question_bytes_max = 0
+        self._request_bytes_max = 0
         """Largest packet of QoS 0 on this connection."""
         self._listening: dict[str, asyncio.Future[bytes]] = {}
         self._progress_s = 0.0
@@ -131,17 +131,17 @@ class DeviceSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether rows can be handed over."""
+        """Return whether rows can be sent."""
         return self._client is not None and self._client.is_open
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is closed, and neither being opened nor closed."""
+        """Return whether it is closed, and neither being opened nor closed."""
         return self._client is None and not self._is_opening
 
     @property
     def in_flight(self) -> int:
-        """Number of unconfirmed rows, those that have not left included."""
+        """Return the number of unconfirmed rows, those that have not left included."""
         return len(self._in_flight) + len(self._waiting)
 
     async def open(self) -> None:
@@ -158,7 +158,7 @@ class DeviceSession:
             client = self._client = await self._connected()
         finally:
             self._is_opening = False
-        self._question_bytes_max = 0
+        self._request_bytes_max = 0
         client.begin()
 
     async def _connected(self) -> Client:
@@ -183,12 +183,12 @@ class DeviceSession:
         """Send DISCONNECT and close; rows in flight are settled as `away`."""
         client = self._client
         if client is not None:
-            self._end = self._end or (End.CLOSED, "closed by this hub")
+            self._end = self._end or (SessionEnd.CLOSED, "closed by this hub")
             await client.close()
 
     def abort(self, reason: str) -> None:
-        """End it at once: the link as a whole is gone."""
-        self._abort(End.CLOSED, reason)
+        """Close it at once: the link as a whole is down."""
+        self._abort(SessionEnd.CLOSED, reason)
 
     def send(self, row: Row, topic: bytes, settle: Settle) -> None:
         """Publish a row; `settle` is called once, at once if the peer cannot take it."""
@@ -211,7 +211,7 @@ class DeviceSession:
         return self._open_client().request_subscribe([(topic_filter, 1)])
 
     async def listen(self, topic_filter: str) -> None:
-        """Have a subscription of QoS 0 that the peer has granted; one is enough for an opening.
+        """Subscribe with QoS 0, once per connection, and wait until the peer has granted it.
 
         Raises:
             SessionError: The peer refuses it, or the session is not open any more.
@@ -230,7 +230,7 @@ class DeviceSession:
             raise SessionError(f"the peer refuses a subscription to {topic_filter}")
 
     def publish(self, topic: bytes, body: bytes) -> None:
-        """Publish with QoS 0: what is answered need not be confirmed.
+        """Publish with QoS 0: a request that is answered need not be confirmed.
 
         Raises:
             SessionError: The peer has said that it does not take so large a packet.
@@ -241,7 +241,7 @@ class DeviceSession:
         limit = client.connack.packet_bytes_max
         if limit is not None and len(packet) > limit:
             raise SessionError(f"packet of {len(packet)} bytes, the peer takes {limit}")
-        self._question_bytes_max = max(self._question_bytes_max, len(packet))
+        self._request_bytes_max = max(self._request_bytes_max, len(packet))
         client.write(packet)
 
     def acknowledge(self, message: IncomingPublish) -> None:
@@ -320,13 +320,13 @@ class DeviceSession:
         self._ended(self.device_id, end, reason)
 
     def _settle_largest(self) -> None:
-        # If any of them is too large for the peer, the largest is; it would end each session.
+        # If any of them is too large for the peer, the largest one is; it would end each session.
         if not self._in_flight:
             return
         packet_id = max(self._in_flight, key=lambda each: self._in_flight[each][2])
         row, settle, size = self._in_flight[packet_id]
-        if size <= self._question_bytes_max:
-            return  # it may have been that
+        if size <= self._request_bytes_max:
+            return  # it may have been a request
         del self._in_flight[packet_id]
         text = f"packet of {size} bytes, refused: {code_name(ReasonCode.PACKET_TOO_LARGE)}"
         settle(row, SendResult(FailureKind.TOO_LARGE, text))
@@ -343,12 +343,12 @@ class DeviceSession:
             return
         unconfirmed_s = self._clock.monotonic() - self._progress_s
         if unconfirmed_s >= self._options.ack_timeout_s:
-            self._abort(End.LOST, f"no acknowledgement for {unconfirmed_s:.0f} s")
+            self._abort(SessionEnd.LOST, f"no acknowledgement for {unconfirmed_s:.0f} s")
         else:
             self._watch()
 
-    def _abort(self, end: End, reason: str) -> None:
-        # The end follows a turn later; until then it counts as closed.
+    def _abort(self, end: SessionEnd, reason: str) -> None:
+        # `_take_end` follows a turn of the loop later; until then it counts as closed.
         if self._client is not None:
             self._end = self._end or (end, reason)
             self._client.abort(reason)
@@ -376,9 +376,9 @@ class DeviceSession:
         )
 
 
-def _end_of(client: Client) -> End:
-    # MQTT 3.1.1 has no word for a take-over, and some brokers do not say it in MQTT 5 either.
+def _end_of(client: Client) -> SessionEnd:
+    # MQTT 3.1.1 has no reason code for a take-over, and some brokers send none in MQTT 5 either.
     if client.close_code is None and client.unsent_at_close is not None:
-        return End.DROPPED
+        return SessionEnd.DROPPED
     taken_over = client.close_code == ReasonCode.SESSION_TAKEN_OVER
-    return End.TAKEN_OVER if taken_over else End.LOST
+    return SessionEnd.TAKEN_OVER if taken_over else SessionEnd.LOST

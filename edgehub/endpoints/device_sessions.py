@@ -1,9 +1,9 @@
 """The MQTT endpoint at which each device has its own session.
 
 Owns the sessions; the hub's own endpoint lies inside and carries the hub's rows, those of devices
-for which another hub speaks if the peer allows it, and the word whether the link is up. Who may
-send over what is decided elsewhere. Invariants: a row is settled exactly once; while the hub's own
-session is away no other is open.
+that another hub owns if the peer allows it, and the state of the link. Over which
+session a row is sent is decided by `UpstreamSessions`. Invariants: a row is settled exactly once;
+no session of a device is open without the hub's own one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.endpoints.device_session import DeviceSession, End
+from edgehub.endpoints.device_session import DeviceSession, SessionEnd
 from edgehub.endpoints.device_twins import DeviceTwins
 from edgehub.endpoints.mqtt_link import VersionChoice
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client_decoder import IncomingPublish
 
 SESSIONS_KEPT: Final = 20_000
-"""Objects of closed sessions kept; beyond it they are made anew when needed."""
+"""Objects of closed sessions kept; beyond it they are created again when needed."""
 
 OPENINGS_MAX: Final = 64
 """Sessions that are being opened at once: when a link comes back, all devices have rows."""
@@ -84,11 +84,11 @@ class DeviceSessions:
         self._wanted: set[str] = set()
         self._guards: dict[str, SubscriptionGuard] = {}
         self.over_hub: Callable[[str], bool | None] = lambda _device_id: True
-        """Tells whether a row goes over the hub's session, None = it cannot leave; set once."""
-        self.ended: Callable[[str, End, str], None] = lambda _device_id, _end, _reason: None
-        """Hears of sessions that this hub did not close; set once."""
+        """Returns whether a row goes over the hub's session, None = it cannot leave; set once."""
+        self.ended: Callable[[str, SessionEnd, str], None] = lambda _device_id, _end, _reason: None
+        """Called with sessions that this hub did not close; set once."""
         self.link_changed: Callable[[bool], None] = lambda _is_up: None
-        """Hears of the hub's own session; set once."""
+        """Called with the state of the hub's own session; set once."""
 
     @property
     def state(self) -> str:
@@ -118,7 +118,7 @@ class DeviceSessions:
 
     @property
     def relays(self) -> bool:
-        """Whether messages to devices come this way."""
+        """Return whether messages to devices are relayed."""
         return self._device_bound is not None
 
     def session(self, device_id: str) -> DeviceSession:
@@ -140,7 +140,7 @@ class DeviceSessions:
         return session
 
     async def open(self, device_id: str) -> None:
-        """Open the session of a device, with its subscription if the device listens here.
+        """Open the session of a device, with its subscription if the device is subscribed here.
 
         Raises:
             SessionError: It cannot be opened.
@@ -204,7 +204,7 @@ class DeviceSessions:
     async def run(self, listener: EndpointListener) -> None:
         """See `Endpoint`."""
         try:
-            await self._hub.run(_Relayed(listener, self._link_up, self._link_down))
+            await self._hub.run(_LinkListener(listener, self._link_up, self._link_down))
         finally:
             self._link_down()
 
@@ -225,14 +225,14 @@ class DeviceSessions:
         await self._hub.close()
 
     def subscribe_device(self, device_id: str) -> None:
-        """Take messages to a device that listens here, over its session while that is open."""
+        """Relay messages to a device that is subscribed here, over its session if that is open."""
         self._wanted.add(device_id)
         session = self._sessions.get(device_id)
         if session is not None and session.is_open:
             self._subscribe(device_id, session)
 
     def unsubscribe_device(self, device_id: str) -> None:
-        """Leave messages to a device to the peer, from its next session on."""
+        """Stop relaying messages to a device from its next session on; the peer keeps them."""
         self._wanted.discard(device_id)
         self._guards.pop(device_id, None)
 
@@ -288,14 +288,14 @@ class DeviceSessions:
                 session.abort("the link is down")
         self.link_changed(False)
 
-    def _session_ended(self, device_id: str, end: End, reason: str) -> None:
+    def _session_ended(self, device_id: str, end: SessionEnd, reason: str) -> None:
         self._busy.discard(self._sessions[device_id])
         if guard := self._guards.get(device_id):
-            guard.ended(0 if end is End.DROPPED else None)
+            guard.ended(0 if end is SessionEnd.DROPPED else None)
             if guard.blamed:
-                end, reason = End.LOST, "closed by the peer over the device's subscription"
+                end, reason = SessionEnd.LOST, "closed by the peer over the device's subscription"
         self._twins.ended(device_id, reason)
-        if end is not End.CLOSED:
+        if end is not SessionEnd.CLOSED:
             self.ended(device_id, end, reason)
 
     def _take(self, device_id: str, packet: IncomingPublish) -> None:
@@ -320,7 +320,7 @@ class DeviceSessions:
             return
 
         def settle(result: SendResult) -> None:
-            # What the device did not take comes again with its next session.
+            # What the device did not take is sent again with its next session.
             if result.kind in {None, FailureKind.REJECTED, FailureKind.TOO_LARGE}:
                 session.acknowledge(packet)
 
@@ -332,8 +332,8 @@ class DeviceSessions:
         session.acknowledge(packet)
 
 
-class _Relayed:
-    """Hears of the hub's session first, then tells the pump; implements `EndpointListener`."""
+class _LinkListener:
+    """Closes the devices' sessions with the hub's link; implements `EndpointListener`."""
 
     def __init__(
         self, listener: EndpointListener, up: Callable[[], None], down: Callable[[], None]

@@ -1,8 +1,8 @@
 """Twins of devices, read and reported over each device's own upstream session.
 
-Owns the questions that have no answer yet. Invariants: an answer counts only on the session that
-was asked; a question ends with its answer, its session or its time; nothing is asked before the
-peer has granted the subscription that brings answers.
+Owns the requests without an answer. Invariants: an answer counts only on the session of its
+request; a request ends with its answer, its session or its time-out; nothing is sent before the
+peer has granted the subscription to answers.
 
 Source: the MQTT dialect of Azure IoT Hub, "Retrieving a device twin's properties" and "Update
 device twin's reported properties".
@@ -32,7 +32,7 @@ _ANSWER: Final = re.compile(r"\$iothub/twin/res/(\d{3})/\?\$rid=([^&]*)(?:&.*)?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwinAnswer:
-    """What the peer says.
+    """The peer's answer.
 
     Attributes:
         status: As in HTTP; 200 for a twin, 204 (or 200) for a report.
@@ -52,61 +52,65 @@ class DeviceTwins:
 
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._asked: dict[str, tuple[str, asyncio.Future[TwinAnswer]]] = {}
+        self._requests: dict[str, tuple[str, asyncio.Future[TwinAnswer]]] = {}
         self._numbers = itertools.count(1)
-        # Another hub may ask for the same device at a peer that shows answers to everybody.
+        # Another hub may request the same twin at a peer that sends answers to all clients.
         self._mark = secrets.token_hex(4)
 
     async def read(self, session: DeviceSession) -> TwinAnswer:
-        """Ask for a device's twin.
+        """Request a device's twin.
 
         Raises:
             SessionError: There is no answer.
         """
-        return await self._ask(session, _GET, b"")
+        return await self._request(session, _GET, b"")
 
     async def report(self, session: DeviceSession, patch: bytes) -> TwinAnswer:
         """Merge a JSON object into what the device reports; null deletes a member.
 
         Raises:
-            SessionError: There is no answer; it may be done all the same.
+            SessionError: There is no answer; the change may have been made.
         """
-        return await self._ask(session, _REPORT, patch)
+        return await self._request(session, _REPORT, patch)
 
     def take(self, device_id: str, packet: IncomingPublish) -> bool:
-        """Take an answer; False = the message is none."""
+        """Handle an answer; False = the message is none."""
         found = None if packet.topic is None else _ANSWER.fullmatch(packet.topic)
         if found is None:
             return False
-        status, question = found.groups()
-        asked = self._asked.get(question)
-        if asked is not None and asked[0] == device_id and not asked[1].done():
+        status, request = found.groups()
+        found_request = self._requests.get(request)
+        if (
+            found_request is not None
+            and found_request[0] == device_id
+            and not found_request[1].done()
+        ):
             if packet.body is None:
-                asked[1].set_exception(SessionError(f"an answer of {packet.size} bytes"))
+                found_request[1].set_exception(SessionError(f"an answer of {packet.size} bytes"))
             else:
-                asked[1].set_result(TwinAnswer(status=int(status), body=packet.body))
+                found_request[1].set_result(TwinAnswer(status=int(status), body=packet.body))
         return True
 
     def ended(self, device_id: str, reason: str) -> None:
-        """Answer what was asked over a session that is gone."""
-        for asker, answer in self._asked.values():
-            if asker == device_id and not answer.done():
+        """Fail the requests of a session that has ended."""
+        for owner, answer in self._requests.values():
+            if owner == device_id and not answer.done():
                 answer.set_exception(SessionError(f"the session ended: {reason}"))
 
-    async def _ask(self, session: DeviceSession, topic: str, body: bytes) -> TwinAnswer:
+    async def _request(self, session: DeviceSession, topic: str, body: bytes) -> TwinAnswer:
         device_id = session.device_id
-        # The id in front is for peers that do not tell who asks: a responder at a plain broker.
-        question = f"{quote(device_id, safe='')}.{self._mark}.{next(self._numbers)}"
+        # The id in front is for responders at a plain broker, which do not see who asks.
+        request = f"{quote(device_id, safe='')}.{self._mark}.{next(self._numbers)}"
         answer: asyncio.Future[TwinAnswer] = asyncio.get_running_loop().create_future()
-        self._asked[question] = device_id, answer
+        self._requests[request] = device_id, answer
         try:
             async with asyncio.timeout(self._timeout_s):
                 await session.listen(ANSWERS)
-                session.publish((topic + question).encode(), body)
+                session.publish((topic + request).encode(), body)
                 return await answer
         except TimeoutError as exc:
             raise SessionError(f"no answer about its twin within {self._timeout_s:g} s") from exc
         finally:
-            del self._asked[question]
+            del self._requests[request]
             if answer.done() and not answer.cancelled():
-                answer.exception()  # nobody may have waited for it yet
+                answer.exception()  # it may have been set before any caller waited

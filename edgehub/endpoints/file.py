@@ -1,7 +1,7 @@
 """The file endpoint: rows as JSON Lines, on stable storage before they count as delivered.
 
 Owns the file through `JsonLinesFile`, on a worker thread, and the rows not yet written. Invariants:
-a row is settled as delivered after the fsync that covers it; what arrives while one runs shares the
+a row is settled as delivered after the fsync that covers it; rows that arrive during one share the
 next. A disk that is full or broken takes the link down, so that rows wait without being counted as
 tried, and comes back with back-off.
 """
@@ -54,7 +54,7 @@ class FileEndpoint(LinkedEndpoint):
         options: See `FileOptions`.
         clock: Timers, and the wall clock for rotation.
         rng: Randomness for jitter.
-        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        utc_ms: Returns the UTC, in milliseconds since 1970, of a hub time.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class FileEndpoint(LinkedEndpoint):
 async def _in_thread(
     function: Callable[..., None], *arguments: object, done: Callable[[], None] | None = None
 ) -> None:
-    # A thread cannot be cancelled, and nothing may touch the file beside it: a cancellation waits
-    # for it, and what it has finished counts.
+    # A thread cannot be cancelled, and nothing else may use the file until it ends: a cancellation
+    # waits for it, and its result counts.
     job = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
     try:
         await asyncio.shield(job)

@@ -1,10 +1,10 @@
-"""The HTTP endpoint: rows as JSON arrays in POST requests, a few requests under way at once.
+"""The HTTP endpoint: rows as JSON arrays in POST requests, a few requests at once.
 
 Owns the connections, their back-off and what was handed over. Invariants: a row is settled exactly
 once; rows of one sender leave in the order in which they were handed over, and those of a request
-after the answer to the one before, so that no peer sees two rows of a sender the wrong way round;
+after the answer to the one before, so that no peer sees two rows of a sender out of order;
 what a peer refuses is narrowed down to the row before a row is blamed for it, with no other request
-under way.
+in flight.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class HttpEndpointOptions:
     """One HTTP endpoint.
 
     Attributes:
-        link: Whom to connect to.
+        link: The peer, and how to sign in.
         batch_rows_max: Rows of one request.
         batch_bytes_max: Bytes of the records of one request; a larger row goes alone.
-        requests_max: Requests under way at once, each over a connection of its own.
-        timeout_s: A peer that neither answers nor takes bytes for so long is given up.
+        requests_max: Requests at once, each over a connection of its own.
+        timeout_s: After so long without an answer or progress a connection is closed.
         gzip: Compress requests.
         path_of: Returns the hubs that a message has passed, None = the peer is no hub.
     """
@@ -67,7 +67,7 @@ class HttpEndpoint(LinkedEndpoint):
         options: See `HttpEndpointOptions`.
         clock: Timers, and the wall clock for Retry-After.
         rng: Randomness for jitter.
-        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        utc_ms: Returns the UTC, in milliseconds since 1970, of a hub time.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HttpEndpoint(LinkedEndpoint):
         self._parts_bytes = 0
         # Requests that were refused as a whole, in parts; the last one is sent next.
         self._parts: list[list[OutboxRow]] = []
-        self._in_doubt = False
+        self._suspects_peer = False
         self._shrink = 1.0
         self._arrived = asyncio.Event()
 
@@ -103,15 +103,15 @@ class HttpEndpoint(LinkedEndpoint):
         record = self._record(row)
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
-        # Sending follows at once, and writing the record is the dearest part of it.
+        # The row is sent next, and writing the record is the most expensive part of it.
         self._memo[row.offset] = record
         return len(record) + 1
 
     def unsent_bytes(self) -> int:
         """See `Endpoint`; compressed bytes count as what they stand for.
 
-        Rows that wait for the answer to their sender's last ones do not count: the link is not what
-        they wait for, and they stand before nobody else.
+        Rows that wait for the answer to their sender's last ones do not count: they do
+        not wait for the link, and delay no other row.
         """
         unsent = sum([slot.unsent_bytes() for slot in self._slots])
         return self._outbox.ready_bytes + self._parts_bytes + int(unsent * self._shrink)
@@ -162,8 +162,8 @@ class HttpEndpoint(LinkedEndpoint):
         if not self._idle:
             return []
         alone = len(self._idle) == len(self._slots)
-        if self._parts or self._in_doubt:
-            # Which row is to blame shows only when nothing else is under way.
+        if self._parts or self._suspects_peer:
+            # Which row is at fault shows only when no other request is in flight.
             if not alone:
                 return []
             if self._parts:
@@ -173,7 +173,7 @@ class HttpEndpoint(LinkedEndpoint):
         options = self._options
         entries = self._outbox.take(options.batch_rows_max, options.batch_bytes_max)
         if not entries and alone:
-            self._in_doubt = False
+            self._suspects_peer = False
         return entries
 
     async def _send(self, slot: HttpSlot) -> None:
@@ -185,7 +185,7 @@ class HttpEndpoint(LinkedEndpoint):
         verdict = interpret(answer, self._clock.wall_ms())
         if verdict.broken:
             raise HttpLinkError(verdict.broken)
-        if verdict.doubtful and self._in_doubt:
+        if verdict.doubtful and self._suspects_peer:
             # Twice in a row, with other rows: it is not the rows.
             raise HttpLinkError(verdict.result.reason)
         slot.rows = []
@@ -208,7 +208,7 @@ class HttpEndpoint(LinkedEndpoint):
         return packed
 
     def _split(self, entries: list[OutboxRow], *, probe: bool) -> None:
-        # The first row alone soon tells a peer that is ill from a row that makes it so.
+        # The first row alone shows soon whether the peer fails or a row makes it fail.
         first, rest = (entries[:1], entries[1:]) if probe else ([], entries)
         middle = (len(rest) + 1) // 2
         self._parts_bytes += _size(entries)
@@ -221,7 +221,7 @@ class HttpEndpoint(LinkedEndpoint):
             if by_id:
                 result = by_id.get(entry.row.message.message_id, result)
             entry.settle(entry.row, result)
-        self._in_doubt = verdict.doubtful
+        self._suspects_peer = verdict.doubtful
         if not verdict.doubtful:
             self._link.worked()
         if verdict.pauses:
@@ -249,7 +249,7 @@ class HttpEndpoint(LinkedEndpoint):
             rows, slot.rows = slot.rows, []
             for entry in rows:
                 entry.settle(entry.row, result)
-        self._in_doubt = False
+        self._suspects_peer = False
         self._arrived.clear()
         self._settle_rest(result)
         self._outbox.all_done()

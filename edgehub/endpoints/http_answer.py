@@ -1,7 +1,7 @@
-"""What an answer of an HTTP peer means for the rows of its request.
+"""The meaning of an answer of an HTTP peer for the rows of its request.
 
 Pure. Invariant: a row counts as delivered only by a status of 200 to 299 that is its own or its
-request's; what a peer says about one row never decides about another.
+request's; what a peer says about one row has no effect on another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.http_link import Answer
 
 RETRY_AFTER_MAX_S: Final = 3600.0
-"""Longer pauses that a peer asks for are cut to this."""
+"""Longer pauses of a peer are cut to this."""
 
 _SAID_MAX: Final = 120
 _UNAUTHORIZED: Final = {401, 407}
@@ -34,7 +34,7 @@ _TOO_LARGE: Final = 413
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestResult:
-    """What to do after an answer.
+    """The results of the rows of a request, and what to do next.
 
     Attributes:
         result: Holds for each row of the request that `by_id` does not name.
@@ -42,7 +42,7 @@ class RequestResult:
         pauses: The same is true of rows that were not sent yet.
         splits: A request of several rows is to be sent again in parts; not authorized: only where
             they are of several senders.
-        doubtful: The peer itself may be ill, rather than a row.
+        doubtful: The peer itself may fail, rather than a row.
         broken: Why the peer cannot be used at all, empty = it can.
     """
 
@@ -100,7 +100,7 @@ def _accepted(answer: Answer) -> RequestResult:
 
 
 def _results(body: bytes) -> object:
-    # None = the answer does not speak of single rows.
+    # None = the answer has no results of single rows.
     if not body.lstrip().startswith(b"{"):
         return None
     try:

@@ -4,8 +4,8 @@ Owns the transport and the parser of answers. Invariants: one request at a time,
 their order at the peer; what an answer may take in memory is bounded; a request fails at the latest
 when its connection is lost.
 
-Why no client library: none says how many bytes of a request have not left this machine, and the
-pump needs that for its promise that an alarm waits for little.
+Why no client library: none reports how many bytes of a request have not left this machine, and the
+pump needs that to bound the wait of an alarm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from edgehub.endpoints.congestion import send_requests_at_once
+from edgehub.endpoints.congestion import avoid_bbr
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.mqtt.hub_path import PATH_HEADER
 from edgehub.mqtt.tcp import connect_tcp, unsent_in_kernel
@@ -44,7 +44,7 @@ class HttpLinkError(EdgeHubError):
 
     Attributes:
         reason: For status and logs.
-        parked: A person must change something before it can work.
+        parked: An operator must change something before it can work.
         stale: The peer ended an idle connection at the moment when it was used again.
     """
 
@@ -57,7 +57,7 @@ class HttpLinkError(EdgeHubError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLinkOptions:
-    """Whom to connect to, and as whom.
+    """The peer, and how to sign in.
 
     Attributes:
         url: `http://` or `https://`, checked before.
@@ -81,7 +81,7 @@ class HttpLinkOptions:
 
 
 class Answer:
-    """What the peer said to one request.
+    """The peer's answer to one request.
 
     Attributes:
         headers: By name in lower case; of doubled ones the last.
@@ -157,7 +157,7 @@ class HttpLink(asyncio.Protocol):
             self._waiter = None
 
     def abort(self, reason: str) -> None:
-        """End the connection at once; a running request fails with `reason`."""
+        """Close the connection at once; a running request fails with `reason`."""
         self._end_reason = self._end_reason or reason
         if self._transport is not None:
             self._transport.abort()
@@ -165,19 +165,19 @@ class HttpLink(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Set the options of the socket."""
         self._transport = cast("asyncio.Transport", transport)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Bounds what waits unsent in the kernel; what is under way is bounded by the window.
+        # Bounds the unsent bytes in the kernel; those in flight are bounded by the window.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_MAX)
-        send_requests_at_once(sock)
+        avoid_bbr(sock)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of an answer."""
+        """Parse a part of an answer."""
         self._got_bytes += len(data)
         if self._waiter is None or self._waiter.done():
-            self.abort("the peer spoke without being asked")
+            self.abort("the peer sent data without a request")
         elif self._got_bytes > ANSWER_BYTES_MAX:
             self.abort(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
         else:
@@ -187,15 +187,15 @@ class HttpLink(asyncio.Protocol):
                 self.abort(f"the peer does not speak HTTP/1.1: {error}")
 
     def eof_received(self) -> bool:
-        """The peer has ended its side: with it ends an answer that announced no length."""
+        """End an answer that announced no length: the peer has closed its side."""
         headers = self._answer.headers
-        told = "content-length" in headers or "transfer-encoding" in headers
-        if self._complete and not told:
+        has_length = "content-length" in headers or "transfer-encoding" in headers
+        if self._complete and not has_length:
             self._finish(keep=False)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Fail the running request, if there is one."""
         self._transport = None
         stale = not self._end_reason and self._answers_total > 0 and not self._got_bytes
         reason = self._end_reason or (_words(exc) if exc is not None else "closed by the peer")
@@ -206,24 +206,24 @@ class HttpLink(asyncio.Protocol):
     # Called by httptools.
 
     def on_message_begin(self) -> None:
-        """An answer begins."""
+        """Start an answer."""
         self._answer = Answer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Record a header."""
         self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Take the status."""
+        """Record the status."""
         self._answer.status = self._parser.get_status_code()
         self._complete = self._answer.status >= _FIRST_FINAL
 
     def on_body(self, piece: bytes) -> None:
-        """Take a part of the body."""
+        """Append a part of the body."""
         self._answer.body += piece
 
     def on_message_complete(self) -> None:
-        """An answer is whole; those below 200 announce another."""
+        """Return the answer to the caller; one below 200 announces another."""
         if self._answer.status >= _FIRST_FINAL:
             self._finish(keep=self._parser.should_keep_alive())
 
@@ -231,7 +231,7 @@ class HttpLink(asyncio.Protocol):
         self._answers_total += 1
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(self._answer)
-        # An answer that overtakes its request leaves a rest that nobody will read.
+        # An answer before the end of its request leaves a rest that the peer will not read.
         if self._transport is not None and (not keep or self._transport.get_write_buffer_size()):
             self._end_reason = "the peer ended the connection after an answer"
             self._transport.abort()

@@ -1,8 +1,7 @@
-"""Rows that wait for a request to carry them, and whose turn it is.
+"""Rows that wait for a request, and which of them are next.
 
-Owns the rows that no request has taken, and the senders that are busy: one of their requests is
-under way. Invariant: rows of one sender come out in the order in which they went in, and none of
-them while the sender is busy.
+Owns the rows that are in no request, and the busy senders, which have one in flight. Invariant:
+rows of one sender are taken in the order in which they were put, and none while it is busy.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ if TYPE_CHECKING:
     from edgehub.message import Row
 
 SKIPPED_MAX: Final = 256
-"""Rows of busy senders are passed over; looking on beyond so many is dear."""
+"""Rows of busy senders are passed over; to look at more would be slow."""
 
 
 class OutboxRow:
     """A row with its record.
 
     Attributes:
-        path: Hubs that it has passed, for a peer that is one; rows of one request share it.
+        path: Hubs that it has passed, for a peer that is a hub; rows of one request share it.
         size: Bytes in a request: record and comma.
     """
 
@@ -54,7 +53,7 @@ class Outbox:
         self.ready_bytes = 0
 
     def put(self, entry: OutboxRow) -> None:
-        """Add a row behind all others."""
+        """Append a row."""
         sender = entry.row.message.sender
         self._pending.append(entry)
         self._bytes_of[sender] = self._bytes_of.get(sender, 0) + entry.size
@@ -62,7 +61,7 @@ class Outbox:
             self.ready_bytes += entry.size
 
     def take(self, rows_max: int, bytes_max: int) -> list[OutboxRow]:
-        """Take the rows of one request, in their order; their senders are busy from here on."""
+        """Remove and return the rows of one request, in their order; their senders become busy."""
         pending, busy = self._pending, self._busy
         entries: list[OutboxRow] = []
         passed: list[OutboxRow] = []
@@ -87,12 +86,12 @@ class Outbox:
             self.ready_bytes += self._bytes_of.get(sender, 0)
 
     def all_done(self) -> None:
-        """Record that no request is under way."""
+        """Record that no request is in flight."""
         self._busy.clear()
         self.ready_bytes = sum(self._bytes_of.values())
 
     def clear(self) -> list[OutboxRow]:
-        """Take everything; who is busy stays so."""
+        """Remove and return all rows; busy senders stay busy."""
         entries = list(self._pending)
         self._pending.clear()
         self._bytes_of.clear()
@@ -110,5 +109,5 @@ class Outbox:
                 del self._bytes_of[sender]
         for sender in {entry.row.message.sender for entry in entries}:
             self._busy.add(sender)
-            # What stays behind waits for this request now.
+            # The rest of its rows waits for this request now.
             self.ready_bytes -= self._bytes_of.get(sender, 0)

@@ -27,7 +27,7 @@ class JsonLinesFile:
     """See the module.
 
     Args:
-        path: The file that is written; rotated ones lie beside it, with a time before the suffix.
+        path: The file that is written; rotated ones are beside it, with a time before the suffix.
         rotate_bytes: A file is closed before it would exceed this; 0 = never.
         rotate_s: A file is closed this long after its first line, at the next append; 0 = never.
         keep_files: Rotated files that are kept, the oldest are deleted; 0 = all.
@@ -58,7 +58,7 @@ class JsonLinesFile:
             size = _whole_lines(descriptor)
             os.ftruncate(descriptor, size)
             os.lseek(descriptor, size, os.SEEK_SET)
-            # How old a file that was found is: since its last write at least.
+            # The age of a file that exists counts from its last write.
             self._began_ms = int(os.fstat(descriptor).st_mtime * 1000) if size else now_ms
             os.fsync(descriptor)
             # The name of a new file is on stable storage only once its folder is.
@@ -98,8 +98,8 @@ class JsonLinesFile:
             self._descriptor = -1
 
     def _close_if_changed(self) -> None:
-        # Somebody may have moved, deleted or emptied the file, as log rotation does. Written on
-        # regardless, lines would go to a file without a name, or behind a hole.
+        # Log rotation may have moved, deleted or emptied the file. Then lines would go to a file
+        # without a name, or behind a hole.
         if self._descriptor < 0:
             return
         try:
@@ -112,7 +112,7 @@ class JsonLinesFile:
             self.close()
 
     def _cut_back(self) -> None:
-        # After a failed fsync nobody knows what the pages hold: the next open looks at the file
+        # After a failed fsync the content of the pages is unknown: the next open reads the file
         # itself, and cuts off what this could not.
         try:
             os.ftruncate(self._descriptor, self._size)

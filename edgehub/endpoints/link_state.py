@@ -1,8 +1,8 @@
-"""The state of one link: what status shows of it, and when it is tried again.
+"""The state of one link for the status, and when the next connection attempt follows.
 
-Owns the state, the back-off and the wait between two tries, for all endpoints that keep a link.
-Invariants: while the link is up nothing asks for another try; a state of affairs gets one line in
-the log, not one for each try.
+Owns the state, the back-off and the wait between two attempts, for all endpoints that keep a link.
+Invariants: while the link is up no attempt is requested; a repeated reason is logged once, not for
+each attempt.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PARKED_RETRY_S: Final = 60.0
 
-# A peer that lets us in and closes at once must not be asked once a second for ever; one that was
-# restarted after some seconds of work must not be waited for as if it had been away all the time.
+# A peer that accepts and closes at once must not be tried once a second for ever; one that restarts
+# after some seconds must not be waited for as if it had been unreachable all the time.
 STABLE_S: Final = 5.0
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class LinkState:
         self._clock = clock
         self._backoff = Backoff(rng)
         self._retry = RetryWait(clock)
-        self._told = ""
+        self._reason = ""
         self._up_at: float | None = None
         self._was_up = False
         self.state = "connecting"
@@ -57,32 +57,32 @@ class LinkState:
         return self._retry.remaining_s
 
     def trying(self) -> None:
-        """Record that a try begins."""
+        """Record that an attempt begins."""
         self.state = "connecting"
 
     def up(self) -> None:
-        """Record that the link is up; the caller tells its listener."""
+        """Record that the link is up; the caller notifies its listener."""
         self.state = "up"
         self._was_up = True
         self._up_at = self._clock.monotonic()
-        self._told = ""
+        self._reason = ""
         self._retry.forget()
         log.info("endpoint.link_up", endpoint_id=self._endpoint_id)
 
     def worked(self) -> None:
-        """Record that the peer does what it is there for: the next failure is the first one."""
+        """Record that the peer has confirmed something: the next failure is the first one."""
         self._backoff.reset()
 
     def down(self, reason: str, listener: EndpointListener, *, parked: bool = False) -> float:
-        """Record that the link is gone, or could not be had, and tell the listener.
+        """Record that the link is down, or could not be opened, and notify the listener.
 
         Args:
             reason: For status and logs.
-            listener: Hears of it.
-            parked: A person must change something before it can work.
+            listener: Is notified.
+            parked: An operator must change something before it can work.
 
         Returns:
-            Seconds to wait before the next try.
+            Seconds to wait before the next attempt.
         """
         up_at, self._up_at = self._up_at, None
         if up_at is not None and self._clock.monotonic() - up_at >= STABLE_S:
@@ -92,8 +92,8 @@ class LinkState:
             self.state = "parked"
         else:
             self.state = "down" if self._was_up else "connecting"
-        if reason != self._told:
-            self._told = reason
+        if reason != self._reason:
+            self._reason = reason
             log.warning(
                 "endpoint.link_down",
                 endpoint_id=self._endpoint_id,
@@ -104,11 +104,11 @@ class LinkState:
         return wait_s
 
     def closed(self) -> None:
-        """Record that the hub itself has ended the link."""
+        """Record that the hub itself has closed the link."""
         self.state = "down"
 
     async def wait(self, seconds: float) -> None:
-        """Wait for the next try; a parked link waits for its time or `retry_now`."""
+        """Wait for the next attempt; a parked link waits for its time or `retry_now`."""
         await self._retry.wait(seconds, patient=self.state == "parked")
 
     def retry_now(self) -> None:
@@ -130,18 +130,18 @@ class LinkedEndpoint:
 
     @property
     def state(self) -> str:
-        """The state of the link, see `LinkState`."""
+        """Return the state of the link; see `LinkState`."""
         return self._link.state
 
     @property
     def retry_in_s(self) -> float | None:
-        """Seconds until the next try to connect, None = none is due."""
+        """Return the seconds until the next attempt, None = none is due."""
         return self._link.retry_in_s
 
     def retry_now(self) -> None:
-        """End a running back-off; harmless while the link is up."""
+        """Stop a running back-off; harmless while the link is up."""
         self._link.retry_now()
 
     def retry_within(self, seconds: float) -> None:
-        """End a running back-off within `seconds`; harmless while the link is up or parked."""
+        """Shorten a running back-off to `seconds`; harmless while the link is up or parked."""
         self._link.retry_within(seconds)

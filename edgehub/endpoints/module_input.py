@@ -2,7 +2,7 @@
 
 Owns what is in flight towards that input; the session, its topic and its packets belong to the
 listener. Invariants: the link is up exactly while the module is connected and subscribed; a row is
-settled once, by the module's PUBACK, by the time-out, or by the module going away.
+settled once, by the module's PUBACK, by the time-out, or when the module disconnects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ModuleSessions(Protocol):
         """Return whether the module is connected and subscribed to that input."""
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
-        """Call back at each change of `is_connected`, on the loop's thread."""
+        """Call `changed` at each change of `is_connected`, on the loop's thread."""
 
     def deliver(
         self,
@@ -61,7 +61,7 @@ class ModuleInputEndpoint:
         sessions: The listener.
         clock: Timers.
         now_ms: Hub time.
-        ack_timeout_s: A module's time to confirm a message.
+        ack_timeout_s: Time in which a module must confirm a message.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ModuleInputEndpoint:
 
     def _settle_of(self, send: int) -> Callable[[SendResult], None]:
         def settle(result: SendResult) -> None:
-            # A late answer to a send that was given up finds nothing.
+            # A late PUBACK of a send that was given up finds nothing.
             entry = self._in_flight.pop(send, None)
             if entry is not None:
                 row, settle_row, _ = entry

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from edgehub.endpoints.congestion import leave_thin_way_to_the_window
+from edgehub.endpoints.congestion import avoid_bbr_on_thin_path
 from edgehub.endpoints.device_bound import DeviceBoundRelay
 from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.mqtt_link import VersionChoice, connect, refusal
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client_packets import RefusedPublish
 
     Sent = tuple[Sequence[Row], Settle, int]
-    """Rows of one PUBLISH, who hears of them, bytes of its packet."""
+    """Rows of one PUBLISH, the callback for their results, bytes of its packet."""
 
 ROWS_IN_FLIGHT_MAX: Final = 60_000
 """Packet ids end at 65 535."""
 
-WAY_LOOK_S: Final = 5.0
-"""Between two looks at what the kernel has measured."""
+PATH_CHECK_S: Final = 5.0
+"""Between two reads of what the kernel has measured."""
 
 _CHECKS_PER_TIMEOUT: Final = 4
 
-_OVER_NO_MESSAGE: Final = frozenset(
+_NO_MESSAGE_AT_FAULT: Final = frozenset(
     {
         ReasonCode.SUCCESS,
         ReasonCode.SERVER_BUSY,
@@ -62,7 +62,7 @@ _OVER_NO_MESSAGE: Final = frozenset(
         ReasonCode.ADMINISTRATIVE_ACTION,
     }
 )
-"""DISCONNECTs of MQTT 5 that speak against no message."""
+"""DISCONNECTs of MQTT 5 for which no message is at fault."""
 
 log = structlog.get_logger(__name__)
 
@@ -72,12 +72,12 @@ class MqttOptions:
     """One MQTT endpoint.
 
     Attributes:
-        link: Whom to connect to.
+        link: The peer, and how to sign in.
         falls_back: Whether MQTT 3.1.1 follows where the peer refuses 5; see `VersionChoice`.
         payloads: What PUBLISHes carry, None = one row each, in the IoT Hub dialect.
         rows_max: Unconfirmed PUBLISHes that the peer allows, None = it sets no bound.
         row_bytes_max: Largest packet that the peer takes, None = not known.
-        ack_timeout_s: A peer that neither confirms nor takes bytes for so long is given up.
+        ack_timeout_s: After so long without a PUBACK or progress the link is closed.
     """
 
     link: LinkOptions
@@ -89,13 +89,13 @@ class MqttOptions:
 
 
 class Downlink(Protocol):
-    """Takes what the peer sends."""
+    """Handles messages of the peer."""
 
     async def run(self, connection: Client, guard: SubscriptionGuard) -> None:
         """Keep subscriptions as wanted while a connection lasts; raises `LinkError`."""
 
     def take(self, incoming: IncomingPublish) -> None:
-        """Take a message of that connection."""
+        """Handle a message of that connection."""
 
 
 class MqttEndpoint(LinkedEndpoint):
@@ -107,7 +107,7 @@ class MqttEndpoint(LinkedEndpoint):
         clock: Timers.
         rng: Randomness for jitter.
         device_bound: Delivers device-bound messages to connected devices, None = no relay.
-        downlink: Takes other messages of the peer, None = there are none.
+        downlink: Handles other messages of the peer, None = there are none.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class MqttEndpoint(LinkedEndpoint):
         self._progress_at = 0.0
         self._unsent_seen = 0
         self._confirmed_some = False
-        self._way_seen_at = -math.inf
+        self._path_checked_at = -math.inf
         self._oldest: Sent | None = None
         self._overtaken_at = math.inf
         self._watch: TimerHandle | None = None
@@ -154,12 +154,12 @@ class MqttEndpoint(LinkedEndpoint):
 
     @property
     def left_out_filters(self) -> tuple[str, ...]:
-        """Subscriptions that the peer has answered by closing, and is not asked for now."""
+        """Return suspended subscriptions, which the peer has answered by closing."""
         return self._guard.left_out
 
     @property
     def relays(self) -> bool:
-        """Whether device-bound messages come this way."""
+        """Return whether device-bound messages are relayed."""
         return self._relay is not None
 
     def wire_bytes(self, row: Row) -> int:
@@ -222,17 +222,17 @@ class MqttEndpoint(LinkedEndpoint):
         self._link.closed()
 
     def subscribe_device(self, device_id: str) -> None:
-        """Take device-bound messages of a device that is connected and wants them."""
+        """Relay device-bound messages to a device that is connected and subscribed."""
         if self._relay is not None:
             self._relay.subscribe(device_id)
 
     def unsubscribe_device(self, device_id: str) -> None:
-        """Take no more device-bound messages of a device."""
+        """Stop relaying device-bound messages to a device."""
         if self._relay is not None:
             self._relay.unsubscribe(device_id)
 
     async def _keep_link(self, listener: EndpointListener) -> float | None:
-        # Returns the seconds to wait before the next try, None = it follows at once.
+        # Returns the seconds to wait before the next attempt, None = it follows at once.
         self._link.trying()
         self._guard.begins()
         try:
@@ -259,8 +259,8 @@ class MqttEndpoint(LinkedEndpoint):
             self._end_connection("closed by this hub")
 
     async def _use(self, connection: Client, listener: EndpointListener) -> str:
-        is_careful = self._guard.is_careful
-        if not is_careful:
+        is_probing = self._guard.is_probing
+        if not is_probing:
             self._link_up(connection, listener)
         if self._downlink is None:
             connection.begin()
@@ -271,7 +271,7 @@ class MqttEndpoint(LinkedEndpoint):
                     self._keep_downlink(self._downlink, connection), name=f"downlink[{self.id}]"
                 )
             ]
-            if is_careful:
+            if is_probing:
                 tasks.append(
                     group.create_task(
                         self._link_up_later(connection, listener), name=f"link_up[{self.id}]"
@@ -283,7 +283,7 @@ class MqttEndpoint(LinkedEndpoint):
         return reason
 
     async def _link_up_later(self, connection: Client, listener: EndpointListener) -> None:
-        # Rows that are in flight with a SUBSCRIBE would hide over what the peer closes.
+        # Rows in flight with a SUBSCRIBE would hide which of them the peer closes over.
         await self._guard.settled()
         self._link_up(connection, listener)
 
@@ -296,7 +296,7 @@ class MqttEndpoint(LinkedEndpoint):
     def _link_up(self, connection: Client, listener: EndpointListener) -> None:
         if self._connection is not connection:
             return
-        self._way_seen_at = self._clock.monotonic()
+        self._path_checked_at = self._clock.monotonic()
         self._link.up()
         rows_max = self._options.rows_max or ROWS_IN_FLIGHT_MAX
         if self._payloads.rows_share_payloads:
@@ -334,7 +334,7 @@ class MqttEndpoint(LinkedEndpoint):
         pop = self._in_flight.pop
         known = False
         for packet_id in packet_ids:
-            # Unknown ids are answers to rows that were given up, or made up; they prove nothing.
+            # Unknown ids belong to rows that were given up, or are made up; they prove nothing.
             entry = pop(packet_id, None)
             if entry is not None:
                 known = True
@@ -343,13 +343,13 @@ class MqttEndpoint(LinkedEndpoint):
                     settle(row, DELIVERED)
         if known:
             self._payloads.confirmed()
-            now = self._note_progress()
+            now = self._record_progress()
             self._link.worked()
-            if now - self._way_seen_at >= WAY_LOOK_S and self._connection is not None:
-                self._way_seen_at = now
+            if now - self._path_checked_at >= PATH_CHECK_S and self._connection is not None:
+                self._path_checked_at = now
                 sock = self._connection.socket
                 if sock is not None:
-                    leave_thin_way_to_the_window(sock)
+                    avoid_bbr_on_thin_path(sock)
             if self._waiting:
                 self._send_waiting()
 
@@ -358,7 +358,7 @@ class MqttEndpoint(LinkedEndpoint):
             entry = self._in_flight.pop(each.packet_id, None)
             if entry is None:
                 continue
-            self._note_progress()
+            self._record_progress()
             self._settle_refused(each, *entry[:2])
         self._send_waiting()
 
@@ -368,15 +368,15 @@ class MqttEndpoint(LinkedEndpoint):
             for row in rows:
                 settle(row, result)
         elif any(row.message.sender in refused.senders for row in rows):
-            # Of a batch a parent hub takes what it may, and names the senders of the rest.
+            # Of a batch a parent hub takes what is allowed, and names the senders of the rest.
             for row in rows:
                 settle(row, result if row.message.sender in refused.senders else DELIVERED)
         else:
-            # Singly it shows which row it is.
+            # Sent singly, the row at fault is the one that is refused.
             for row in rows:
                 self._send(self._payloads.pack((row,), settle), settle)
 
-    def _note_progress(self) -> float:
+    def _record_progress(self) -> float:
         self._confirmed_some = True
         self._progress_at = now = self._clock.monotonic()
         return now
@@ -410,7 +410,7 @@ class MqttEndpoint(LinkedEndpoint):
         if unsent < self._unsent_seen:
             self._progress_at = now
         self._unsent_seen = unsent
-        self._note_overtaken(now)
+        self._record_overtaken(now)
         silent_s = now - min(self._progress_at, self._overtaken_at)
         if silent_s < self._options.ack_timeout_s:
             self._watch_later()
@@ -424,9 +424,9 @@ class MqttEndpoint(LinkedEndpoint):
             settle(row, SendResult(FailureKind.DISCONNECTED, reason))
         connection.abort(reason)
 
-    def _note_overtaken(self, now: float) -> None:
-        # A row whose confirmation got lost would stay in flight as long as younger ones are
-        # confirmed, and neither come again nor expire. That they are proves that it has left.
+    def _record_overtaken(self, now: float) -> None:
+        # A row whose PUBACK is lost would stay in flight as long as younger ones are confirmed, and
+        # neither be sent again nor expire. Their PUBACKs prove that it has left.
         oldest = next(iter(self._in_flight.values()))
         if oldest is not self._oldest:
             self._oldest = oldest
@@ -439,7 +439,7 @@ class MqttEndpoint(LinkedEndpoint):
 def _left_whole(in_flight: Mapping[int, Sent], connection: Client | None) -> int:
     """Count the PUBLISHes, oldest first, that had left whole at the peer's close; 0 = none did."""
     unsent = None if connection is None else connection.unsent_at_close
-    if unsent is None or connection is None or connection.close_code in _OVER_NO_MESSAGE:
+    if unsent is None or connection is None or connection.close_code in _NO_MESSAGE_AT_FAULT:
         return 0
     whole = len(in_flight)
     for _, _, size in reversed(list(in_flight.values())):

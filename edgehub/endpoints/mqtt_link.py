@@ -1,7 +1,7 @@
-"""The link to an MQTT server: whom to connect to, and the connection that results.
+"""The link to an MQTT server: how to connect, and the connection that results.
 
-Owns no state. Invariant: a connection that comes out of here is signed in; on any other way out
-nothing is left open.
+Owns no state. Invariant: a connection that is returned is signed in; after an error nothing is left
+open.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _AZURE: Final = re.compile(r"\.azure-devices\.(net|cn|us)\.?$", re.IGNORECASE)
 """Azure IoT Hub, whose MQTT 5 is a preview with other topics."""
 
 UNSENT_IN_KERNEL_MAX: Final = 16_384
-"""Unsent bytes that the kernel takes; the rest waits in the process, where it costs no wake-up."""
+"""Unsent bytes in the kernel; the rest waits in the process, where it costs no wake-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOptions(ClientOptions):
-    """Whom to connect to, and as whom.
+    """The peer, and how to sign in.
 
     Attributes:
         host: Name or address.
@@ -91,22 +91,22 @@ class VersionChoice:
         self._is_known = True
 
     def failed(self, error: LinkError) -> bool:
-        """Record a failed try; returns whether the next one is to follow at once."""
+        """Record a failed attempt; return whether the next one is to follow at once."""
         if self._is_known or not self._falls_back:
             return False
-        # Wrong credentials are no question of the version.
+        # Wrong credentials do not depend on the version.
         falls_back = self.level == LEVEL_5 and error.connect_refused and not error.parked
         self.level = LEVEL_3_1_1 if falls_back else self._first
         return falls_back
 
     def forget(self) -> None:
-        """Begin with the first version again at the next connect."""
+        """Start with the first version again at the next connect."""
         self.level = self._first
         self._is_known = False
 
 
 class Callbacks(TypedDict):
-    """What a connection calls; see `Client`."""
+    """The callbacks of a connection; see `Client`."""
 
     clock: Clock
     on_confirmed: Callable[[list[int]], None]
@@ -186,10 +186,10 @@ def refusal(refused: RefusedPublish) -> SendResult:
 
 async def _tcp(options: LinkOptions) -> socket.socket:
     sock = await connect_tcp(options.host, options.port)
-    # Packets are written whole and in batches; waiting for more would only delay them.
+    # Packets are written whole and in batches; a delay for more would gain nothing.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Bounds what waits unsent in the kernel. The send buffer itself is left to the kernel: what it
-    # holds beyond this is under way and bounded by the pump's window, while a small fixed buffer
-    # would cap every link with a long round trip.
+    # Bounds the unsent bytes in the kernel. The send buffer itself is left to the kernel: bytes
+    # beyond this are in flight and bounded by the pump's window, while a small fixed buffer would
+    # slow down every link with a long round trip.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL_MAX)
     return sock

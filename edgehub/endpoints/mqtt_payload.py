@@ -2,7 +2,7 @@
 
 Pure, apart from bounded memos and the clock that records are given. Invariants: each row that is
 packed is in exactly one payload or refused; no payload makes a larger packet than the peer takes;
-payloads of one sender's rows stand in the order of these.
+payloads of one sender's rows are in the order of these.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class SingleRows:
             return row.size
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
-        # Sending follows at once, and building the topic is the dearest part of it.
+        # The row is sent next, and building the topic is the most expensive part of it.
         self._memo[row.offset] = head
         topic, properties = head
         return publish_bytes(len(topic), len(row.message.body), len(properties))
@@ -195,10 +195,10 @@ class SingleRows:
         return properties if isinstance(properties, SendResult) else (topic, properties)
 
     def confirmed(self) -> None:
-        """See `Payloads`; nothing is learnt from it."""
+        """See `Payloads`; has no effect."""
 
     def closed(self) -> None:
-        """See `Payloads`; nothing is learnt from it."""
+        """See `Payloads`; has no effect."""
 
 
 class _Group:
@@ -224,7 +224,7 @@ class BatchedRows:
 
     Args:
         topics: How rows are named; rows of one topic share payloads.
-        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        utc_ms: Returns the UTC, in milliseconds since 1970, of a hub time.
         rows_max: Rows of one payload.
         bytes_max: Bytes of the records of one payload before compression; a larger row goes alone.
         compress: See `build_batch`.
@@ -268,7 +268,7 @@ class BatchedRows:
         record = self._record(row)
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
-        # Sending follows at once, and writing the record is the dearest part of it.
+        # The row is sent next, and writing the record is the most expensive part of it.
         self._memo[row.offset] = record
         return max(1, round((len(record) + 1) * self._packet_bytes / self._record_bytes))
 
@@ -389,5 +389,5 @@ def _no_properties(_row: Row) -> bytes:
 
 
 def too_large(what: str, size: int, limit: int) -> SendResult:
-    """Say that something is larger than the peer takes."""
+    """Return the result of something that is larger than the peer takes."""
     return SendResult(FailureKind.TOO_LARGE, f"{what} of {size} bytes, the peer takes {limit}")

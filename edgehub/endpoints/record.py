@@ -27,7 +27,7 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
 
     Args:
         row: The row.
-        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        utc_ms: Returns the UTC, in milliseconds since 1970, of a hub time.
         option: Of orjson, for example a line end.
     """
     message = outgoing(row.message)
@@ -50,7 +50,7 @@ def encode_batch_record(
 
     Args:
         row: The row.
-        utc_ms: Gives the UTC, in milliseconds since 1970, of a hub time.
+        utc_ms: Returns the UTC, in milliseconds since 1970, of a hub time.
         leaving: Returns a message as it may leave for the peer.
     """
     message = leaving(row.message)

@@ -1,7 +1,7 @@
-"""Endpoints that relay messages to devices, the devices that listen, and the state of the uplink.
+"""Endpoints that relay messages to devices, the subscribed devices, and the state of the uplink.
 
-Owns both lists; heads record in it who listens, and each endpoint is told when it comes. Invariant:
-an endpoint that relays knows every device that listens, in whatever order they came.
+Owns both lists; heads record subscribed devices, and endpoints are added when they open. Invariant:
+an endpoint that relays knows every subscribed device, whichever was first.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Relay(Protocol):
-    """An endpoint that takes messages to devices."""
+    """An endpoint that relays messages to devices."""
 
     def subscribe_device(self, device_id: str) -> None:
-        """Begin to relay messages to a device."""
+        """Start to relay messages to a device."""
 
     def unsubscribe_device(self, device_id: str) -> None:
-        """Cease to relay them."""
+        """Stop relaying them."""
 
 
 class Relays:
@@ -47,7 +47,7 @@ class Relays:
         self._relays.pop(endpoint_id, None)
 
     def set_interest(self, device_id: str, wanted: bool) -> None:
-        """Have messages to a device relayed, or no more."""
+        """Start or stop relaying messages to a device."""
         if wanted:
             self._listening.add(device_id)
         else:
@@ -59,6 +59,6 @@ class Relays:
                 relay.unsubscribe_device(device_id)
 
     def upstream_is_up(self) -> bool:
-        """Return whether rows for $upstream can leave right now."""
+        """Return whether rows for $upstream can be sent now."""
         upstream = self._endpoints.get(UPSTREAM)
         return upstream is not None and upstream.state == "up"

@@ -56,7 +56,7 @@ def next_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
 def longest_closed_s(open_at: Sequence[str], open_for_s: int) -> float:
     """Return the longest time from the end of a window to the next, as far as one year tells.
 
-    The year is always the same, so that the answer does not depend on the day it is asked.
+    The year is always the same, so that the answer does not depend on the current day.
     """
     each = [CronSim(expression, _YEAR_FROM) for expression in open_at]
     starts = islice(heapq.merge(*each), _STARTS_MAX)

@@ -2,11 +2,11 @@
 
 Owns when the link of another endpoint is open; that one owns the link. Invariants: outside of its
 windows nothing is connected; a window lasts as long as is set, on elapsed time, whatever happens to
-the wall clock meanwhile; rows in flight at its end have a few seconds to settle.
+the wall clock; rows in flight at its end have a few seconds to settle.
 
 While the wall clock is not trusted the link stays open: a schedule means nothing then, and a
-gateway without a battery for its clock would collect until its rows expire. It is said, in the log
-and by `keeps_windows`.
+gateway without a battery for its clock would collect rows until they expire. This is shown in the
+log and by `keeps_windows`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from edgehub.endpoints.schedule import ScheduleOptions
     from edgehub.message import EndpointId, Priority, Row, SendResult
 
-LOOK_S: Final = 60.0
-"""The wall clock may step, and become trusted, at any time; nothing tells."""
+POLL_S: Final = 60.0
+"""The wall clock may step, and become trusted, at any time; it is polled."""
 
-URGENT_LINGER_S: Final = 10.0
-"""After the last urgent row the link stays for so long: alarms come in groups."""
+URGENT_OPEN_S: Final = 10.0
+"""After the last urgent row the link stays open for so long: alarms come in groups."""
 
 CLOSE_GRACE_S: Final = 5.0
 """Rows in flight at the end of a window may settle for so long."""
@@ -44,11 +44,11 @@ log = structlog.get_logger(__name__)
 
 
 class Prioritised(Protocol):
-    """A queue as far as it matters here."""
+    """A queue with a priority."""
 
     @property
     def priority(self) -> Priority:
-        """0 is the best."""
+        """Return the priority; 0 is the best."""
 
 
 class ScheduledEndpoint:
@@ -58,8 +58,8 @@ class ScheduledEndpoint:
         inner: The endpoint that is opened and closed.
         options: See `ScheduleOptions`.
         clock: Timers, and the wall clock for the schedule alone.
-        trusted: Tells whether the wall clock is right.
-        urgent_waits: Tells whether a row of a priority or a better one waits.
+        trusted: Returns whether the wall clock is right.
+        urgent_waits: Returns whether a row of a priority or a better one waits.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ScheduledEndpoint:
 
     @property
     def keeps_windows(self) -> bool:
-        """Whether the link is closed outside of the windows; not while nobody knows the date."""
+        """Return whether the link is closed outside of windows; not while the date is unknown."""
         return not self._is_open or self._trusted()
 
     @property
@@ -148,7 +148,7 @@ class ScheduledEndpoint:
         await self._inner.close()
 
     def rows_ready(self, queue: Prioritised) -> None:
-        """Take note that a queue of this endpoint has new rows; urgent ones open the link."""
+        """Record that a queue of this endpoint has new rows; urgent ones open the link."""
         urgent = self._options.urgent_priority
         if urgent is not None and queue.priority <= urgent:
             self._wake.set()
@@ -173,7 +173,7 @@ class ScheduledEndpoint:
             self._is_open = self._passes = False
             self._stop_timer()
 
-    # What the inner endpoint tells; nothing of it counts once the window is over.
+    # Calls of the inner endpoint; they have no effect once the window is over.
 
     def link_up(self, *, rows_max: int | None) -> None:
         """See `EndpointListener`."""
@@ -186,7 +186,7 @@ class ScheduledEndpoint:
             self._listener.link_down(reason, parked=parked)
 
     async def _end_window(self) -> None:
-        # Nothing more is chosen from here on; what was handed over may still be confirmed.
+        # The pump sends nothing more from here on; rows in flight may still be confirmed.
         self.link_down(_REASON, parked=False)
         self._passes = False
         deadline = self._clock.monotonic() + CLOSE_GRACE_S
@@ -202,14 +202,14 @@ class ScheduledEndpoint:
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
-            self._look(now)
+            self._poll(now)
             if (now < self._open_until) is is_open:
                 self._stop_timer()
                 return
             self._wait_from(now)
             await self._wake.wait()
 
-    def _look(self, now: float) -> None:
+    def _poll(self, now: float) -> None:
         options, wall_ms = self._options, self._clock.wall_ms()
         start_ms = last_start_ms(options.open_at, wall_ms)
         if start_ms is not None and start_ms != self._served_ms:
@@ -219,10 +219,10 @@ class ScheduledEndpoint:
                 self._served_ms = start_ms
                 self._open_until = max(self._open_until, now + rest_s)
         if options.urgent_priority is not None and self._urgent_waits(options.urgent_priority):
-            self._open_until = max(self._open_until, now + URGENT_LINGER_S)
+            self._open_until = max(self._open_until, now + URGENT_OPEN_S)
         trusted = self._trusted()
         if not trusted:
-            self._open_until = max(self._open_until, now + LOOK_S)
+            self._open_until = max(self._open_until, now + POLL_S)
         if trusted is not self._was_trusted:
             self._was_trusted = trusted
             if trusted:
@@ -232,11 +232,11 @@ class ScheduledEndpoint:
 
     def _wait_from(self, now: float) -> None:
         self._stop_timer()
-        wait_s = LOOK_S
+        wait_s = POLL_S
         if now < self._open_until:
             wait_s = min(wait_s, self._open_until - now)
         else:
-            wait_s = min(wait_s, self._next_window_s() or LOOK_S)
+            wait_s = min(wait_s, self._next_window_s() or POLL_S)
         self._timer = self._clock.call_later(wait_s, self._wake.set)
 
     def _next_window_s(self) -> float | None:

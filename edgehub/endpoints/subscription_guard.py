@@ -67,23 +67,23 @@ class SubscriptionGuard:
         """The last connection ended over a SUBSCRIBE, so over nothing else that was in flight."""
 
     @property
-    def doubts_any(self) -> bool:
-        """Whether anything speaks against some filter."""
+    def suspects_any(self) -> bool:
+        """Return whether some filter is suspect or suspended."""
         return bool(self._closes or self._left_out)
 
     @property
-    def is_careful(self) -> bool:
-        """Whether nothing else may be in flight while filters are asked for."""
+    def is_probing(self) -> bool:
+        """Return whether nothing else may be in flight during a SUBSCRIBE."""
         return any(each not in self._left_out for each in self._closes)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The filters that the peer is not asked for at present."""
+        """Return the filters that are suspended."""
         return tuple(self._left_out)
 
     @property
     def retry_in_s(self) -> float | None:
-        """Seconds until one that is left out is asked for again, None = none is."""
+        """Return the seconds until a suspended one is requested again, None = none is."""
         if not self._left_out:
             return None
         return max(0.0, min(self._left_out.values()) - self._clock.monotonic())
@@ -139,7 +139,7 @@ class SubscriptionGuard:
                     left_out.setdefault(each, due)
         fresh = [each for each in wanted if each not in left_out]
         if fresh:
-            return fresh[:1] if self.is_careful else fresh
+            return fresh[:1] if self.is_probing else fresh
         now = self._clock.monotonic()
         due_now = [each for each in wanted if left_out[each] <= now]
         # Those first that were never tried.
@@ -151,7 +151,7 @@ class SubscriptionGuard:
 
     def answered(self) -> None:
         """Record its SUBACK, whatever it says."""
-        self._granted = self._granted.union(self._asked) if self.doubts_any else set()
+        self._granted = self._granted.union(self._asked) if self.suspects_any else set()
         for each in self._asked:
             self._closes.pop(each, None)
             if self._left_out.pop(each, None) is not None:
@@ -189,7 +189,7 @@ class SubscriptionGuard:
             self._leave_out(asked[0])
 
     def retry_now(self) -> None:
-        """Ask for what is left out at the next occasion."""
+        """Request suspended filters with the next SUBSCRIBE."""
         self._left_out = dict.fromkeys(self._left_out, -math.inf)
         if self._wake is not None:
             self._wake.set()

@@ -33,7 +33,7 @@ from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
 from edgehub.devices.upstream_sessions import UpstreamSessions
-from edgehub.endpoints.device_session import End, SessionError
+from edgehub.endpoints.device_session import SessionEnd, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
 from edgehub.operations.devices import DeviceOperations
@@ -213,11 +213,11 @@ class DevicesPart(Part):
             keep_alive_s=self._settings.affinity.keep_alive_s,
         )
 
-        def ended(device_id: str, end: End, _reason: str) -> None:
+        def ended(device_id: str, end: SessionEnd, _reason: str) -> None:
             upstream.session_ended(
                 device_id,
-                taken_over=end in {End.TAKEN_OVER, End.DROPPED},
-                certain=end is End.TAKEN_OVER,
+                taken_over=end in {SessionEnd.TAKEN_OVER, SessionEnd.DROPPED},
+                certain=end is SessionEnd.TAKEN_OVER,
             )
 
         sessions.over_hub = upstream.over_hub

@@ -247,7 +247,7 @@ class BrokerHead:
         self._retry.forget()
         log.info("broker.link_up", session_kept=self._session_kept)
         connection.begin()
-        if not self._guard.is_careful:
+        if not self._guard.is_probing:
             self._publisher.attach()
 
     async def _use(self, connection: Client) -> str:
@@ -310,7 +310,7 @@ class BrokerHead:
     # Subscriptions.
 
     async def _keep_subscriptions(self, connection: Client) -> None:
-        publisher = self._publisher if self._guard.is_careful else None
+        publisher = self._publisher if self._guard.is_probing else None
         try:
             while True:
                 self._changed.clear()

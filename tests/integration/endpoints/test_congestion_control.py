@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.endpoints.congestion import leave_thin_way_to_the_window, send_requests_at_once
+from edgehub.endpoints.congestion import avoid_bbr, avoid_bbr_on_thin_path
 from tests.support.thin_path import ProxyPath, thin_path
 from tests.support.tun_link import LinkShape
 
@@ -40,7 +40,7 @@ def test_bbr_is_left_for_another_one() -> None:
     _needs_bbr()
     with _connected() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
-        send_requests_at_once(client)
+        avoid_bbr(client)
         assert _control(client) in {"cubic", "reno"}
 
 
@@ -67,7 +67,7 @@ def test_bbr_is_left_on_a_thin_and_long_way() -> None:
                     peer.recv(3000, socket.MSG_WAITALL)
                     peer.sendall(b"got it")
                     client.recv(6, socket.MSG_WAITALL)
-            leave_thin_way_to_the_window(client)
+            avoid_bbr_on_thin_path(client)
             assert _control(client) in {"cubic", "reno"}
 
 
@@ -76,7 +76,7 @@ def test_bbr_stays_on_a_short_way() -> None:
     _needs_bbr()
     with _connected() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
-        leave_thin_way_to_the_window(client)
+        avoid_bbr_on_thin_path(client)
         assert _control(client) == "bbr"
 
 
@@ -84,8 +84,8 @@ def test_others_stay() -> None:
     """What does not look back at its own rate is left as the system chose it."""
     with _connected() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        send_requests_at_once(client)
-        leave_thin_way_to_the_window(client)
+        avoid_bbr(client)
+        avoid_bbr_on_thin_path(client)
         assert _control(client) == "reno"
 
 
@@ -93,5 +93,5 @@ def test_other_sockets_are_left_alone() -> None:
     """A socket that is not TCP's is no fault."""
     near, far = socket.socketpair()
     with near, far:
-        send_requests_at_once(near)
-        leave_thin_way_to_the_window(near)
+        avoid_bbr(near)
+        avoid_bbr_on_thin_path(near)

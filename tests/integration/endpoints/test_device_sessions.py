@@ -12,7 +12,7 @@ import pytest
 from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.endpoints.device_session import (
     DeviceSession,
-    End,
+    SessionEnd,
     SessionError,
     SessionOptions,
 )
@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, port: int, **options) -> None:
         self.options = SessionOptions(**{"host": "127.0.0.1", "port": port, **options})
-        self.ends: list[End] = []
+        self.ends: list[SessionEnd] = []
         self.ended = asyncio.Event()
         self.messages: asyncio.Queue = asyncio.Queue()
         self.results: asyncio.Queue = asyncio.Queue()
@@ -58,7 +58,7 @@ class Bench:
         row = a_row(number, body=bytes(size))
         session.send(row, TOPIC, lambda _row, result: self.results.put_nowait(result))
 
-    def _ended(self, _device: str, end: End, _reason: str) -> None:
+    def _ended(self, _device: str, end: SessionEnd, _reason: str) -> None:
         self.ends.append(end)
         self.ended.set()
 
@@ -82,7 +82,7 @@ async def test_rows_are_confirmed(bench):
     assert session.unsent_bytes() == 0
     await session.close()
     assert not session.is_open
-    assert bench.ends == [End.CLOSED]
+    assert bench.ends == [SessionEnd.CLOSED]
 
 
 async def test_a_session_is_opened_again_after_its_end(bench):
@@ -104,7 +104,7 @@ async def test_a_second_session_takes_over(bench):
     await second.open()
     async with asyncio.timeout(10):
         await bench.ended.wait()
-    assert bench.ends[0] in {End.TAKEN_OVER, End.DROPPED}
+    assert bench.ends[0] in {SessionEnd.TAKEN_OVER, SessionEnd.DROPPED}
     assert not first.is_open
     assert second.is_open
     await second.close()
@@ -238,7 +238,7 @@ async def test_only_a_peer_that_owes_a_confirmation_is_given_up(listen):
         await peer.until_unconfirmed(1)
         await clock.advance(90)
         await bench.ended.wait()
-    assert bench.ends == [End.LOST]
+    assert bench.ends == [SessionEnd.LOST]
     result = bench.results.get_nowait()
     assert result.kind is FailureKind.AWAY
     assert result.reason.startswith("no acknowledgement for 6")
@@ -280,7 +280,7 @@ async def test_a_peer_that_ends_the_session_over_a_packet_names_it_by_its_code(l
         FailureKind.AWAY,
     ]
     assert "packet of 20" in results[0].reason
-    assert bench.ends == [End.LOST]
+    assert bench.ends == [SessionEnd.LOST]
 
 
 async def test_no_row_is_to_blame_for_a_question_that_is_too_large(listen):

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.endpoints.schedule import ScheduleOptions
-from edgehub.endpoints.scheduled import CLOSE_GRACE_S, LOOK_S, URGENT_LINGER_S, ScheduledEndpoint
+from edgehub.endpoints.scheduled import CLOSE_GRACE_S, POLL_S, URGENT_OPEN_S, ScheduledEndpoint
 from edgehub.message import Priority
 from tests.support.endpoints import StalledEndpoint
 from tests.support.memory_queue import MemoryQueue, a_row
@@ -102,7 +102,7 @@ async def test_an_urgent_row_opens_the_link_until_it_has_left(closed: Bench) -> 
     await closed.clock.advance(300)
     assert closed.endpoint.state == "up"
     closed.urgent = False
-    await closed.clock.advance(URGENT_LINGER_S + LOOK_S)
+    await closed.clock.advance(URGENT_OPEN_S + POLL_S)
     assert closed.endpoint.state == "closed"
 
 
@@ -144,7 +144,7 @@ async def test_a_stepped_clock_does_not_change_how_long_a_window_lasts(closed: B
 async def test_a_step_into_a_window_opens_it(closed: Bench) -> None:
     """Noticed within a minute."""
     closed.clock.step_wall(45 * 60_000)
-    await closed.clock.advance(LOOK_S)
+    await closed.clock.advance(POLL_S)
     assert closed.endpoint.state == "up"
 
 
@@ -153,14 +153,14 @@ async def test_a_clock_that_is_not_trusted_keeps_the_link_open(closed: Bench) ->
     assert closed.endpoint.keeps_windows
     closed.trusted = False
     with capture_logs() as lines:
-        await closed.clock.advance(LOOK_S)
+        await closed.clock.advance(POLL_S)
         assert closed.endpoint.state == "up"
         assert not closed.endpoint.keeps_windows
         await closed.clock.advance(20 * 60)
         assert closed.endpoint.state == "up"
         closed.trusted = True
         assert closed.endpoint.keeps_windows
-        await closed.clock.advance(2 * LOOK_S)
+        await closed.clock.advance(2 * POLL_S)
     assert closed.endpoint.state == "closed"
     assert [line["event"] for line in lines] == [
         "endpoint.windows_not_kept",
@@ -196,7 +196,7 @@ async def test_the_end_of_a_window_leaves_an_urgent_time_whole(closed: Bench) ->
     closed.urgent = False
     closed.clock.step_wall(40 * 60_000 + (OPEN_FOR_S - 2) * 1000)
     closed.row_arrives(2)
-    await closed.clock.advance(URGENT_LINGER_S - 1)
+    await closed.clock.advance(URGENT_OPEN_S - 1)
     assert closed.inner.link_is_up
     await closed.clock.advance(2)
     assert not closed.inner.link_is_up

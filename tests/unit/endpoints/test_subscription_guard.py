@@ -49,7 +49,7 @@ def test_a_filter_is_left_out_after_three_closes() -> None:
     assert session.closes_until_up() == 1 + CLOSES_MAX
     assert session.granted == ["a", "c"]
     assert session.guard.left_out == ("b",)
-    assert not session.guard.is_careful
+    assert not session.guard.is_probing
 
 
 def test_closes_of_other_causes_leave_nothing_out() -> None:
@@ -79,7 +79,7 @@ def test_what_had_not_left_counts_only_as_a_doubt() -> None:
     session = Session("a", forbidden={"a"})
     for _ in range(10):
         assert not session.connects(unsent=1)
-    assert session.guard.is_careful
+    assert session.guard.is_probing
     assert session.guard.left_out == ()
     assert session.closes_until_up() == CLOSES_MAX
 
@@ -120,7 +120,7 @@ def test_an_operator_has_it_tried_at_once() -> None:
     session.forbidden = {"a"}
     session.closes_until_up()
     session.guard.keep_only(["b"])
-    assert not session.guard.doubts_any
+    assert not session.guard.suspects_any
 
 
 def test_with_several_left_out_a_filter_that_was_granted_before_is_not_asked_again() -> None:
