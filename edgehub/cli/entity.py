@@ -20,7 +20,7 @@ from edgehub.entities.replay import replay as run_replay
 from edgehub.telemetry.plural import counted
 
 _TYPES: Final = ("device", "child-device", "service")
-_DEBT_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")
+_FIGURES: Final = ("messages", "bytes", "oldest", "evicted")
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -125,8 +125,8 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
     else:
         found = answer["entity"]
         print_line(f"{found['@topic-id']}: {answer['outcome']}, {found['@id']} at the cloud")
-        if "advice" in answer:
-            print_line(answer["advice"], err=True)
+        if "warning" in answer:
+            print_line(answer["warning"], err=True)
 
 
 @entity.command()
@@ -158,16 +158,16 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    table = new_table("topic id", "waits for", *_DEBT_FIGURES, "clients", right=_DEBT_FIGURES)
-    for debt in document["entities"]:
+    table = new_table("topic id", "waits for", *_FIGURES, "clients", right=_FIGURES)
+    for pending in document["entities"]:
         table.add_row(
-            debt["@topic-id"],
-            debt["waits_for"] or "its registration",
-            str(debt["messages"]),
-            str(debt["bytes"]),
-            f"{debt['oldest_age_s']} s",
-            str(debt["evicted"]),
-            ", ".join(debt["clients"]),
+            pending["@topic-id"],
+            pending["waits_for"] or "its registration",
+            str(pending["messages"]),
+            str(pending["bytes"]),
+            f"{pending['oldest_age_s']} s",
+            str(pending["evicted"]),
+            ", ".join(pending["clients"]),
         )
     if document["entities"]:
         print_table(table)

@@ -68,11 +68,11 @@ def _broker_text(broker: dict[str, Any]) -> str:
 
 
 def _entities_text(entities: dict[str, Any]) -> str:
-    debt = entities["debt"]
+    pending = entities["pending"]
     text = f"{entities['entities']} registered"
-    if debt["messages"]:
-        held = counted(debt["messages"], "message")
-        text += f"; {held} held for {debt['entities_total']} that are not"
+    if pending["messages"]:
+        held = counted(pending["messages"], "message")
+        text += f"; {held} held for {pending['entities_total']} that are not"
     if entities["errors_total"]:
         unusable = counted(entities["errors_total"], "message")
         text += f"; {unusable} could not be used (mosquitto_sub -t {entities['errors_topic']})"

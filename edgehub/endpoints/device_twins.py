@@ -78,17 +78,13 @@ class DeviceTwins:
         found = None if packet.topic is None else _ANSWER.fullmatch(packet.topic)
         if found is None:
             return False
-        status, request = found.groups()
-        found_request = self._requests.get(request)
-        if (
-            found_request is not None
-            and found_request[0] == device_id
-            and not found_request[1].done()
-        ):
+        status, request_id = found.groups()
+        owner, answer = self._requests.get(request_id, ("", None))
+        if answer is not None and owner == device_id and not answer.done():
             if packet.body is None:
-                found_request[1].set_exception(SessionError(f"an answer of {packet.size} bytes"))
+                answer.set_exception(SessionError(f"an answer of {packet.size} bytes"))
             else:
-                found_request[1].set_result(TwinAnswer(status=int(status), body=packet.body))
+                answer.set_result(TwinAnswer(status=int(status), body=packet.body))
         return True
 
     def ended(self, device_id: str, reason: str) -> None:
@@ -100,17 +96,17 @@ class DeviceTwins:
     async def _request(self, session: DeviceSession, topic: str, body: bytes) -> TwinAnswer:
         device_id = session.device_id
         # The id in front is for responders at a plain broker, which do not see who asks.
-        request = f"{quote(device_id, safe='')}.{self._mark}.{next(self._numbers)}"
+        request_id = f"{quote(device_id, safe='')}.{self._mark}.{next(self._numbers)}"
         answer: asyncio.Future[TwinAnswer] = asyncio.get_running_loop().create_future()
-        self._requests[request] = device_id, answer
+        self._requests[request_id] = device_id, answer
         try:
             async with asyncio.timeout(self._timeout_s):
                 await session.listen(ANSWERS)
-                session.publish((topic + request).encode(), body)
+                session.publish((topic + request_id).encode(), body)
                 return await answer
         except TimeoutError as exc:
             raise SessionError(f"no answer about its twin within {self._timeout_s:g} s") from exc
         finally:
-            del self._requests[request]
+            del self._requests[request_id]
             if answer.done() and not answer.cancelled():
                 answer.exception()  # it may have been set before any caller waited

@@ -1,4 +1,4 @@
-"""What people are told of entities: documents for the command line, the HTTP API and the status.
+"""Documents of entities for the command line, the HTTP API and the status.
 
 Pure. Invariant: times are UTC in RFC 3339, ids those of the entity's messages.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.entities.entity import Entity
-    from edgehub.entities.pending import Debt
+    from edgehub.entities.pending import PendingEntity
 
 
 def entity_document(entity: Entity) -> dict[str, Any]:
@@ -39,23 +39,25 @@ def twin_document(entity: Entity) -> dict[str, Any]:
     return {key: orjson.loads(value) for key, value in sorted(entity.twin.items())}
 
 
-def debt_document(debt: Debt, *, now_ms: int, utc_ms: Callable[[int], int]) -> dict[str, Any]:
-    """Describe what waits for the registration of one entity.
+def pending_document(
+    pending: PendingEntity, *, now_ms: int, utc_ms: Callable[[int], int]
+) -> dict[str, Any]:
+    """Describe the messages that wait for the registration of one entity.
 
     Args:
-        debt: What it owes.
+        pending: What is held for it.
         now_ms: Hub time.
-        utc_ms: Gives the UTC of a hub time.
+        utc_ms: Returns the UTC of a hub time.
     """
     return {
-        "@topic-id": debt.topic_id,
-        "waits_for": debt.waits_for,
-        "clients": list(debt.clients),
-        "messages": debt.messages,
-        "bytes": debt.bytes,
-        "oldest": _rfc3339(utc_ms(debt.oldest_ms)),
-        "oldest_age_s": max(0, now_ms - debt.oldest_ms) // 1000,
-        "evicted": debt.evicted,
+        "@topic-id": pending.topic_id,
+        "waits_for": pending.waits_for,
+        "clients": list(pending.clients),
+        "messages": pending.messages,
+        "bytes": pending.bytes,
+        "oldest": _rfc3339(utc_ms(pending.oldest_ms)),
+        "oldest_age_s": max(0, now_ms - pending.oldest_ms) // 1000,
+        "evicted": pending.evicted,
     }
 
 

@@ -62,21 +62,21 @@ class Alarms:
         self._until_ms: int | None = None
 
     def start(self, now: Instant) -> None:
-        """Begin to gather live alarms."""
+        """Start to gather live alarms."""
         self._until_ms = now.hub_ms + self._window_ms if self._window_ms else None
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the journal and of what is gathered."""
+        """Return the bytes of the journal and of the gathered alarms."""
         return self._live_bytes + self._seen_bytes
 
     @property
     def gathers_until_ms(self) -> int | None:
-        """Hub time at which the comparison is due, None = it is over."""
+        """Return the hub time at which the comparison is due, None = it is done."""
         return self._until_ms
 
     def handle(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
-        """Take an alarm of a registered entity.
+        """Handle an alarm of a registered entity.
 
         Raises:
             MappingError: It cannot be converted.
@@ -98,11 +98,11 @@ class Alarms:
         self._keep(SEEN_KEY, topic.text, b"%d %b" % (now.wall_ms, payload))
 
     def knows(self, topic: str, payload: bytes) -> bool:
-        """Return whether an alarm is live as it is, where no comparison will find that out."""
+        """Return whether an alarm is live and unchanged, if no comparison is due."""
         return self._until_ms is None and self._live.get(topic) == payload
 
     def handle_journal(self, topic: str, payload: bytes) -> None:
-        """Take a copy from the journal; they only count while live alarms are gathered."""
+        """Handle a copy from the journal; it only counts while live alarms are gathered."""
         alarm = topic[len(JOURNAL) :]
         if self._until_ms is None or self._live.get(alarm, b"") == payload:
             return
@@ -110,7 +110,7 @@ class Alarms:
             self._put(alarm, payload)
 
     def compare(self) -> list[tuple[str, bytes, int | None]]:
-        """End the gathering.
+        """Stop gathering, and return what was missed.
 
         Returns:
             Topics, payloads and UTC of arrival of the alarms that were missed; first the clearings,
@@ -129,7 +129,7 @@ class Alarms:
         return missed
 
     def convert(self, topic: EntityTopic, entity: Entity, payload: bytes, now_ms: int) -> None:
-        """Send an alarm, or its clearing, and note it in the journal.
+        """Send an alarm, or its clearing, and record it in the journal.
 
         Raises:
             MappingError: It cannot be converted.
@@ -141,10 +141,10 @@ class Alarms:
             row = smartrest.line(CLEAR, topic.name or DEFAULT_TYPE)
         if not self._effects.row(OutputName.ALARMS, cloud_topic, row, entity):
             return
-        self._note(topic.text, payload)
+        self._record(topic.text, payload)
 
     def forget(self, entity: Entity, root: str) -> list[str]:
-        """Forget the alarms of an entity that goes.
+        """Remove the alarms of an entity that is removed.
 
         Returns:
             Their topics.
@@ -152,7 +152,7 @@ class Alarms:
         prefix = f"{root}/{entity.topic_id}/a/"
         gone = [topic for topic in self._live if topic.startswith(prefix)]
         for topic in gone:
-            self._note(topic, b"")
+            self._record(topic, b"")
         for topic in [topic for topic in self._seen if topic.startswith(prefix)]:
             self._seen_bytes -= _size((topic, self._seen.pop(topic)[0]))
             self._keep(SEEN_KEY, topic, None)
@@ -183,7 +183,7 @@ class Alarms:
             document["externalSource"] = entity.source
         return self._effects.cloud.alarms, write_json(document)
 
-    def _note(self, topic: str, payload: bytes) -> None:
+    def _record(self, topic: str, payload: bytes) -> None:
         if payload and not self._has_room(topic, payload):
             return
         self._effects.publish(f"{JOURNAL}{topic}", payload, retain=True)

@@ -1,8 +1,8 @@
-"""Announcements: which creations of entities are on their way, and what waits for them.
+"""Announcements: pending creations of entities, and the rows that depend on them.
 
-Owns the predecessor of each row that is about an entity, and what becomes of it. An announcement is
-`under way` from its append until the cloud confirms it; it is `refused` when its row became a dead
-letter or a person removed it, until another announcement of the same entity is confirmed. Every
+Owns the predecessor of each row that is about an entity. An announcement is pending from its append
+until the cloud confirms it; it is refused when its row became a dead letter or an operator removed
+it, until another announcement of the same entity is confirmed. Every
 change is a change of the table `mapper_state`. Calls nothing. Invariant: a row that names a
 predecessor may leave only once that is confirmed, or another one of the same entity in its stead.
 """
@@ -26,7 +26,7 @@ STATE_KEY: Final = "creation/"
 
 
 class Subject(NamedTuple):
-    """Whom an announcement is about, and where it goes.
+    """The entity of an announcement, and its destination.
 
     Attributes:
         endpoint_id: Destination.
@@ -45,8 +45,8 @@ class Announcement:
     Attributes:
         offset: Its row.
         subject: See `Subject`.
-        needs: Offset of the announcement that comes first, that of the parent; None = none does.
-        digest: Stands for topic and payload; the same again need not be sent.
+        needs: Offset of the announcement of the parent, which is sent first; None = none is.
+        digest: Of topic and payload; the same need not be sent twice.
         refused: See the module.
     """
 
@@ -82,7 +82,7 @@ class Announcements:
                     self._insert(found)
 
     def __len__(self) -> int:
-        """Return those that are under way or refused."""
+        """Return the number of those that are pending or refused."""
         return len(self._by_offset)
 
     def resume(self, waiting: set[int], dead: set[int]) -> tuple[list[TableChange], list[Subject]]:
@@ -121,7 +121,7 @@ class Announcements:
         """Return the rows of all of them."""
         return set(self._by_offset)
 
-    def is_under_way(self, subject: Subject, digest: int) -> bool:
+    def is_pending(self, subject: Subject, digest: int) -> bool:
         """Return whether the same is waiting to be sent already."""
         return any(
             known.digest == digest and not known.refused
@@ -134,7 +134,7 @@ class Announcements:
         self._insert(announcement)
         if len(self._by_subject[subject]) > 1:
             # It may stand in for one that was refused.
-            self._tell(subject.endpoint_id)
+            self._notify(subject.endpoint_id)
         return _change(announcement)
 
     def predecessor(self, endpoint_id: EndpointId, external_id: str) -> int | None:
@@ -151,7 +151,7 @@ class Announcements:
         return known is not None and known.subject.endpoint_id == endpoint_id
 
     def stand_in(self, offset: int) -> Announcement | None:
-        """Give the announcement to be sent for an open predecessor, None = there is none (yet)."""
+        """Return the announcement to be sent for a predecessor, None = there is none (yet)."""
         known = self._by_offset.get(offset)
         if known is None or not known.refused:
             return known
@@ -159,25 +159,25 @@ class Announcements:
         return next((other for other in others if not other.refused), None)
 
     def confirmed(self, offset: int) -> list[int]:
-        """Take note that the cloud has one; those of the same entity that were refused are over.
+        """Record that the cloud has one; refused ones of the same entity end with it.
 
         Returns:
-            The offsets of all that are over; who asked writes that, see `cleared`.
+            The offsets of all that have ended; the caller writes that, see `cleared`.
         """
         known = self._by_offset.get(offset)
         if known is None:
             return []
         same = self._by_subject[known.subject]
-        gone = [known, *(other for other in same.values() if other.refused and other is not known)]
-        for each in gone:
+        ended = [known, *(other for other in same.values() if other.refused and other is not known)]
+        for each in ended:
             self._remove(each)
-        return [each.offset for each in gone]
+        return [each.offset for each in ended]
 
     def refused(self, offset: int) -> tuple[list[TableChange], Subject | None]:
-        """Take note that the cloud does not take one, or that it was removed.
+        """Record that the cloud refuses one, or that it was removed.
 
         Returns:
-            What is to be written, and whom it is about, None = it is none of these.
+            The changes to write, and its subject, None = it is unknown or refused already.
         """
         known = self._by_offset.get(offset)
         if known is None or known.refused:
@@ -186,16 +186,16 @@ class Announcements:
         return [_change(known)], known.subject
 
     def came_back(self, offset: int) -> list[TableChange]:
-        """Take note that the row of a refused one waits again."""
+        """Record that the row of a refused one waits again."""
         known = self._by_offset.get(offset)
         if known is None or not known.refused:
             return []
         known.refused = False
-        self._tell(known.subject.endpoint_id)
+        self._notify(known.subject.endpoint_id)
         return [_change(known)]
 
     def moved(self, offset: int, endpoint_id: EndpointId) -> list[TableChange]:
-        """Take note that the row of one goes to another endpoint now."""
+        """Record that the row of one was moved to another endpoint."""
         known = self._by_offset.get(offset)
         if known is None:
             return []
@@ -204,21 +204,21 @@ class Announcements:
         known.refused = False
         known.subject = known.subject._replace(endpoint_id=endpoint_id)
         self._insert(known)
-        self._tell(before)
-        self._tell(endpoint_id)
+        self._notify(before)
+        self._notify(endpoint_id)
         return [_change(known)]
 
     def forgotten(self, offset: int) -> list[TableChange]:
-        """Let go of one: nothing waits for it any more, or its row goes elsewhere."""
+        """Remove one: nothing depends on it any more, or its row was moved."""
         known = self._by_offset.get(offset)
         if known is None:
             return []
         self._remove(known)
-        self._tell(known.subject.endpoint_id)
+        self._notify(known.subject.endpoint_id)
         return [cleared(offset)]
 
     def of(self, endpoint_id: EndpointId) -> list[Announcement]:
-        """List those of an endpoint, oldest first."""
+        """Return those of an endpoint, oldest first."""
         return [
             known for known in self._by_offset.values() if known.subject.endpoint_id == endpoint_id
         ]
@@ -227,17 +227,17 @@ class Announcements:
         """Return the endpoints of all of them."""
         return {known.subject.endpoint_id for known in self._by_offset.values()}
 
-    def watch(self, told: Callable[[EndpointId], None]) -> None:
-        """Call `told` when one is over, or may be sent again, by other causes than its delivery."""
-        self._watchers.append(told)
+    def watch(self, listener: Callable[[EndpointId], None]) -> None:
+        """Call `listener` when one ends, or may be sent again, but not when one is delivered."""
+        self._watchers.append(listener)
 
-    def unwatch(self, told: Callable[[EndpointId], None]) -> None:
-        """End a `watch`."""
-        self._watchers.remove(told)
+    def unwatch(self, listener: Callable[[EndpointId], None]) -> None:
+        """Call it no more."""
+        self._watchers.remove(listener)
 
-    def _tell(self, endpoint_id: EndpointId) -> None:
-        for told in self._watchers:
-            told(endpoint_id)
+    def _notify(self, endpoint_id: EndpointId) -> None:
+        for listener in self._watchers:
+            listener(endpoint_id)
 
     def _insert(self, known: Announcement) -> None:
         subject = known.subject
@@ -258,7 +258,7 @@ class Announcements:
 
 
 def cleared(offset: int) -> TableChange:
-    """Return the change that forgets one."""
+    """Return the change that removes one."""
     return TableChange(EntityTable.STATE, (_key(offset),), None)
 
 
@@ -268,7 +268,7 @@ def _change(known: Announcement) -> TableChange:
 
 
 def _key(offset: int) -> str:
-    # Of one length, so that they are read in the order in which they came.
+    # Of one length, so that they are read in the order of their offsets.
     return f"{STATE_KEY}{offset:019d}"
 
 

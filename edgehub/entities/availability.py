@@ -1,7 +1,7 @@
-"""Availability: how soon the cloud misses a device, and the heartbeats that keep it content.
+"""Availability: the interval after which the cloud misses a device, and the heartbeats.
 
-Owns the time of each device's next heartbeat and the last health of services. A heartbeat leaves
-each half interval while the service that stands for the device is up.
+Owns the time of each device's next heartbeat and the last health of services. A heartbeat is sent
+every half interval while the service that stands for the device is up.
 Rules: docs/reference/entities.md.
 """
 
@@ -49,7 +49,7 @@ class Heartbeats:
         self._up = {key[len(STATE_KEY) :] for key in stored if key.startswith(STATE_KEY)}
 
     def watch(self, entity: Entity, now: Instant, *, announce: bool) -> None:
-        """Begin with a device; `announce` tells the cloud the interval."""
+        """Start the heartbeats of a device; `announce` sends the interval to the cloud."""
         if not self._options.enable or _endpoint(entity) is None:
             return
         if announce:
@@ -60,11 +60,11 @@ class Heartbeats:
             self._schedule(entity.topic_id, now.hub_ms + self._half_ms)
 
     def forget(self, entity: Entity) -> None:
-        """End with an entity that goes."""
+        """Stop the heartbeats of an entity that is removed."""
         self._beats.pop(entity.topic_id, None)
-        self.note_health(entity.topic_id, is_up=False)
+        self.record_health(entity.topic_id, is_up=False)
 
-    def note_health(self, topic_id: str, *, is_up: bool) -> None:
+    def record_health(self, topic_id: str, *, is_up: bool) -> None:
         """Record the health of a service, registered or not."""
         if not self._options.enable or is_up == (topic_id in self._up):
             return
@@ -90,7 +90,7 @@ class Heartbeats:
             if _endpoint(entity) in self._up:
                 topic = f"{self._effects.cloud.inventory}/{entity.external_id}"
                 self._effects.row(OutputName.INVENTORY, topic, b"{}", entity)
-            # After a long sleep one heartbeat says as much as many.
+            # After a long sleep one heartbeat is enough.
             next_ms = due_ms + self._half_ms
             self._schedule(
                 topic_id, next_ms if next_ms > now.hub_ms else now.hub_ms + self._half_ms

@@ -30,7 +30,7 @@ CLOUD_OPERATIONS: Final = {
     "firmware_update": "c8y_Firmware",
     "device_profile": "c8y_DeviceProfile",
 }
-"""Name at the cloud by local name; a user may have others beside."""
+"""Name at the cloud by local name; settings may add others."""
 
 SOFTWARE_LIST: Final = "software_list"
 SOFTWARE_UPDATE: Final = "software_update"
@@ -40,7 +40,7 @@ _TYPES_CODE: Final = {"log_upload": "118", "config_snapshot": "119", "config_upd
 
 
 class Capabilities:
-    """What each entity can do."""
+    """The declared operations of each entity."""
 
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
@@ -62,10 +62,10 @@ class Capabilities:
                 self._declared[external_id] = declared
 
     def declare(self, entity: Entity, operation: str, payload: bytes) -> bool:
-        """Take the declaration of one operation.
+        """Handle the declaration of one operation.
 
         Returns:
-            Whether it is one that the cloud is told of.
+            Whether it is one that is sent to the cloud.
 
         Raises:
             MappingError: The declaration cannot be read.
@@ -91,7 +91,7 @@ class Capabilities:
         return True
 
     def send(self, entity: Entity) -> None:
-        """Tell the cloud everything that an entity can do."""
+        """Send all operations of an entity to the cloud."""
         names = sorted(self._declared.get(entity.external_id, ()))
         line = smartrest.line(DECLARE, *names)
         self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
@@ -101,7 +101,7 @@ class Capabilities:
         return bool(self._declared.get(entity.external_id))
 
     def forget(self, entity: Entity) -> list[str]:
-        """Forget an entity that goes.
+        """Remove the operations of an entity that is removed.
 
         Returns:
             Local names of what it had declared.

@@ -1,6 +1,6 @@
-"""Operations from the cloud: what command each becomes.
+"""Operations from the cloud, and the command for each.
 
-Owns nothing but the rules; commands are kept by `Commands`. Invariant: an operation that is
+Owns the rules; commands are kept by `Commands`. Invariant: an operation that is
 delivered twice is carried out once, and one that cannot be read is reported as failed, not left
 hanging. Rules: docs/reference/entities.md.
 """
@@ -35,7 +35,7 @@ _UNSAFE_ID: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 
 
 class CloudOperations:
-    """Takes notifications of operations."""
+    """Handles notifications of operations."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class CloudOperations:
         }
 
     def handle(self, topic: str, payload: bytes, now: Instant) -> None:
-        """Take a notification: one operation, or several, one a line."""
+        """Handle a notification: one operation, or several, one a line."""
         for count, text in enumerate(_split(payload)):
             if count == OPERATIONS_MAX:
                 self._effects.error(topic, f"more than {OPERATIONS_MAX} operations in one message")
@@ -94,7 +94,7 @@ class CloudOperations:
         except MappingError as error:
             self._commands.fail(entity, local, command_id, str(error), now)
             return
-        self._commands.begin(entity, local, command_id, command, now)
+        self._commands.start(entity, local, command_id, command, now)
 
     def _software_update(self, request: _Request) -> dict[str, Any]:
         return {"updateList": read_update(request.fragment, self._reachable)}
@@ -181,13 +181,13 @@ class CloudOperations:
 
 
 class _Request:
-    """One operation in hand.
+    """One operation.
 
     Attributes:
-        entity: Whom it is for.
+        entity: Its target.
         command_id: Id of the command that it becomes.
         operation: The whole operation.
-        fragment: The part that says what to do.
+        fragment: The member that describes it.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class _Request:
 
 
 def _domain(host: str) -> str:
-    # A tenant answers to its name and to its id, `acme.example.com` and `t123.example.com`.
+    # A tenant has a name and an id, `acme.example.com` and `t123.example.com`.
     return host.lower().partition(".")[2] or host.lower()
 
 
@@ -232,7 +232,7 @@ def _restart(_request: _Request) -> dict[str, Any]:
 
 
 def _custom(request: _Request) -> dict[str, Any]:
-    """Pass the members of the fragment on; its state is the hub's."""
+    """Return the members of the fragment without its state, which the hub keeps."""
     return {key: value for key, value in request.members().items() if key != "status"}
 
 

@@ -1,4 +1,4 @@
-"""Commands under way: what the cloud is told of their status.
+"""Commands in progress, and the reports of their status to the cloud.
 
 Owns the commands that came from the cloud: active ones for at most twelve hours, finished ones for
 an hour, so that an operation that is delivered twice is carried out once.
@@ -61,14 +61,14 @@ class Command:
 
 
 class Commands:
-    """Commands under way and just finished.
+    """Commands in progress or just finished.
 
     Args:
         options: What can be set.
-        effects: The way out.
+        effects: See `EffectCollector`.
         scheme: The local topics.
         stored: The mapper's state from the tables.
-        set_twin: Notes a twin value and tells the cloud, see `Mapper`.
+        set_twin: Stores a twin value and sends it to the cloud, see `Mapper`.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class Commands:
         command = self._commands.get(command_id)
         return command is not None and command.until_ms > now.hub_ms
 
-    def begin(
+    def start(
         self, entity: Entity, operation: str, command_id: str, command: dict[str, Any], now: Instant
     ) -> None:
-        """LocalPublish a command for an entity."""
+        """Publish a command for an entity."""
         topic = self._scheme.topic(entity.topic_id, "cmd", operation, command_id)
-        self._note(command_id, Command(topic=topic, status="", until_ms=now.hub_ms + ACTIVE_MS))
+        self._record(command_id, Command(topic=topic, status="", until_ms=now.hub_ms + ACTIVE_MS))
         self._effects.publish(topic, write_json({"status": "init", **command}), retain=True)
 
     def handle(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
-        """Take the state of a command as whoever carries it out publishes it.
+        """Handle the state of a command that its executor has published.
 
         Raises:
             MappingError: It cannot be read.
@@ -125,7 +125,7 @@ class Commands:
             known = None
         if not payload:
             if known is not None and known.status not in _FINAL:
-                self._note(command_id, None)
+                self._record(command_id, None)
             return
         if known is not None and known.status in _FINAL:
             # A broker that was set back has it again, or somebody is late.
@@ -135,7 +135,7 @@ class Commands:
         status = optional_text(command, "status") or ""
         if known is None:
             known = Command(topic=topic.text, status="", until_ms=now.hub_ms + ACTIVE_MS)
-            self._note(command_id, known)
+            self._record(command_id, known)
         if status == known.status or status not in _BY_ID:
             return
         try:
@@ -143,7 +143,7 @@ class Commands:
         except MappingError as error:
             self._effects.error(topic.text, str(error))
         lasts_ms = FINISHED_MS if status in _FINAL else ACTIVE_MS
-        self._note(command_id, replace(known, status=status, until_ms=now.hub_ms + lasts_ms))
+        self._record(command_id, replace(known, status=status, until_ms=now.hub_ms + lasts_ms))
         if status in _FINAL:
             self._effects.publish(topic.text, b"", retain=True)
 
@@ -156,22 +156,22 @@ class Commands:
             self._line(entity, operation, command_id, status, *fields)
         topic = self._scheme.topic(entity.topic_id, "cmd", operation, command_id)
         until_ms = now.hub_ms + FINISHED_MS
-        self._note(command_id, Command(topic=topic, status=FAILED, until_ms=until_ms))
+        self._record(command_id, Command(topic=topic, status=FAILED, until_ms=until_ms))
 
     def request_software_list(self, entity: Entity, now: Instant) -> None:
-        """Ask a device for its software, after it changed."""
+        """Request the software list of a device after a change."""
         command_id = f"{self.prefix}{now.wall_ms}"
         topic = self._scheme.topic(entity.topic_id, "cmd", SOFTWARE_LIST, command_id)
         self._effects.publish(topic, b'{"status":"init"}', retain=True)
 
     def forget_unpublished(self, retained: Collection[str]) -> None:
-        """Forget commands that nobody has seen: not reported on yet, and not retained."""
+        """Remove commands without a report or a retained message."""
         for command_id, command in list(self._commands.items()):
             if not command.status and command.topic not in retained:
-                self._note(command_id, None)
+                self._record(command_id, None)
 
     def forget(self, entity: Entity) -> list[str]:
-        """Forget the commands of an entity that goes.
+        """Remove the commands of an entity that is removed.
 
         Returns:
             Topics of those that had not finished.
@@ -182,7 +182,7 @@ class Commands:
             self._commands[key].topic for key in gone if self._commands[key].status not in _FINAL
         ]
         for command_id in gone:
-            self._note(command_id, None)
+            self._record(command_id, None)
         return topics
 
     def next_due_ms(self) -> int | None:
@@ -195,7 +195,7 @@ class Commands:
             return
         for command_id, command in list(self._commands.items()):
             if command.until_ms <= now.hub_ms:
-                self._note(command_id, None)
+                self._record(command_id, None)
         self._next_sweep_ms = now.hub_ms + SWEEP_MS if self._commands else None
 
     def _concerns_cloud(self, operation: str) -> bool:
@@ -220,7 +220,7 @@ class Commands:
             self._line(entity, operation, command_id, FAILED, reason)
         else:
             try:
-                before, after = _BESIDE.get((operation, status), _nothing)(command)
+                before, after = _EXTRA_LINES.get((operation, status), _nothing)(command)
             except MappingError as error:
                 self._line(entity, operation, command_id, FAILED, smartrest.reason(str(error)))
                 return
@@ -242,7 +242,7 @@ class Commands:
     def _follow(
         self, entity: Entity, operation: str, command: dict[str, Any], status: str, now: Instant
     ) -> None:
-        """Do what a finished command asks for beside its report."""
+        """Carry out what follows from a finished command besides its report."""
         firmware = _firmware(operation, status, command)
         if firmware is not None:
             twin = self._scheme.topic(entity.topic_id, "twin", "firmware")
@@ -265,13 +265,13 @@ class Commands:
         for line in software_list_lines(command, self._effects.room(entity.topic)):
             self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
 
-    def _note(self, command_id: str, command: Command | None) -> None:
+    def _record(self, command_id: str, command: Command | None) -> None:
         if command is None:
             if self._commands.pop(command_id, None) is not None:
                 self._effects.change(EntityTable.STATE, (STATE_KEY + command_id,), None)
             return
         if len(self._commands) >= COMMANDS_MAX and command_id not in self._commands:
-            self._note(next(iter(self._commands)), None)
+            self._record(next(iter(self._commands)), None)
         self._commands[command_id] = command
         if self._next_sweep_ms is None:
             self._next_sweep_ms = command.until_ms
@@ -290,7 +290,7 @@ def _stored_command(document: dict[str, Any]) -> Command:
 
 
 _Lines = tuple[list[bytes], list[bytes]]
-"""What the cloud is told before and after the status."""
+"""Lines to the cloud before and after the status."""
 
 
 def _failure(operation: str, command: dict[str, Any]) -> str:
@@ -355,7 +355,7 @@ def _firmware(operation: str, status: str, command: dict[str, Any]) -> dict[str,
     return firmware if url is None else {**firmware, "url": url}
 
 
-_BESIDE: Final[dict[tuple[str, str], Callable[[dict[str, Any]], _Lines]]] = {
+_EXTRA_LINES: Final[dict[tuple[str, str], Callable[[dict[str, Any]], _Lines]]] = {
     ("config_update", SUCCESSFUL): _configuration_set,
     ("device_profile", EXECUTING): _profile_begun,
     ("device_profile", SUCCESSFUL): _profile_done,

@@ -1,4 +1,4 @@
-"""From settings to what the mapper wants to know.
+"""The options of the mapper from the settings.
 
 Pure.
 """

@@ -17,15 +17,15 @@ T = TypeVar("T")
 def read_stored(value: bytes, read: Callable[[Any], T]) -> T | None:
     """Read a JSON value of the tables.
 
-    A file that was damaged and salvaged may hold anything; what is not what was written is given up
-    rather than kept from starting.
+    A file that was damaged and salvaged may hold anything; an unreadable value is dropped and does
+    not prevent a start.
 
     Args:
         value: JSON text.
-        read: Makes of the JSON value what is wanted.
+        read: Converts the JSON value.
 
     Returns:
-        What `read` gives, None = it cannot be read.
+        What `read` returns, None = it cannot be read.
     """
     try:
         return read(orjson.loads(value))
@@ -88,5 +88,5 @@ def write_json(value: Any, options: int = 0) -> bytes:
         text = orjson.dumps(value, option=options)
     except orjson.JSONEncodeError as error:
         raise MappingError(f"the payload cannot be passed on: {error}") from None
-    # What is kept must not keep orjson's buffer: 4 KiB for a text of 200 bytes.
+    # A copy, as orjson's buffer takes 4 KiB for a text of 200 bytes.
     return bytes(memoryview(text))

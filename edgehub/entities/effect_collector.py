@@ -1,7 +1,7 @@
-"""The mapper's way out: collects effects, checks the size of every row once, counts.
+"""The collector of effects: checks the size of every row once, and counts.
 
-Owns the effects of the message in hand and the cloud's topics. Invariant: nothing leaves that the
-cloud's broker would refuse by size; what is too large becomes an error instead.
+Owns the effects of the present message and the cloud's topics. Invariant: no row is larger than the
+cloud's broker takes; what is too large becomes an error instead.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CloudTopics:
 
 
 class EffectCollector:
-    """Where every part of the mapper puts what it has to say."""
+    """Collects the effects of all parts of the mapper."""
 
     def __init__(self, options: MapperOptions) -> None:
         self.cloud = CloudTopics(options.cloud_prefix)
@@ -58,7 +58,7 @@ class EffectCollector:
         self._packet_bytes_max = options.packet_bytes_max
 
     def take(self) -> list[Effect]:
-        """Hand over what was collected, in its order."""
+        """Remove and return the collected effects, in their order."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -72,7 +72,7 @@ class EffectCollector:
         return self._packet_bytes_max - used
 
     def check_size(self, topic: str, payload: bytes, entity: Entity) -> None:
-        """Make sure that the cloud's broker takes a row.
+        """Check that the cloud's broker takes a row.
 
         Raises:
             MappingError: It is too large.
@@ -120,11 +120,11 @@ class EffectCollector:
         self.row(OutputName.TWIN, topic, write_json({key: value}), entity)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
-        """LocalPublish a local message."""
+        """Publish a local message."""
         self._effects.append(LocalPublish(topic, payload, retain=retain))
 
     def error(self, about: str, reason: str) -> None:
-        """Tell clients what is wrong with a message; `about` is its topic."""
+        """Publish what is wrong with a message; `about` is its topic."""
         self.errors_total += 1
         about = about[: ERROR_CHARACTERS_MAX // 2]
         self.newest_error = f"{about}: {reason}"[:ERROR_CHARACTERS_MAX]
@@ -141,7 +141,7 @@ class EffectCollector:
         self._effects.append(TableChange(table, key, value))
 
     def drop_stored(self, table: EntityTable, key: tuple[str | int, ...]) -> None:
-        """Delete a row that belongs to nothing, or cannot be read, and count it."""
+        """Delete a stored row that is orphaned or unreadable, and count it."""
         self.dropped_total += 1
         self.change(table, key, None)
 

@@ -1,8 +1,8 @@
-"""Carries out what the mapper answers a message with: rows, changes and local messages.
+"""Carries out the effects of a message: rows, changes and local messages.
 
 Owns the changes that wait for the open transaction. Invariants: rows and changes of one message are
-in one transaction; nothing is added to changes that were handed over; the message is settled once
-all of it is durable.
+in one transaction; nothing is added to changes of a committed transaction; the message is settled
+once all of it is durable.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class EffectExecutor:
     Args:
         hub_id: Publishes the local messages.
         store: Takes rows and changes.
-        router: Says where rows go.
+        router: Routes rows.
         space: Takes local messages.
-        announcements: Which creations are on their way.
+        announcements: Pending creations.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class EffectExecutor:
         self._waiters: list[Settle] = []
         self._written: asyncio.Future[None] | None = None
         self.publishing = False
-        """What arrives now is what is being published here."""
+        """Whether a local message that arrives now is being published here."""
 
     def carry_out(self, effects: Sequence[Effect], settle: Settle, token: int) -> bool:
         """Carry out the effects of one message.
@@ -83,7 +83,7 @@ class EffectExecutor:
             Whether tables change.
         """
         if not effects:
-            # What it repeats may not be on disk yet.
+            # Changes of the message that it repeats may not be on disk yet.
             if self._written is None or self._written.done():
                 settle(token, None)
             else:
@@ -111,7 +111,7 @@ class EffectExecutor:
         return bool(changes)
 
     def write(self, changes: Iterable[TableChange], settle: Settle) -> None:
-        """Write changes that no message caused."""
+        """Write changes without a message."""
         with self._store.writer.together() as transaction:
             self._write(changes, transaction, settle)
 
@@ -124,7 +124,7 @@ class EffectExecutor:
         return len(raw) <= TOPIC_BYTES_MAX and self._space.topic(raw) is not None
 
     def publish(self, topic: str, payload: bytes, ticket: Ticket, *, retain: bool) -> None:
-        """LocalPublish a local message of the hub itself."""
+        """Publish a local message of the hub itself."""
         message = LocalMessage(topic, payload, publisher=self._hub_id, retain=retain)
         was_publishing, self.publishing = self.publishing, True
         try:
@@ -146,7 +146,7 @@ class EffectExecutor:
         results: list[tuple[RouteResult, Subject]] = []
         for result in self._router.route(message):
             subject = Subject(result.endpoint_id, topic_id, row.device)
-            if known.is_under_way(subject, digest):
+            if known.is_pending(subject, digest):
                 continue
             behind = self._behind(result, row.needs)
             results.append((replace(behind, creation=True), subject))
@@ -173,13 +173,13 @@ class EffectExecutor:
             self._writes = EntityWrites()
             self._waiters = []
             self._written = self._store.writer.transact(self._writes.apply, commit_now=False)
-            self._written.add_done_callback(partial(_tell_all, self._waiters))
+            self._written.add_done_callback(partial(_settle_all, self._waiters))
         for change in changes:
             self._writes.add(change.table, change.key, change.value)
         self._waiters.append(settle)
 
 
-def _tell_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
+def _settle_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
     error = None if future.cancelled() else future.exception()
     refusal = None
     if isinstance(error, StoreError):

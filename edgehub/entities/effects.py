@@ -1,7 +1,7 @@
-"""What the mapper answers a message with: rows for the cloud, local messages, changes of state.
+"""Effects of a message at the mapper: rows for the cloud, local messages, changes of tables.
 
-Owns no state and calls nothing. The mapper does no I/O; whoever calls it carries these out, rows
-and changes in one transaction. Plain slotted classes, as several are built per message.
+Owns no state and calls nothing. The mapper does no I/O; its caller carries these out, rows and
+changes in one transaction. Plain slotted classes, as several are built per message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Instant(NamedTuple):
 
     Attributes:
         hub_ms: Hub time in milliseconds; never steps. Limits of age count in it.
-        wall_ms: UTC in milliseconds since 1970; what a message without a time is stamped with.
+        wall_ms: UTC in milliseconds since 1970; the time of a message without one.
     """
 
     hub_ms: int

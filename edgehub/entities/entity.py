@@ -1,4 +1,4 @@
-"""One entity, and what a registration says about it.
+"""One entity, and its registration.
 
 An `Entity` is changed by the registry alone. Rules: docs/reference/entities.md.
 """
@@ -34,7 +34,7 @@ class EntityType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a registration message asks for.
+    """A registration message.
 
     Attributes:
         topic_id: The entity.
@@ -43,7 +43,7 @@ class Registration:
         parent: Topic id of its parent, None = the default one.
         health: Topic id of the service whose health stands for it, None = the default one.
         twin: Initial twin values, name and type among them.
-        auto: Made by the hub itself from a first message.
+        auto: Created by the hub itself from a first message.
     """
 
     topic_id: str
@@ -65,14 +65,14 @@ class Entity:
         parent: Topic id of its parent, None for the main device.
         health: Topic id of the service whose health stands for it, None = the default one.
         auto: Registered by its first message.
-        announced: Its create line is on its way or has arrived.
+        announced: Its create line is queued or was sent.
         status: Health that the cloud was last told of a service, None = that of its creation, or
             one too long to be kept.
         twin: Known twin values by key, in canonical JSON; also name and type.
         inline: Values of its last registration message, so that the same message again changes
             nothing although a twin message changed the value since.
         topic: Cloud topic of its SmartREST lines.
-        source: How JSON documents name it, None for the main device.
+        source: Its `externalSource` in JSON documents, None for the main device.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class Entity:
 
     @property
     def name(self) -> str:
-        """Display name."""
+        """Return the display name."""
         known = self.text("name")
         if known:
             return known

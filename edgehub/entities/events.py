@@ -1,4 +1,4 @@
-"""Events: one SmartREST line where that says all, JSON otherwise.
+"""Events: one SmartREST line where that is enough, JSON otherwise.
 
 Pure. Rules: docs/reference/entities.md.
 """
@@ -26,11 +26,11 @@ class EventMessage:
         type: Its type.
         text: Its text.
         time: When it happened.
-        extras: Everything else that it says.
+        extras: All other members.
     """
 
     def __init__(self, entity: Entity, type_name: str, payload: bytes, now_ms: int) -> None:
-        """Read an event message; an empty one says only that it happened.
+        """Read an event message; an empty one has only its type.
 
         Raises:
             MappingError: It is no JSON object, or its text or time is none.
@@ -48,7 +48,7 @@ class EventMessage:
 
     @property
     def fits_a_line(self) -> bool:
-        """Whether a line says all: an event of the main device with nothing extra."""
+        """Return whether a line is enough: an event of the main device without extras."""
         return not self.extras and self._source is None
 
     def line(self) -> bytes:

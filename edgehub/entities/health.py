@@ -1,8 +1,8 @@
-"""Health of services: the status that a message says, however odd, and the line that tells it.
+"""Health of services: the status of a message, and the line that reports it.
 
-Calls the registry, which keeps what the cloud was told last, and the effects. Invariant: what comes
-again at a start is sent only if the cloud was told something else.
-Rules: docs/reference/entities.md.
+Calls the registry, which keeps the last reported status, and the effect collector. Invariant: a
+status that is redelivered at a start is sent only if another one was reported last. Rules:
+docs/reference/entities.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgehub.entities.registry import EntityRegistry
 
 CREATE_SERVICE: Final = "102"
-"""Creates a service, and tells its health."""
+"""Creates a service, and reports its health."""
 
 UNKNOWN: Final = "unknown"
 UP: Final = "up"
@@ -30,7 +30,7 @@ _BRIDGE: Final = {b"1": UP, b"0": "down"}
 
 
 class ServiceHealth:
-    """Tells the cloud of the health of services."""
+    """Reports the health of services to the cloud."""
 
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, registry: EntityRegistry
@@ -39,10 +39,10 @@ class ServiceHealth:
         self._effects = effects
         self._registry = registry
         self.redelivered = False
-        """What comes now is what was there before the restart."""
+        """Whether messages are redelivered after a restart now."""
 
     def handle(self, entity: Entity, payload: bytes) -> bool:
-        """Take the health of a registered service.
+        """Handle the health of a registered service.
 
         Returns:
             Whether it is that Mosquitto's bridge to the cloud came up.
@@ -56,13 +56,13 @@ class ServiceHealth:
         return status == UP and is_own_bridge(entity.topic_id, self._options.cloud_prefix)
 
     def line(self, entity: Entity, status: str) -> bytes:
-        """Write the line that tells the health of a service."""
+        """Write the line that reports the health of a service."""
         type_ = entity.cloud_type(self._options.service_type)
         return smartrest.line(CREATE_SERVICE, entity.external_id, type_, entity.name, status)
 
 
 def read_status(topic_id: str, payload: bytes) -> str:
-    """Return the status; a message that says none, or cannot be read, says `unknown`."""
+    """Return the status; `unknown` for a message without one or that cannot be read."""
     name = default_name(topic_id)
     if (
         name is not None

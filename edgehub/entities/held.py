@@ -1,8 +1,8 @@
-"""One held message, and what each client holds: who holds most is known without looking at all.
+"""Held messages by client, ranked by number and by bytes.
 
-Owns the shares of clients and their rank by messages and by bytes. Calls nothing. Invariants: a
-share that holds nothing is forgotten; finding the largest costs no more with ten thousand clients
-than with ten, as a client may send under ever new names.
+Owns the shares of clients and their ranks. Calls nothing. Invariants: an empty share is removed;
+to find the largest costs no more with ten thousand clients than with ten, as a client may send
+under ever new names.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from edgehub.entities.topics import EntityTopic
 
 HELD_BYTES: Final = 128
-"""What a held message counts beside its topic and payload."""
+"""What a held message counts in addition to its topic and payload."""
 
 _SLACK: Final = 1000
-"""Entries of a ranking that are over, beyond one for each share, before it is made anew."""
+"""Outdated entries of a ranking, beyond one for each share, before it is rebuilt."""
 
 
 class HeldMessage:
@@ -32,7 +32,7 @@ class HeldMessage:
         seq: Place in the order of arrival.
         topic: Its topic.
         payload: Its payload.
-        client: Who sent it.
+        client: Its sender.
         anonymous: Whether that client had no identity when it came.
         at: When it came.
         size: Bytes that it counts.
@@ -60,11 +60,11 @@ class HeldMessage:
 
 
 class ClientShare:
-    """What one client holds.
+    """The held messages of one client.
 
     Attributes:
         telemetry: Its telemetry, oldest first.
-        other: All else, oldest first.
+        other: All others, oldest first.
         bytes: The size of both.
         ranks: Size under which each ranking has it; never less than what it is.
     """
@@ -81,13 +81,13 @@ class ClientShare:
         return len(self.telemetry) + len(self.other)
 
     def oldest(self) -> HeldMessage:
-        """Return what goes first: the oldest telemetry, then the oldest of all else."""
+        """Return the message to evict first: the oldest telemetry, then the oldest other one."""
         held = self.telemetry or self.other
         return next(iter(held.values()))
 
 
 class ClientShares:
-    """What all clients of one kind hold."""
+    """The shares of all clients of one kind."""
 
     def __init__(self) -> None:
         self._shares: dict[str, ClientShare] = {}
@@ -98,7 +98,7 @@ class ClientShares:
         return len(self._shares)
 
     def get(self, client: str) -> ClientShare | None:
-        """Return what a client holds, None = nothing."""
+        """Return the share of a client, None = it has none."""
         return self._shares.get(client)
 
     def add(self, held: HeldMessage, *, is_telemetry: bool) -> None:
@@ -112,7 +112,7 @@ class ClientShares:
         self._by_bytes.grew(share)
 
     def drop(self, held: HeldMessage, *, is_telemetry: bool) -> None:
-        """Forget a message."""
+        """Remove a message."""
         share = self._shares[held.client]
         del (share.telemetry if is_telemetry else share.other)[held.seq]
         share.bytes -= held.size
@@ -131,8 +131,8 @@ class ClientShares:
 class _Ranking:
     """ClientShares by one size, the largest first.
 
-    A share that shrinks is moved down only when it is the first: until then its entry says too
-    much, which does not hide a larger one.
+    A share that shrinks is moved down only when it is the first: until then its entry is too
+    large, which does not hide a larger one.
     """
 
     def __init__(
@@ -150,21 +150,21 @@ class _Ranking:
             share.ranks[self._index] = size
             heapq.heappush(self._heap, (-size, next(self._serial), share))
             if len(self._heap) > 2 * len(self._shares) + _SLACK:
-                self._make_anew()
+                self._rebuild()
 
     def first(self) -> ClientShare:
         while True:
             noted, serial, share = self._heap[0]
             size = self._size(share)
             if -noted != share.ranks[self._index] or not size:
-                heapq.heappop(self._heap)  # it has a larger entry, or holds nothing any more
+                heapq.heappop(self._heap)  # it has a larger entry, or is empty
             elif -noted == size:
                 return share
             else:
                 share.ranks[self._index] = size
                 heapq.heapreplace(self._heap, (-size, serial, share))
 
-    def _make_anew(self) -> None:
+    def _rebuild(self) -> None:
         for share in self._shares.values():
             share.ranks[self._index] = self._size(share)
         self._heap = [

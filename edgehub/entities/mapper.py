@@ -1,9 +1,9 @@
-"""The mapper: one message in, in order, and out what it causes.
+"""The mapper: converts messages, one at a time, into effects.
 
-Owns the order in which its parts see messages and time. It does no I/O and knows no timer: whoever
-runs it hands in messages and moments, carries out the effects, rows and changes of one message in
-one transaction, and acknowledges the message after that commit. Messages that the mapper publishes
-itself need not be handed back; it does no harm.
+Owns the order in which its parts see messages and time. It does no I/O and has no timer: its caller
+passes messages and moments, carries out the effects, rows and changes of one message in one
+transaction, and acknowledges the message after that commit. Messages that the mapper publishes
+itself need not be passed back; it does no harm.
 
 Invariants: the creation of an entity leaves before anything else about it, parents before children;
 a message that cannot be used becomes an error and stops no other; what is acknowledged is in the
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.pending import Debt
+    from edgehub.entities.pending import PendingEntity
     from edgehub.entities.tables import EntityContents
     from edgehub.entities.topics import EntityTopic
 
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
 GET_OPERATIONS: Final = "500"
 SYNC: Final = "sync"
 CLEARED_MAX: Final = 1000
-"""Topics that the hub has cleared itself, remembered until a broker hands that back."""
+"""Topics that the hub has cleared itself, remembered until a broker returns the message."""
 PAYLOAD_PACKETS_MAX: Final = 4
 """Packets of the cloud whose size a message may have; blanks and escapes take three in four."""
-DEBTS_MAX: Final = 1000
-"""Entities of the registration debt that are listed at once."""
+PENDING_MAX: Final = 1000
+"""Unregistered entities that are listed at once."""
 
 _ALWAYS_TAKEN: Final = frozenset({Channel.CAPABILITY, Channel.COMMAND, Channel.SIGNAL})
 _HELD: Final = TELEMETRY | STATE
@@ -80,9 +80,9 @@ class Mapper:
     Args:
         options: What can be set.
         stored: What the tables hold; read before the first message.
-        retained: Gives the local topics that a filter takes and that have a retained message.
+        retained: Returns the local topics with a retained message that match a filter.
         known: The identities in force.
-        hub_id: Publishes the hub's own messages, and those of a broker.
+        hub_id: Client id of the hub's own messages, and those of a broker.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class Mapper:
         }
 
     def start(self, now: Instant) -> list[Effect]:
-        """Begin: tell the cloud what the main device can do, and ask for its operations.
+        """Send the operations of the main device to the cloud, and ask for pending ones.
 
-        What is retained on the local topics and in the alarms' journal is to be handed in next, as
+        Retained messages of the local topics and of the alarms' journal are to be passed next, as
         a broker does after a subscription.
         """
         self._alarms.start(now)
@@ -155,13 +155,13 @@ class Mapper:
         return self._effects.take()
 
     def handle(self, topic: str, payload: bytes, now: Instant, *, client: str = "") -> list[Effect]:
-        """Take one message.
+        """Handle one message.
 
         Args:
             topic: Its topic.
             payload: Its payload.
             now: When it came.
-            client: Who sent it, as far as known; what is held of one client is bounded.
+            client: Its sender, empty = not known; what is held of one client is bounded.
         """
         self._handled_total += 1
         parsed = self._scheme.parse(topic)
@@ -176,8 +176,8 @@ class Mapper:
             self._ignored_total += 1
         return self._effects.take()
 
-    def hand_in(self, topic: str, payload: bytes, now: Instant, *, client: str) -> list[Effect]:
-        """Take what is retained at the start, but for telemetry, which was taken when it came."""
+    def redeliver(self, topic: str, payload: bytes, now: Instant, *, client: str) -> list[Effect]:
+        """Handle a retained message at the start, except telemetry, which was handled before."""
         parsed = self._scheme.parse(topic)
         if parsed is not None and parsed.channel in {Channel.MEASUREMENT, Channel.EVENT}:
             return []
@@ -190,7 +190,7 @@ class Mapper:
             self._registrar.redelivered = self._services.redelivered = False
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Do what is due: compare alarms, send heartbeats, end what waited too long."""
+        """Compare alarms, send heartbeats and expire held messages that are due."""
         gathers_until_ms = self._alarms.gathers_until_ms
         if gathers_until_ms is not None and gathers_until_ms <= now.hub_ms:
             self._compare_alarms(now)
@@ -210,9 +210,9 @@ class Mapper:
         return min((time for time in due if time is not None), default=None)
 
     def creation_refused(self, topic_id: str, reason: str = "") -> list[Effect]:
-        """Record that the create line of an entity became a dead letter: it is not announced.
+        """Record that the create line of an entity is a dead letter: it is not announced.
 
-        Its next registration message announces it again; with a reason clients are told so.
+        Its next registration message announces it again; with a reason an error is published.
         """
         self._registrar.creation_refused(topic_id)
         if reason:
@@ -231,10 +231,10 @@ class Mapper:
     def register(
         self, topic_id: str, payload: bytes, now: Instant, *, client: str
     ) -> tuple[list[Effect], MappingError | None]:
-        """Take a registration, or with an empty payload a deregistration, from a person.
+        """Handle a registration, or with an empty payload a deregistration, of an operator.
 
         Returns:
-            What it causes, and why it was refused; None = it was not.
+            Its effects, and why it was refused; None = it was not.
         """
         self._handled_total += 1
         topic = self._scheme.parse(self.topic(topic_id))
@@ -247,9 +247,9 @@ class Mapper:
         return self._effects.take(), error
 
     def forget_unpublished(self, retained: Collection[str]) -> list[Effect]:
-        """Forget commands that were noted and then not published, because the hub was killed.
+        """Remove commands that were stored and not published, because the hub was killed.
 
-        The cloud is asked for its operations at the start; what is known is not begun again.
+        The cloud is asked for its operations at the start; known ones are not started again.
 
         Args:
             retained: All topics that are retained.
@@ -258,7 +258,7 @@ class Mapper:
         return self._effects.take()
 
     def concerns(self, topic: str) -> bool:
-        """Return whether messages on a topic can cause anything."""
+        """Return whether messages on a topic can have effects."""
         is_scheme = self._scheme.parse(topic) is not None
         return is_scheme or topic == self._effects.cloud.notifications or topic.startswith(JOURNAL)
 
@@ -281,23 +281,23 @@ class Mapper:
 
     @property
     def registry(self) -> EntityRegistry:
-        """Who exists; to be read only."""
+        """Return the registry; read only."""
         return self._registry
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that it has in the tables, about."""
+        """Return the approximate bytes in its tables."""
         held = self._pending.held_bytes + self._alarms.kept_bytes + self._units.bytes
         return held + self._registry.kept_bytes
 
-    def debts(self, limit: int = DEBTS_MAX) -> list[Debt]:
-        """List who sends without being registered, at most `limit`, the largest debt first."""
-        return self._pending.debts(limit)
+    def pending_entities(self, limit: int = PENDING_MAX) -> list[PendingEntity]:
+        """Return unregistered entities with held messages, at most `limit`, most bytes first."""
+        return self._pending.entities(limit)
 
     @property
-    def debtors(self) -> int:
-        """Number of entities that send without being registered."""
-        return self._pending.debtors
+    def pending_entities_total(self) -> int:
+        """Return the number of unregistered entities with held messages."""
+        return self._pending.entities_total
 
     def statistics(self) -> MapperStatistics:
         """Return a snapshot."""
@@ -315,7 +315,7 @@ class Mapper:
             evicted_total=self._pending.evicted_total,
             expired_total=self._pending.expired_total,
             dropped_total=effects.dropped_total,
-            advice=dict(self._registrar.advice),
+            warnings=dict(self._registrar.warnings),
         )
 
     def _is_taken(self, topic: EntityTopic) -> bool:
@@ -345,7 +345,7 @@ class Mapper:
             return
         if channel is Channel.HEALTH:
             is_up = read_status(topic.topic_id, payload) == UP
-            self._heartbeats.note_health(topic.topic_id, is_up=is_up)
+            self._heartbeats.record_health(topic.topic_id, is_up=is_up)
         self._check_payload(channel, payload)
         entity = self._registry.get(topic.topic_id)
         is_first_sign = entity is None and payload and channel in AUTO_REGISTERING
@@ -377,10 +377,10 @@ class Mapper:
         if payload:
             self._registrar.register(topic, payload, client, now)
             return
-        gone = self._registrar.deregister(topic)
-        left = self._retained_of(gone)
-        for entity in gone:
-            self._forget(entity, left[entity.topic_id], is_target=entity is gone[-1])
+        removed = self._registrar.deregister(topic)
+        left = self._retained_of(removed)
+        for entity in removed:
+            self._forget(entity, left[entity.topic_id], is_target=entity is removed[-1])
 
     def _handle_signal(self, topic: EntityTopic) -> None:
         name = default_name(topic.topic_id)
@@ -486,20 +486,20 @@ class Mapper:
             except MappingError as error:
                 self._effects.error(text, str(error))
 
-    def _retained_of(self, gone: list[Entity]) -> dict[str, list[str]]:
-        # All topics are looked at, so once for all entities.
-        above = self._scheme.topic(gone[0].topic_id) if len(gone) == 1 else self._scheme.root
-        found: dict[str, list[str]] = {entity.topic_id: [] for entity in gone}
-        for topic in self._retained(f"{above}/#") if gone else ():
+    def _retained_of(self, removed: list[Entity]) -> dict[str, list[str]]:
+        # All topics are scanned, so once for all entities.
+        above = self._scheme.topic(removed[0].topic_id) if len(removed) == 1 else self._scheme.root
+        found: dict[str, list[str]] = {entity.topic_id: [] for entity in removed}
+        for topic in self._retained(f"{above}/#") if removed else ():
             topics = found.get(self._scheme.entity_below(topic))
             if topics is not None:
                 topics.append(topic)
         return found
 
     def _forget(self, entity: Entity, left: list[str], *, is_target: bool) -> None:
-        """Forget what belongs to an entity that is gone, and clear what is retained of it.
+        """Remove what belongs to an entity that was removed, and clear its retained messages.
 
-        What is left would bring it back at the next start, as pending or by itself.
+        Messages that are left would restore it at the next start, or be held.
         """
         topic_id = entity.topic_id
         topics = [self._scheme.topic(topic_id, "twin", key) for key in entity.twin]

@@ -1,4 +1,4 @@
-"""Measurements: from `{"temp": 21.5}` to what the cloud calls a measurement, and their units.
+"""Measurements: from `{"temp": 21.5}` to the cloud's form, and their units.
 
 Owns the units that devices announce per entity and measurement type. Invariant: a message is
 converted whole or refused whole. Rules: docs/reference/entities.md.
@@ -33,7 +33,7 @@ def convert_measurement(
     """Convert one measurement message.
 
     Args:
-        entity: Who measured.
+        entity: The source.
         type_name: Type as the topic gives it, may be empty.
         payload: The message.
         units: Units of that type, None = none.
@@ -78,7 +78,7 @@ def _check_count(document: dict[str, Any]) -> None:
 
 
 def _pop_time(document: dict[str, Any]) -> Any:
-    # Only an absent time is filled in; one that is given must be one.
+    # Only an absent time is filled in; a given one must be valid.
     if "time" not in document:
         return None
     time = document.pop("time")
@@ -116,7 +116,7 @@ def read_units(payload: bytes) -> Units:
 
 
 def units_of(document: dict[str, Any]) -> Units:
-    """Take the units out of the metadata of a measurement type."""
+    """Return the units in the metadata of a measurement type."""
     units = {}
     for name, about in document.items():
         unit = about.get("unit") if isinstance(about, dict) else None

@@ -1,4 +1,4 @@
-"""What can be set of entities and mapper, as plain values.
+"""Options of entities and mapper, as plain values.
 
 Owns names, units and defaults; calls nothing. Invariant: it never changes while a mapper runs.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CacheScope(StrEnum):
-    """Over what the bound of early telemetry counts."""
+    """The scope of the bound on early telemetry."""
 
     ENTITY = "entity"
     GLOBAL = "global"
@@ -22,11 +22,11 @@ class CacheScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """Whether the cloud watches that devices are alive.
+    """Whether the cloud monitors the availability of devices.
 
     Attributes:
         enable: Send the required interval and heartbeats.
-        interval_s: Seconds in which the cloud expects a sign of life; 0 = no heartbeats.
+        interval_s: Seconds in which the cloud expects a message; 0 = no heartbeats.
     """
 
     enable: bool = False
@@ -52,7 +52,7 @@ class MapperOptions:
         client_bytes_max: Held bytes of one client.
         entities_max: Registered entities; more are refused.
         state_bytes_max: Registrations and twins kept, in bytes.
-        topics: Topic filters that are taken, empty = every topic of the scheme.
+        topics: Topic filters that are handled, empty = every topic of the scheme.
         service_type: Cloud type of a service that names none.
         child_device_marker: Last field of a child's create line.
         use_operation_id: Report operations by id, not by name.

@@ -1,10 +1,11 @@
-"""What is held for entities that are not registered: bounded, on disk, and limited in time.
+"""Messages held for entities that are not registered: bounded, on disk, and limited in time.
 
-Owns held messages and the order of their arrival. Telemetry is bounded per entity or in all, oldest
-out; of other messages the newest of each topic stays; everything together is bounded by number, by
-bytes and by bytes per client. Where a bound over all is met, the client that holds most gives up
-its oldest telemetry first; where anonymous clients have their half, one of them does. Invariant:
-what is held has a row in the table `pending`, nothing else has. Rules: docs/reference/entities.md.
+Owns held messages and the order of their arrival. Telemetry is bounded per entity or in all, the
+oldest is evicted; of other messages the newest of each topic is kept; all together are bounded by
+number, by bytes and by bytes per client. At a bound over all the oldest telemetry of the client
+with most is evicted first; if anonymous clients have used their half, one of them is chosen.
+Invariant: every held message has a row in the table `pending`, which has no others. Rules:
+docs/reference/entities.md.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Debt:
-    """What one entity owes by not being registered.
+class PendingEntity:
+    """The messages held for one unregistered entity.
 
     Attributes:
         topic_id: The entity.
         waits_for: Topic id of the missing parent, None = its registration is missing.
-        clients: Who sends for it.
+        clients: Their senders.
         messages: Messages held.
         bytes: Bytes held.
-        oldest_ms: Hub time at which the oldest of them came.
-        evicted: Messages given up so far for want of room.
+        oldest_ms: Hub time at which the oldest of them arrived.
+        evicted: Messages evicted so far.
     """
 
     topic_id: str
@@ -106,18 +107,18 @@ class Pending:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all that is held."""
+        """Return the bytes of all held messages."""
         return self._bytes.used
 
     def hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
-        """Hold a message of an entity that is not registered."""
+        """Hold a message of an unregistered entity."""
         if topic.channel in TELEMETRY:
             self._hold_telemetry(topic, payload, client, now)
             return
         entry = self._entries.get(topic.topic_id)
         if entry is not None and topic.text in entry.state:
             self._drop(entry.state[topic.text])
-        # An empty message clears its topic; only that of a status says something by itself.
+        # An empty message clears its topic; only an empty status has a meaning.
         clears = not payload and topic.channel is not Channel.HEALTH
         if not clears and self._make_room(topic, payload, client):
             self._add(self._new(topic, payload, client, now))
@@ -134,7 +135,7 @@ class Pending:
     def wait(
         self, topic: EntityTopic, payload: bytes, client: str, now: Instant, *, parent: str
     ) -> None:
-        """Hold a registration until its parent is there; the newest of an entity counts."""
+        """Hold a registration until its parent is registered; the newest of an entity counts."""
         topic_id = topic.topic_id
         keeps_place = self.waits_for(topic_id) == parent
         self.drop_registration(topic_id, keeps_place=keeps_place)
@@ -159,12 +160,12 @@ class Pending:
         return sorted(loaded, key=lambda held: held.seq)
 
     def name_parent(self, topic_id: str, parent: str) -> None:
-        """Say for whom a registration from the tables waits."""
+        """Record the parent for which a registration from the tables waits."""
         self._entries[topic_id].parent = parent
         self._waiting.setdefault(parent, {})[topic_id] = None
 
     def drop_registration(self, topic_id: str, *, keeps_place: bool = False) -> None:
-        """Forget a held registration; what else is held for the entity stays."""
+        """Remove a held registration; other messages of the entity stay held."""
         entry = self._entries.get(topic_id)
         if entry is not None and entry.registration is not None:
             self._drop(entry.registration, keeps_place=keeps_place)
@@ -177,7 +178,7 @@ class Pending:
         )
 
     def take(self, topic_id: str) -> list[HeldMessage]:
-        """Hand over what is held for an entity: newest states by arrival, then telemetry."""
+        """Remove and return the messages of an entity: newest states by arrival, then telemetry."""
         entry = self._entries.get(topic_id)
         if entry is None:
             return []
@@ -188,7 +189,7 @@ class Pending:
         return taken
 
     def take_children(self, topic_id: str) -> list[HeldMessage]:
-        """Hand over the registrations that wait for an entity, in the order in which they came."""
+        """Remove and return the registrations that wait for an entity, in order of arrival."""
         children = []
         for child in list(self._waiting.get(topic_id, ())):
             registration = self._entries[child].registration
@@ -198,7 +199,7 @@ class Pending:
         return children
 
     def expire(self, now: Instant) -> None:
-        """Give up what has waited too long; one error per entity."""
+        """Drop messages that have waited too long; one error per entity."""
         limit_ms = now.hub_ms - self._options.pending_ttl_ms
         while self._all:
             held = next(iter(self._all.values()))
@@ -217,30 +218,30 @@ class Pending:
             self._drop(held)
 
     def next_due_ms(self) -> int | None:
-        """Return the hub time at which something has waited too long, None = nothing waits."""
+        """Return the hub time at which the next message expires, None = none is held."""
         oldest_ms = self.oldest_ms()
         return None if oldest_ms is None else oldest_ms + self._options.pending_ttl_ms
 
     def oldest_ms(self) -> int | None:
-        """Return the hub time at which the oldest held message came, None = nothing is held."""
+        """Return the hub time at which the oldest held message arrived, None = nothing is held."""
         return next(iter(self._all.values())).at.hub_ms if self._all else None
 
     @property
-    def debtors(self) -> int:
-        """Number of entities for which something is held."""
+    def entities_total(self) -> int:
+        """Return the number of entities with held messages."""
         return len(self._entries)
 
-    def debts(self, limit: int) -> list[Debt]:
-        """List the registration debt, at most `limit` entities, the largest first."""
+    def entities(self, limit: int) -> list[PendingEntity]:
+        """Return entities with held messages, at most `limit`, most bytes first."""
         largest = heapq.nlargest(limit, self._entries.items(), key=lambda item: item[1].bytes)
-        return [_debt(topic_id, entry) for topic_id, entry in largest]
+        return [_described(topic_id, entry) for topic_id, entry in largest]
 
     def _hold_telemetry(
         self, topic: EntityTopic, payload: bytes, client: str, now: Instant
     ) -> None:
         known = self._loaded_alarms.pop(topic.text, None) if self._loaded_alarms else None
         if known is not None and known == payload:
-            return  # held since before the restart; the broker has only delivered it again
+            return  # held since before the restart, and only delivered again
         ring: OrderedDict[int, HeldMessage] | None = self._telemetry
         if self._options.telemetry_cache_scope is CacheScope.ENTITY:
             entry = self._entries.get(topic.topic_id)
@@ -282,7 +283,7 @@ class Pending:
         return True
 
     def _over(self, bound: Bound, more: int, *, anonymous: bool) -> list[ClientShares]:
-        """List the shares of which one has to give way for so much more; empty = none has to."""
+        """Return the shares of which one has to evict for so much more; empty = none has to."""
         mine = self._shares[True]
         if anonymous and len(mine) and bound.anonymous.used + more > bound.anonymous_limit:
             return [mine]
@@ -365,9 +366,9 @@ class Pending:
             self._loaded_alarms[topic.text] = row.payload
 
 
-def _debt(topic_id: str, entry: _Entry) -> Debt:
+def _described(topic_id: str, entry: _Entry) -> PendingEntity:
     held = entry.held()
-    return Debt(
+    return PendingEntity(
         topic_id=topic_id,
         waits_for=entry.parent,
         clients=tuple(sorted({message.client for message in held})),

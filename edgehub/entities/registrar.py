@@ -1,9 +1,9 @@
-"""Registration: what comes to be, what changes, what goes, and what the cloud is told of it.
+"""Registration: entities that are created, changed and removed, and their lines to the cloud.
 
-Owns the rules of registration messages, explicit and automatic, and the advice that they cause.
-Calls the registry, the pending store and the effects. Invariants: the create line of an entity
-leaves before anything else about it, and after that of its parent; a refused registration changes
-nothing. Rules: docs/reference/entities.md.
+Owns the rules of registration messages, explicit and automatic, and the warnings that they cause.
+Calls the registry, the held messages and the effect collector. Invariants: the create line of an
+entity is sent before any other row about it, and after that of its parent; a refused registration
+changes nothing. Rules: docs/reference/entities.md.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from edgehub.entities.topics import EntityTopic, TopicScheme
 
 CREATE_CHILD: Final = "101"
-ADVICE_MAX: Final = 100
+WARNINGS_MAX: Final = 100
 WAITING_LEVELS_MAX: Final = 1000
-"""Parents above a registration, each waiting for the next; all are looked at for each message."""
+"""Parents above a registration, each waiting for the next; all are read for each message."""
 
-_ADVICE: Final = (
+_CONTRADICTION: Final = (
     "automatic registration and this one contradict each other; set auto_register = false where"
     " entities are nested or have ids of their own"
 )
@@ -51,9 +51,9 @@ class Registrar:
 
     Args:
         options: What can be set.
-        registry: Who exists.
+        registry: The entities.
         pending: What waits for registrations.
-        effects: The way out.
+        effects: See `EffectCollector`.
         scheme: The local topics.
         registered: Called with each new entity between its create line and what was held for it.
         release: Called with each new entity, to convert what was held for it.
@@ -77,12 +77,12 @@ class Registrar:
         self._scheme = scheme
         self._registered = registered
         self._release = release
-        self.advice: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
         self.redelivered = False
-        """What comes now is what was there before the restart: nobody has corrected anything."""
+        """Whether messages are redelivered after a restart now: they correct nothing."""
 
     def resume(self, now: Instant) -> None:
-        """Take up the registrations that were held before the restart."""
+        """Handle the registrations that were held before the restart."""
         for held in self._pending.loaded_registrations():
             topic_id = held.topic.topic_id
             try:
@@ -158,7 +158,7 @@ class Registrar:
         gone = self._registry.with_descendants(entity)[::-1]
         for one in gone:
             self._registry.remove(one)
-            self.advice.pop(one.topic_id, None)
+            self.warnings.pop(one.topic_id, None)
         return gone
 
     def creation_refused(self, topic_id: str) -> None:
@@ -237,7 +237,9 @@ class Registrar:
             is_in_line = key in {"name", "type"}
             self._set_twin(entity, key, value, None if is_in_line else registration.twin)
         if not registration.auto and self._contradicts(registration):
-            self._advise(entity, f"{entity.topic_id} is nested below {entity.parent}: {_ADVICE}")
+            self._warn(
+                entity, f"{entity.topic_id} is nested below {entity.parent}: {_CONTRADICTION}"
+            )
         self._registered(entity, now)
         self._release(entity)
 
@@ -310,14 +312,15 @@ class Registrar:
             f" `{registration.external_id}` is ignored"
         )
         if entity.auto:
-            text = f"{text}: {_ADVICE}"
-            self._keep_advice(entity, text)
+            text = f"{text}: {_CONTRADICTION}"
+            self._keep_warning(entity, text)
         raise MappingError(text)
 
     def _move(self, entity: Entity, parent: str) -> None:
         if entity.auto:
-            self._advise(
-                entity, f"{entity.topic_id} stays below {entity.parent}, not {parent}: {_ADVICE}"
+            self._warn(
+                entity,
+                f"{entity.topic_id} stays below {entity.parent}, not {parent}: {_CONTRADICTION}",
             )
             return
         above = self._registry.get(parent)
@@ -331,7 +334,7 @@ class Registrar:
     def _set_twin(
         self, entity: Entity, key: str, value: bytes, twin: dict[str, Any] | None
     ) -> None:
-        """Record a value of a registration, and tell the cloud unless `twin` is None."""
+        """Record a value of a registration, and send it to the cloud unless `twin` is None."""
         try:
             if twin is None:
                 self._registry.set_twin(entity, key, value)
@@ -340,13 +343,13 @@ class Registrar:
         except MappingError as error:
             self._effects.error(self._scheme.topic(entity.topic_id, "twin", key), str(error))
 
-    def _advise(self, entity: Entity, text: str) -> None:
-        self._keep_advice(entity, text)
+    def _warn(self, entity: Entity, text: str) -> None:
+        self._keep_warning(entity, text)
         self._effects.error(self._scheme.topic(entity.topic_id), text)
 
-    def _keep_advice(self, entity: Entity, text: str) -> None:
-        if len(self.advice) < ADVICE_MAX or entity.topic_id in self.advice:
-            self.advice[entity.topic_id] = text
+    def _keep_warning(self, entity: Entity, text: str) -> None:
+        if len(self.warnings) < WARNINGS_MAX or entity.topic_id in self.warnings:
+            self.warnings[entity.topic_id] = text
 
     def _create_automatically(
         self, topic_id: str, name: str, type_: EntityType, parent: str, now: Instant

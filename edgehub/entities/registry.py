@@ -1,4 +1,4 @@
-"""The registry: who exists, below whom, and under which id the cloud knows it.
+"""The registry: entities, their parents, and their ids at the cloud.
 
 Owns entities, the index by external id, the children of each, and the twin values; every change
 becomes a change of the tables. Invariants: the main device exists always; the parent of every
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgehub.entities.tables import EntityContents
 
 ENTITY_BYTES: Final = 512
-"""What an entity counts against the bound of memory beside its texts."""
+"""What an entity counts against the bound of memory in addition to its texts."""
 
 STATUS_CHARACTERS_MAX: Final = 100
 """Longest health that is kept."""
@@ -78,11 +78,11 @@ class EntityRegistry:
 
     @property
     def kept_bytes(self) -> int:
-        """What entities, twins and other state count."""
+        """Return the bytes that entities and twins count."""
         return self._bytes
 
     def children(self, entity: Entity) -> list[str]:
-        """Return the topic ids of what is right below an entity."""
+        """Return the topic ids of the children of an entity."""
         return list(self._children[entity.topic_id])
 
     def is_below(self, entity: Entity, above: Entity) -> bool:
@@ -104,7 +104,7 @@ class EntityRegistry:
         return f"{self._options.device_id}:{topic_id.rstrip('/').replace('/', ':')}"
 
     def check_free(self, entity: Entity) -> None:
-        """Make sure that one more entity may come, under its id.
+        """Check that one more entity may be added, under its id.
 
         Raises:
             MappingError: The id belongs to another entity, or there is no room.
@@ -128,14 +128,14 @@ class EntityRegistry:
         self.store(entity)
 
     def move(self, entity: Entity, parent: str) -> None:
-        """Put an entity below another parent, which exists and is not below it."""
+        """Move an entity below another parent, which exists and is not below it."""
         assert entity.parent is not None
         del self._children[entity.parent][entity.topic_id]
         self._children[parent][entity.topic_id] = None
         entity.parent = parent
 
     def remove(self, entity: Entity) -> None:
-        """Forget an entity that has no children any more."""
+        """Remove an entity without children."""
         assert not self._children[entity.topic_id], entity.topic_id
         assert entity.parent is not None
         del self._children[entity.topic_id]
@@ -149,7 +149,7 @@ class EntityRegistry:
             self._effects.change(EntityTable.TWIN, (entity.topic_id, key), None)
 
     def check_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
-        """Make sure that further values of its registration may be noted.
+        """Check that further values of its registration may be stored.
 
         Raises:
             MappingError: There is no room for them.
@@ -160,7 +160,7 @@ class EntityRegistry:
             self._check_bytes(grown)
 
     def set_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
-        """Record values of its registration in canonical JSON; who asked has it stored."""
+        """Record values of its registration in canonical JSON; the caller stores the entity."""
         self._bytes -= _entity_bytes(entity)
         entity.inline |= values
         self._bytes += _entity_bytes(entity)
@@ -189,7 +189,7 @@ class EntityRegistry:
         )
 
     def set_status(self, entity: Entity, status: str) -> None:
-        """Record the health that the cloud is told of a service."""
+        """Record the reported health of a service."""
         kept = status if len(status) <= STATUS_CHARACTERS_MAX else None
         if kept != entity.status:
             entity.status = kept

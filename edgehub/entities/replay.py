@@ -1,7 +1,7 @@
 """A dry run of the mapper: messages in, what it would send out, on a clock of its own.
 
-Owns a mapper, a broker's memory of retained messages, and a scratch database for restarts; nothing
-of a running hub is touched. The mapper, the tables and their transactions are those of the daemon.
+Owns a mapper, the retained messages of a broker, and a scratch database for restarts; no running
+hub is touched. The mapper, the tables and their transactions are those of the daemon.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def replay(form: Any) -> list[dict[str, Any]]:
 
 
 class _Run:
-    """One replay under way."""
+    """One running replay."""
 
     def __init__(self, replay_: Replay, path: Path) -> None:
         self._replay = replay_
@@ -65,7 +65,7 @@ class _Run:
         self._mapper: Mapper | None = None
 
     def run(self) -> list[dict[str, Any]]:
-        """Start, hand in everything, and give what came out."""
+        """Start, handle every message, and return the results."""
         self._start(EntityContents(), 0)
         for message in self._replay.inputs:
             self._advance(message.at_ms)
@@ -119,7 +119,7 @@ class _Run:
         queued, self._queued = self._queued, []
         for message in queued:
             self._handle(message.topic, message.payload, at_ms, message.client)
-        # What came with the queue is the same message; a broker would send it once more.
+        # A retained message that was queued too is the same; a broker would send it again.
         known = {(message.topic, message.payload) for message in queued if message.retain}
         for topic, payload in list(self._retained.items()):
             if (topic, payload) not in known:

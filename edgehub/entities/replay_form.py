@@ -1,7 +1,7 @@
-"""The form of a replay: what one may write, and what it becomes.
+"""The JSON form of a replay, and its conversion.
 
 Owns names and defaults of a replay's configuration and the reading of its messages; they are those
-of the case files. Every mistake is told with its place.
+of the case files. Every error names its place.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ReplayInput:
         payload: Payload bytes.
         retain: Whether the broker keeps it.
         at_ms: Time since the start of the daemon.
-        client: Who sends it.
+        client: Its sender.
     """
 
     topic: str
@@ -102,7 +102,7 @@ class Replay:
     Attributes:
         options: Of the mapper.
         observe: Topic filters of what is shown.
-        shows_start: Whether what the mapper says at its start is shown.
+        shows_start: Whether the effects of the start are shown.
         inputs: In the order of time.
     """
 
@@ -116,7 +116,7 @@ def read_replay(form: Any) -> Replay:
     """Read a replay.
 
     Args:
-        form: A JSON object with `config` and `input`; other members are for its reader.
+        form: A JSON object with `config` and `input`; other members are ignored.
 
     Raises:
         ReplayFormError: Something is missing or of the wrong type.

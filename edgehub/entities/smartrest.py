@@ -33,12 +33,12 @@ def quoted(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """Make a reason of failure fit for a field: no control characters, at most 500 bytes."""
+    """Return a reason of failure as a field: no control characters, at most 500 bytes."""
     return _plain(text)[:REASON_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def output(text: str) -> str:
-    """Make the output of an operation fit for a field: cut with a mark where it is too long."""
+    """Return the output of an operation as a field: cut with a mark if it is too long."""
     plain = _plain(text)
     # Each quote counts twice in the line.
     room = OUTPUT_BYTES_MAX - plain.count(b'"')

@@ -29,7 +29,7 @@ def read_update(modules: Any, rewrite: Callable[[str], str]) -> list[dict[str, A
 
     Args:
         modules: The fragment of the cloud.
-        rewrite: Gives the URL by which a device reaches one of the cloud.
+        rewrite: Returns the URL by which a device reaches one of the cloud.
 
     Raises:
         MappingError: It is no list of modules, or an action is not known.

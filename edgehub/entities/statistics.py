@@ -1,4 +1,4 @@
-"""What a mapper has done and what it holds, as a snapshot.
+"""Counts of a mapper, as a snapshot.
 
 Owns nothing.
 """
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapperStatistics:
-    """What the mapper did since its start, and what it holds.
+    """What the mapper did since its start, and what it keeps.
 
     Attributes:
         handled_total: Messages taken.
-        ignored_total: Messages on topics that are not its own, or that say nothing to it.
-        errors_total: Errors told to clients.
+        ignored_total: Messages on topics that are not its own, or without effect.
+        errors_total: Errors published for clients.
         newest_error: The last of them, empty = there was none.
         outputs_total: Rows by output.
         large_events_total: Events too large for a row, left to local clients.
         entities: Registered entities, the main device among them.
         held: Messages held for unregistered entities.
         held_bytes: Their bytes.
-        evicted_total: Held messages given up for want of room.
-        expired_total: Held messages given up because they waited too long.
-        dropped_total: Rows of the tables that belonged to nothing or could not be read.
-        advice: What an operator should change, by topic id.
+        evicted_total: Held messages that were evicted.
+        expired_total: Held messages that waited too long.
+        dropped_total: Stored rows that were orphaned or unreadable.
+        warnings: What an operator should change, by topic id.
     """
 
     handled_total: int
@@ -44,4 +44,4 @@ class MapperStatistics:
     evicted_total: int
     expired_total: int
     dropped_total: int
-    advice: dict[str, str]
+    warnings: dict[str, str]

@@ -1,7 +1,7 @@
 """Entities, their twins, what is held for unregistered ones, and the mapper's own state on disk.
 
-Owns the tables `entity`, `twin`, `pending` and `mapper_state`; what their values mean is the
-mapper's business. Changes are gathered and join the group commit of the rows that they belong to.
+Owns the tables `entity`, `twin`, `pending` and `mapper_state`, but not the meaning of their
+values. Changes are gathered and join the group commit of the rows that they belong to.
 Invariant: a later change of a row replaces an earlier one that is not written yet.
 """
 
@@ -66,7 +66,7 @@ class PendingRow(NamedTuple):
         seq: Place in the order of arrival.
         topic: Its topic.
         payload: Its payload.
-        client_id: Who sent it.
+        client_id: Its sender.
         hub_ms: Hub time of its arrival.
         wall_ms: UTC of its arrival.
     """
@@ -110,8 +110,8 @@ def load_entities(connection: sqlite3.Connection) -> EntityContents:
 class EntityWrites:
     """Changes that one commit writes.
 
-    Gathered on the loop and handed over whole; nothing is added once the commit has begun, which
-    runs on the connection's thread.
+    Gathered on the loop; nothing is added once the commit has begun, which runs on the
+    connection's thread.
     """
 
     def __init__(self) -> None:
@@ -130,9 +130,9 @@ class EntityWrites:
         """Write them inside the running transaction; may be repeated when that failed."""
         for table, changes in self._changes.items():
             statements = _STATEMENTS[table]
-            gone = [key for key, value in changes.items() if value is None]
+            removed = [key for key, value in changes.items() if value is None]
             kept = [(*key, *value) for key, value in changes.items() if value is not None]
-            _execute(connection, statements.delete, gone)
+            _execute(connection, statements.delete, removed)
             _execute(connection, statements.write, kept)
 
 

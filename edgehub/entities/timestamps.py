@@ -1,4 +1,4 @@
-"""Times of local messages: RFC 3339 texts and unix seconds, written as the cloud wants them.
+"""Times of local messages: RFC 3339 texts and unix seconds, written in the form of the cloud.
 
 Pure. Output has `Z` for UTC, another offset as given, and a fraction without zeros at its end.
 Rules: docs/reference/entities.md.
@@ -48,7 +48,7 @@ def write_time(value: Any, now_ms: int) -> str:
 
 
 def read_rfc3339(text: str) -> str:
-    """Check an RFC 3339 time and give its plain form; the offset may lack its colon.
+    """Check an RFC 3339 time and return its plain form; the offset may lack its colon.
 
     Raises:
         MappingError: If it is none, or has no offset.

@@ -1,7 +1,8 @@
-"""Twin values: which fragment of the cloud's inventory a key becomes, and how a change is told.
+"""Twin values: their fragments of the cloud's inventory, and the rows of changes.
 
-Calls the registry, which keeps them, and the effects. Invariant: a value that the cloud cannot take
-is not kept either, so that it is told anew when it comes again. Rules: docs/reference/entities.md.
+Calls the registry, which stores them, and the effect collector. Invariant: a value that the cloud
+cannot take is not stored either, so that it is sent when it is repeated. Rules:
+docs/reference/entities.md.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _RENAMED: Final = {"firmware": "c8y_Firmware", "agent": "c8y_Agent"}
 def set_twin(
     effects: EffectCollector, registry: EntityRegistry, entity: Entity, key: str, value: Any
 ) -> None:
-    """Record a twin value, and tell the cloud if that is a change.
+    """Store a twin value, and send it to the cloud if it has changed.
 
     Args:
-        effects: The way out.
-        registry: Keeps it.
-        entity: Whose it is.
+        effects: See `EffectCollector`.
+        registry: Stores it.
+        entity: Its owner.
         key: Its local key.
         value: A JSON value, None = it is cleared.
 

@@ -51,7 +51,7 @@ class UnitTable:
                 continue
             self._units.setdefault(topic_id, {})[type_name] = units
             self._count += 1
-            self._weigh(key, len(payload))
+            self._count_bytes(key, len(payload))
 
     def get(self, topic_id: str, type_name: str) -> Units | None:
         """Return the units of a measurement type of an entity, None = it has none."""
@@ -59,7 +59,7 @@ class UnitTable:
         return None if types is None else types.get(type_name)
 
     def set(self, topic_id: str, type_name: str, payload: bytes) -> None:
-        """Take an announcement; an empty one drops the units.
+        """Store an announcement; an empty one removes the units.
 
         Raises:
             MappingError: It cannot be read, or there is no room for it.
@@ -85,7 +85,7 @@ class UnitTable:
             del self._units[topic_id]
 
     def forget(self, topic_id: str) -> list[str]:
-        """Forget the units of an entity that goes.
+        """Remove the units of an entity that is removed.
 
         Returns:
             The measurement types that had some.
@@ -98,10 +98,10 @@ class UnitTable:
 
     def _store(self, topic_id: str, type_name: str, payload: bytes | None) -> None:
         key = f"{STATE_KEY}{topic_id}|{type_name}"
-        self._weigh(key, None if payload is None else len(payload))
+        self._count_bytes(key, None if payload is None else len(payload))
         self._effects.change(EntityTable.STATE, (key,), None if payload is None else (payload,))
 
-    def _weigh(self, key: str, size: int | None) -> None:
+    def _count_bytes(self, key: str, size: int | None) -> None:
         self.bytes -= self._sizes.pop(key, 0)
         if size is not None:
             self._sizes[key] = len(key) + size

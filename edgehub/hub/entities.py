@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 100
 """Retained messages that are handed in before others have their turn."""
 
-DEBTS_SHOWN: Final = 5
+PENDING_SHOWN: Final = 5
 
 log = structlog.get_logger(__name__)
 
@@ -305,7 +305,7 @@ class EntitiesPart(Part):
             for count, message in enumerate(self._space.retained(topic_filter), 1):
                 topics.add(message.topic)
                 self._carry_out(
-                    mapper.hand_in(
+                    mapper.redeliver(
                         message.topic, message.body, self.now(), client=message.publisher
                     )
                 )
@@ -331,7 +331,7 @@ class EntitiesPart(Part):
             "qos0_offline_total": self._qos0_offline_total,
             "creations_under_way": len(self.announcements) - refused,
             "creations_refused": refused,
-            "debt": self.directory.pending(DEBTS_SHOWN),
+            "pending": self.directory.pending(PENDING_SHOWN),
         }
 
     def losses(self) -> list[Loss]:
@@ -363,7 +363,7 @@ class EntitiesPart(Part):
         del shown
         if self._mapper is None or self.directory is None:
             return []
-        warnings = [*self._mapper.statistics().advice.values(), *self.directory.warnings()]
+        warnings = [*self._mapper.statistics().warnings.values(), *self.directory.warnings()]
         if self.announcements.refused_count:
             warnings.append(
                 "the cloud refused to create"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.entities.account import debt_document, entity_document, twin_document
+from edgehub.entities.account import entity_document, pending_document, twin_document
 from edgehub.entities.documents import write_json
 from edgehub.entities.entity import EntityType
 from edgehub.entities.faults import (
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     Arguments = Mapping[str, Any]
 
 SHOWN_MAX: Final = 1000
-DEBT_WARNING_S: Final = 3600
-"""A message held for so long is worth a look."""
+HELD_WARNING_S: Final = 3600
+"""A message that is held for so long causes a warning."""
 
 
 class EntityDirectory:
@@ -115,8 +115,8 @@ class EntityDirectory:
 
         Returns:
             `outcome`: `registered`, `updated`, `unchanged`, or `pending` where the parent is
-            missing; the entity where there is one, and `advice` where automatic registration
-            stands against what was asked for.
+            missing; the entity where there is one, and `warning` where automatic registration
+            contradicts the request.
 
         Raises:
             MappingError: It is refused; the text says why.
@@ -144,8 +144,8 @@ class EntityDirectory:
         after = self.show(topic_id)
         outcome = "registered" if before is None else "updated"
         answer = {"outcome": "unchanged" if before == after else outcome, "entity": after}
-        advice = self._mapper.statistics().advice.get(topic_id)
-        return answer if advice is None else {**answer, "advice": advice}
+        warning = self._mapper.statistics().warnings.get(topic_id)
+        return answer if warning is None else {**answer, "warning": warning}
 
     async def change(self, topic_id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change `@parent` or `@health` of an entity; see `register`.
@@ -192,10 +192,10 @@ class EntityDirectory:
             "bytes": statistics.held_bytes,
             "evicted_total": statistics.evicted_total,
             "expired_total": statistics.expired_total,
-            "entities_total": self._mapper.debtors,
+            "entities_total": self._mapper.pending_entities_total,
             "entities": [
-                debt_document(debt, now_ms=now_ms, utc_ms=self._store.utc_ms)
-                for debt in self._mapper.debts(limit)
+                pending_document(pending, now_ms=now_ms, utc_ms=self._store.utc_ms)
+                for pending in self._mapper.pending_entities(limit)
             ],
         }
 
@@ -203,12 +203,13 @@ class EntityDirectory:
         """List what an operator should look at."""
         oldest = self._mapper.oldest_held_ms()
         age_s = 0 if oldest is None else (self._now().hub_ms - oldest) // 1000
-        if age_s < DEBT_WARNING_S:
+        if age_s < HELD_WARNING_S:
             return []
         messages = self._mapper.statistics().held
+        entities = self._mapper.pending_entities_total
         warning = (
             f"{counted(messages, 'message')} of"
-            f" {counted(self._mapper.debtors, 'unregistered entity', 'unregistered entities')}"
+            f" {counted(entities, 'unregistered entity', 'unregistered entities')}"
             f" {'waits' if messages == 1 else 'wait'}, for up to {age_s // 3600} h"
             " (edgehub entity pending)"
         )

@@ -497,13 +497,13 @@ class RegistrationDocument(TypedDict):
     Attributes:
         entity: Absent while it is pending.
         waits_for: Topic id of the parent that is missing, while it is pending.
-        advice: Why automatic registration should be off; else absent.
+        warning: Why automatic registration should be off; else absent.
     """
 
     outcome: Literal["registered", "updated", "unchanged", "pending"]
     entity: NotRequired[ShownEntity]
     waits_for: NotRequired[str | None]
-    advice: NotRequired[str]
+    warning: NotRequired[str]
 
 
 class RemovedEntities(TypedDict):

@@ -317,7 +317,7 @@ def disk_mb(daemon: Daemon) -> float:
 
 
 def test_entities_over_http(make_gateway: Callable[..., Daemon]) -> None:
-    """The same directory over the API: registration, change, removal, debt, and what is refused."""
+    """The directory over the API: registration, change, removal, held messages, refusals."""
     port = free_port()
     web = f'[web]\nport = {port}\ntoken_file = "tokens"\n'
     daemon = make_gateway(web)

@@ -160,11 +160,11 @@ async def test_a_move_that_automatic_registration_forbids_is_answered_with_advic
         hub.measure(A, 1)
         directory = directory_of(hub)
         answer = await directory.register(B, CHILD)
-        assert "advice" not in answer
+        assert "warning" not in answer
         answer = await directory.change(A, {"@parent": B})
         assert (answer["outcome"], answer["entity"]["@parent"]) == ("unchanged", "device/main//")
-        assert "stays below device/main//, not device/b//" in answer["advice"]
-        assert "auto_register = false" in answer["advice"]
+        assert "stays below device/main//, not device/b//" in answer["warning"]
+        assert "auto_register = false" in answer["warning"]
 
 
 async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path:
         assert hub.mapping.warnings({}) == []
         await hub.clock.advance(3700)
         assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings({})[0]
-        (debt,) = directory_of(hub).pending()["entities"]
-        assert (debt["clients"], debt["oldest_age_s"]) == (["press"], 3700)
-        assert hub.mapping.status()["entities"]["debt"]["bytes"] > 0
+        (pending,) = directory_of(hub).pending()["entities"]
+        assert (pending["clients"], pending["oldest_age_s"]) == (["press"], 3700)
+        assert hub.mapping.status()["entities"]["pending"]["bytes"] > 0
         await hub.clock.advance(3600)
         await hub.quiet()
         assert directory_of(hub).pending()["expired_total"] == 1

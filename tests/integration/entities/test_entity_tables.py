@@ -298,19 +298,19 @@ def test_tables_always_hold_what_the_mapper_knows(
         lines = bench.send(f"te/{topic_id}{channel}", payload)
         assert len(lines) < 50
         held, entities = bench.mapper.statistics().held, bench.mapper.statistics().entities
-        debts = bench.mapper.debts()
+        waiting = bench.mapper.pending_entities()
         if restart:
             bench.restart()
             assert bench.mapper.statistics().held == held
             assert bench.mapper.statistics().entities == entities
-            assert bench.mapper.debts() == [
-                type(debt)(**{**fields(debt), "evicted": 0}) for debt in debts
+            assert bench.mapper.pending_entities() == [
+                type(each)(**{**fields(each), "evicted": 0}) for each in waiting
             ]
 
 
-def fields(debt: Any) -> dict[str, Any]:
+def fields(pending: Any) -> dict[str, Any]:
     """Return the attributes of a slotted dataclass."""
-    return {name: getattr(debt, name) for name in debt.__slots__}
+    return {name: getattr(pending, name) for name in pending.__slots__}
 
 
 def test_rows_that_cannot_be_read_do_not_keep_the_mapper_from_starting(tmp_path: Path) -> None:

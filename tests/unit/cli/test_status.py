@@ -18,7 +18,7 @@ def test_unusable_messages_stand_next_to_the_entities() -> None:
         "entities": 2,
         "errors_total": 3,
         "errors_topic": "te/errors",
-        "debt": {"messages": 1, "entities_total": 1},
+        "pending": {"messages": 1, "entities_total": 1},
         "creations_under_way": 0,
         "creations_refused": 0,
     }

@@ -68,9 +68,9 @@ def test_the_same_is_not_announced_twice_while_it_waits():
     """Registering and deregistering in a loop adds no rows; a refused one does not count."""
     known = Announcements()
     known.came(5, A, None, 1)
-    assert (known.is_under_way(A, 1), known.is_under_way(A, 2)) == (True, False)
+    assert (known.is_pending(A, 1), known.is_pending(A, 2)) == (True, False)
     known.refused(5)
-    assert not known.is_under_way(A, 1)
+    assert not known.is_pending(A, 1)
 
 
 def test_what_the_queues_hold_decides_after_a_restart():

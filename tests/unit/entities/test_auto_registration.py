@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.entities.registrar import ADVICE_MAX
+from edgehub.entities.registrar import WARNINGS_MAX
 from tests.support.entities import ERRORS, INVENTORY, TIME, UP, MapperBench, cloud
 
 SILO = (UP, "101,hub-01:device:silo9,silo9,thin-edge.io-child,false")
@@ -92,7 +92,7 @@ def test_explicit_registration_that_agrees_is_silent(members):
     bench = MapperBench(auto_register=True)
     bench.send("te/device/silo9///m/", {"v": 1})
     assert bench.send("te/device/silo9//", {"@type": "child-device", **members}) == []
-    assert bench.mapper.statistics().advice == {}
+    assert bench.mapper.statistics().warnings == {}
 
 
 def test_explicit_registration_with_another_id_is_reported():
@@ -103,7 +103,7 @@ def test_explicit_registration_with_another_id_is_reported():
     ((topic, text),) = bench.send("te/device/silo9//", {"@type": "child-device", "@id": "S9"})
     assert topic == ERRORS
     assert "auto_register = false" in text
-    assert "auto_register = false" in bench.mapper.statistics().advice["device/silo9//"]
+    assert "auto_register = false" in bench.mapper.statistics().warnings["device/silo9//"]
     assert bench.send("te/device/silo9///twin/k", "1") == [
         (f"{INVENTORY}/hub-01:device:silo9", {"k": 1})
     ]
@@ -127,9 +127,9 @@ def test_nested_registration_is_reported_while_auto_registration_is_on():
     assert created == ("c8y/s/us/A", "101,B,B,thin-edge.io-child,false")
     assert topic == ERRORS
     assert "nested below device/a//" in text
-    assert list(bench.mapper.statistics().advice) == ["device/b//"]
+    assert list(bench.mapper.statistics().warnings) == ["device/b//"]
     bench.send("te/device/b//")
-    assert bench.mapper.statistics().advice == {}
+    assert bench.mapper.statistics().warnings == {}
 
 
 def test_nothing_is_advised_while_it_is_off():
@@ -137,7 +137,7 @@ def test_nothing_is_advised_while_it_is_off():
     bench = MapperBench()
     bench.child("a")
     assert len(bench.child("b", **{"@parent": "device/a//"})) == 1
-    assert bench.mapper.statistics().advice == {}
+    assert bench.mapper.statistics().warnings == {}
 
 
 def test_data_do_not_overtake_an_explicit_registration_that_waits():
@@ -194,6 +194,6 @@ def test_advice_is_bounded():
     """The first hundred entities show the pattern; all are told on the errors topic."""
     bench = MapperBench(auto_register=True)
     bench.child("a")
-    for number in range(ADVICE_MAX + 5):
+    for number in range(WARNINGS_MAX + 5):
         assert len(bench.child(f"n{number}", **{"@parent": "device/a//"})) == 2
-    assert len(bench.mapper.statistics().advice) == ADVICE_MAX
+    assert len(bench.mapper.statistics().warnings) == WARNINGS_MAX

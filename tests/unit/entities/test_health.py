@@ -53,8 +53,8 @@ def test_health_that_comes_again_at_a_start_is_known(told):
     line = bench.outputs()[0].payload
     for _ in range(2):
         bench.restart()
-        assert bench.mapper.hand_in(topic, told, bench.now, client="c") == []
-    effects = bench.mapper.hand_in(topic, b'{"status":"up"}', bench.now, client="c")
+        assert bench.mapper.redeliver(topic, told, bench.now, client="c") == []
+    effects = bench.mapper.redeliver(topic, b'{"status":"up"}', bench.now, client="c")
     assert bench.carry_out(effects) == [(UP, "102,S,service,feeder,up")]
     assert bench.send(topic, told) == [(UP, line.decode())]
     assert bench.send(topic, told) == [(UP, line.decode())]
@@ -69,7 +69,7 @@ def test_health_that_was_not_sent_or_is_too_long_to_be_kept_comes_again():
         told = b'{"status":"%s"}' % (b"x" * length)
         assert [topic for topic, _ in bench.send(topic, told)] == topics
         bench.restart()
-        effects = bench.mapper.hand_in(topic, told, bench.now, client="c")
+        effects = bench.mapper.redeliver(topic, told, bench.now, client="c")
         assert [topic for topic, _ in bench.carry_out(effects)] == topics
 
 
@@ -85,7 +85,7 @@ def test_health_of_a_service_that_is_registered_anew_is_told_anew():
     assert again == [(UP, "102,S,service,feeder,down")]
     bench.send(SERVICE, b"")
     bench.send(SERVICE, {"@type": "service", "@id": "S"})
-    effects = bench.mapper.hand_in(topic, down, bench.now, client="c")
+    effects = bench.mapper.redeliver(topic, down, bench.now, client="c")
     assert bench.carry_out(effects) == [(UP, "102,S,service,feeder,down")]
 
 

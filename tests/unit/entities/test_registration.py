@@ -387,7 +387,7 @@ def test_what_is_retained_at_a_start_announces_nothing_anew():
     bench.child("p")
     bench.refuse_creation("device/p//")
     registration = b'{"@type":"child-device","@id":"P"}'
-    assert bench.mapper.hand_in("te/device/p//", registration, bench.now, client="c") == []
+    assert bench.mapper.redeliver("te/device/p//", registration, bench.now, client="c") == []
     assert bench.mapper.registry.get("device/p//").announced is False
     assert [text for _, text in bench.send("te/device/p//", registration)] == [
         "101,P,P,thin-edge.io-child,false"
@@ -400,10 +400,10 @@ def test_telemetry_that_is_retained_at_a_start_is_not_sent_again():
     bench.child("p")
     for channel in ("m/", "e/"):
         topic = f"te/device/p///{channel}"
-        assert bench.mapper.hand_in(topic, b'{"v":1}', bench.now, client="c") == []
-    effects = bench.mapper.hand_in("te/device/p///twin/x", b"1", bench.now, client="c")
+        assert bench.mapper.redeliver(topic, b'{"v":1}', bench.now, client="c") == []
+    effects = bench.mapper.redeliver("te/device/p///twin/x", b"1", bench.now, client="c")
     assert len(effects) == 2
-    assert bench.mapper.hand_in("te/device/p///twin/x", b"1", bench.now, client="c") == []
+    assert bench.mapper.redeliver("te/device/p///twin/x", b"1", bench.now, client="c") == []
 
 
 def test_a_person_is_told_why_a_registration_is_refused():

@@ -26,7 +26,7 @@ def a_status(**members: Any) -> dict[str, Any]:
         "mqtt": {"connections": 1, "dropped": {"too_large": 2}},
         "http": None,
         "broker": {"enabled": True, "received_total": 9, "dropped": {"limit": 4}},
-        "entities": {"enabled": True, "entities": 3, "held": 2, "debt": {}},
+        "entities": {"enabled": True, "entities": 3, "held": 2, "pending": {}},
         "store": {"rows": 7, "clock": {"trusted": True}},
         "endpoints": [],
         "queues": [],
