@@ -1,6 +1,6 @@
 """Catch-alls: routes that take every message of devices and modules.
 
-Owns what counts as one, and the words that warn where there is none. Pure.
+Owns the rule, and the warnings where there is none. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOST_OF_TABLE: Final = f"{_LOST}; `edgehub route add --id rest '{_TEXT}'` keeps 
 
 
 def lost_warnings(had: bool, has: bool, text: str = LOST_OF_MANIFEST) -> tuple[str, ...]:
-    """Return the warning of a change of routes by which the last catch-all went."""
+    """Return the warning of a change of routes that removes the last catch-all."""
     return (text,) if had and not has else ()
 
 
@@ -46,9 +46,9 @@ def _is_wide(route: Route) -> bool:
 
 
 def missing_warnings(manifest: Manifest) -> tuple[ManifestFault, ...]:
-    """Return a warning if routes take messages of all devices, but each only under a condition.
+    """Return a warning if all routes for messages of devices have conditions.
 
-    A manifest that has routes of modules or topics alone is not meant for messages of devices.
+    A manifest that has routes of modules or topics alone is not for messages of devices.
     """
     wide = [spec.route for spec in manifest.routes if _is_wide(spec.route)]
     if not wide or any(is_always_true(route.condition.expression) for route in wide):

@@ -1,8 +1,8 @@
 """The compiled conditions of all routes that listen to one source.
 
-Owns their partition: one function evaluates up to a hundred conditions, which is what makes it
-quick, and no more, so that a change of one route among thousands compiles a hundred anew and not
-all. Immutable: a change gives another object that shares the functions of the others.
+Owns their partition: one function evaluates up to a hundred conditions, which makes it fast; so a
+change of one route among thousands compiles a hundred again and not all. Immutable: a change
+returns another object that shares the functions of the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Condition = tuple[int, "Expression | None"]
 
 
 class Chunk:
-    """Up to `CONDITIONS_MAX` conditions, and their function from when it is first asked."""
+    """Up to `CONDITIONS_MAX` conditions, and their function once it is needed."""
 
     def __init__(self, conditions: tuple[Condition, ...], hub_id: str) -> None:
         self.conditions = conditions
@@ -40,7 +40,7 @@ class Chunk:
 
     @property
     def cold(self) -> bool:
-        """Whether its function is not there yet."""
+        """Return whether its function is not compiled yet."""
         return self._function is None
 
     def function(self) -> Predicates:
@@ -63,26 +63,26 @@ class Chunks:
         """Return one without conditions.
 
         Args:
-            hub_id: Device id of the hub itself, for conditions that ask for it.
+            hub_id: Device id of the hub itself, for conditions that compare it.
         """
         return cls((), hub_id)
 
     @property
     def empty(self) -> bool:
-        """Whether nobody listens any more."""
+        """Return whether there are no conditions."""
         return not self._chunks
 
     @property
     def takes_everything(self) -> bool:
-        """Whether a condition takes every message of the source."""
+        """Return whether a condition takes every message of the source."""
         return any(is_always_true(tree) for chunk in self._chunks for _, tree in chunk.conditions)
 
-    def changed(self, gone: AbstractSet[int], come: Iterable[Condition]) -> Chunks:
-        """Return these conditions without some slots and with others."""
+    def changed(self, removed: AbstractSet[int], added: Iterable[Condition]) -> Chunks:
+        """Return these conditions with some slots removed and others added."""
         kept: list[Chunk] = []
-        waiting = deque(come)
+        waiting = deque(added)
         for chunk in self._chunks:
-            staying = [entry for entry in chunk.conditions if entry[0] not in gone]
+            staying = [entry for entry in chunk.conditions if entry[0] not in removed]
             taken = _take(waiting, staying)
             if not taken and len(staying) == len(chunk.conditions):
                 kept.append(chunk)
@@ -93,7 +93,7 @@ class Chunks:
         return Chunks(tuple(kept), self._hub_id)
 
     def compile(self) -> Iterator[Any]:
-        """Make the functions that are missing, one with each step."""
+        """Compile the missing functions, one with each step."""
         for chunk in self._chunks:
             if chunk.cold:
                 yield chunk.function()
@@ -104,7 +104,7 @@ class Chunks:
 
 
 def _take(waiting: deque[Condition], staying: Sequence[Condition]) -> list[Condition]:
-    """Remove from `waiting` and return what fits into one function with those that are in it."""
+    """Remove from `waiting` and return what fits into one function with those in it."""
     taken: list[Condition] = []
     characters = sum(map(_characters, staying))
     while waiting and len(staying) + len(taken) < CONDITIONS_MAX:

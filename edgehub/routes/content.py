@@ -1,6 +1,6 @@
-"""What a route says, without who calls it what: canonical form and hash.
+"""The content of a route without its names: canonical form and hash.
 
-Owns which members belong to a route and which the hub keeps about it. Invariant: equal contents of
+Owns which members belong to a route and which are kept by the hub. Invariant: equal contents of
 one tenant have equal canonical text and hash, whatever the order, the white space between members
 and the members at their default in what was sent; contents of two tenants never have.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes.members import ManifestReader
-from edgehub.routes.query.text import half_characters
+from edgehub.routes.query.text import has_lone_surrogate
 from edgehub.routes.route_entry import read_route
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ SERVER_KEPT: Final = frozenset(
         "url",
     }
 )
-"""Members of an answer that may be sent back; they say nothing."""
+"""Members of an answer that may be sent back; they are ignored."""
 
-_BESIDE: Final = frozenset({"id", "enabled", "name", "description"})
+_NOT_CONTENT: Final = frozenset({"id", "enabled", "name", "description"})
 CONTENT_BYTES_MAX: Final = 65_536
 DESCRIPTION_CHARS_MAX: Final = 1_024
 AT_ONCE_CHARS: Final = 1_000
@@ -72,11 +72,11 @@ class RouteContent:
     """A checked route.
 
     Attributes:
-        tenant: Whose messages it takes.
+        tenant: Tenant whose messages it takes.
         members: As in a manifest, without those at their default, `name` and `description`.
         text: The same as canonical JSON: sorted names, no white space, whole numbers.
         hash: SHA-256 of `text` and the tenant, in hexadecimal.
-        spec: The same, parsed; its name and path mean nothing.
+        spec: The same, parsed; its name and path are not used.
     """
 
     tenant: Tenant
@@ -87,14 +87,14 @@ class RouteContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadBody:
-    """What was sent.
+class SubmittedRoute:
+    """A route that was submitted, checked.
 
     Attributes:
         content: The route.
-        route_id: Id that it came with, None = none.
+        route_id: Its id, None = it has none.
         enabled: Whether it is to run.
-        warnings: What is allowed but hardly meant.
+        warnings: What is allowed but probably not intended.
     """
 
     content: RouteContent
@@ -103,12 +103,12 @@ class ReadBody:
     warnings: tuple[ManifestFault, ...]
 
 
-def read_body(body: object, tenant: Tenant) -> ReadBody:
+def read_body(body: object, tenant: Tenant) -> SubmittedRoute:
     """Read a route as it is sent to the hub: a string, or an object as in a manifest.
 
     Args:
         body: JSON value; see `docs/explanation/routing-table.md`.
-        tenant: Whose it is.
+        tenant: Its tenant.
 
     Raises:
         InvalidRouteError: With all faults.
@@ -120,7 +120,7 @@ def read_body(body: object, tenant: Tenant) -> ReadBody:
         members = {
             member: value
             for member, value in body.items()
-            if member not in SERVER_KEPT and member not in _BESIDE
+            if member not in SERVER_KEPT and member not in _NOT_CONTENT
         }
         route_id = _text(faults, body, "id")
         name = _text(faults, body, "name") or ""
@@ -145,13 +145,13 @@ def read_body(body: object, tenant: Tenant) -> ReadBody:
         reason = f"the route has more than {CONTENT_BYTES_MAX} bytes"
         raise InvalidRouteError([ManifestFault(path="route", message=reason)])
     warnings = tuple(_placed(warning) for warning in read.warnings)
-    return ReadBody(content=content, route_id=route_id, enabled=enabled, warnings=warnings)
+    return SubmittedRoute(content=content, route_id=route_id, enabled=enabled, warnings=warnings)
 
 
 def content_of(
     spec: RouteSpec, tenant: Tenant, *, name: str = "", description: str = ""
 ) -> RouteContent:
-    """Return the content of a route of a manifest, or of one with words about it."""
+    """Return the content of a route of a manifest, or of one with name and description."""
     members: dict[str, Any] = {"route": spec.route.text}
     if spec.priority != DEFAULT_PRIORITY:
         members["priority"] = spec.priority
@@ -176,7 +176,7 @@ def content_of(
 
 
 def read_stored(text: str, tenant: Tenant) -> RouteContent:
-    """Read a canonical text that a storage kept.
+    """Read a canonical text from a storage.
 
     Raises:
         InvalidRouteError: It is none, or its route cannot be compiled.
@@ -206,13 +206,13 @@ def _text(faults: list[ManifestFault], body: dict[str, Any], name: str) -> str |
     value = body.get(name)
     if value is None:
         return None
-    if not isinstance(value, str) or half_characters(value) or "\0" in value:
+    if not isinstance(value, str) or has_lone_surrogate(value) or "\0" in value:
         faults.append(ManifestFault(path=name, message="must be text"))
         return None
     return value
 
 
 def _placed(fault: ManifestFault) -> ManifestFault:
-    """Take off the name that the route has while it is read."""
+    """Return a fault without the name that the route has while it is read."""
     path = fault.path.removeprefix(f"routes.{_NAME}").removeprefix(".")
     return replace(fault, path=path or "route", route=None)

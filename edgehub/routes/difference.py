@@ -1,4 +1,4 @@
-"""What another manifest would change, route by route.
+"""The difference between two manifests, route by route.
 
 Pure: compares two checked manifests. A route keeps its identity by its name.
 """
@@ -37,7 +37,7 @@ class RouteLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRoute:
-    """A route that both manifests have, and differently.
+    """A route that differs between both manifests.
 
     Attributes:
         name: Its name.
@@ -53,13 +53,13 @@ class ChangedRoute:
 
     @property
     def takes_the_same(self) -> bool:
-        """Whether it looks at the same messages and takes the same of them."""
+        """Return whether source and condition are the same."""
         return not self.changes.keys() & {"source", "condition"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestDifference:
-    """The way from one manifest to another."""
+    """The changes from one manifest to another."""
 
     added: tuple[RouteLine, ...]
     removed: tuple[RouteLine, ...]

@@ -1,8 +1,8 @@
-"""A manifest's file and JSON text into Python values, with what JSON readers usually lose.
+"""Manifests read from file and JSON, with duplicate members.
 
-Owns the reading (names that occur twice are kept, numbers are checked) and the way from a whole
-deployment to the desired properties of the hub. Invariant: whatever is wrong with file or text
-becomes a `ManifestError`.
+Owns the reading (names that occur twice are kept, numbers are checked) and the path from a whole
+deployment to the desired properties of the hub. Invariant: every fault of file or text becomes a
+`ManifestError`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Why a message goes where it goes: a verdict per route.
+"""An explanation of the routing of one message, route by route.
 
-Owns the words that people read when they ask. Slow, for people only; it asks the same table and the
-same compiled code that the message path uses, so that it cannot say anything else.
+Owns the texts. Slow, for commands only; it uses the table and the compiled code of the message
+path, so that both agree.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +41,7 @@ _SHOWN_CHARS_MAX: Final = 60
 
 
 class RouteOutcome(StrEnum):
-    """What one route makes of one message."""
+    """The result of one route for one message."""
 
     ROUTED = "routed"
     BEATEN = "beaten"  # it matches, but a better route to the same endpoint does as well
@@ -52,24 +52,24 @@ class RouteOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteExplanation:
-    """What one route makes of one message, and why.
+    """The result of one route for one message, and the reason.
 
     Attributes:
         route: Name of the route.
-        endpoint_id: Where it sends.
+        endpoint: Where it sends.
         priority: Its priority.
-        ttl_ms: Time to live it gives, None = never expires.
-        outcome: What becomes of the message.
-        reason: Why, in words.
+        ttl_s: Time to live in seconds, None = endless.
+        outcome: The result.
+        reason: Text for the operator.
         winner: The better route, None = there is none.
         line: Line of what decided in the route text, None = the whole route.
         column: Column in that line.
     """
 
     route: str
-    endpoint_id: EndpointId
+    endpoint: EndpointId
     priority: Priority
-    ttl_ms: int | None
+    ttl_s: int | None
     outcome: RouteOutcome
     reason: str
     winner: str | None = None
@@ -77,24 +77,14 @@ class RouteExplanation:
     column: int | None = None
 
     def document(self) -> dict[str, Any]:
-        """Describe it, as JSON can hold it."""
-        return {
-            "route": self.route,
-            "endpoint": self.endpoint_id,
-            "priority": self.priority,
-            "ttl_s": None if self.ttl_ms is None else self.ttl_ms // 1000,
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "winner": self.winner,
-            "line": self.line,
-            "column": self.column,
-        }
+        """Return it as a JSON object."""
+        return asdict(self)
 
 
 def explain_routing(table: RouteTable, message: Message) -> list[RouteExplanation]:
-    """Return a verdict per route, in the order of the manifest."""
+    """Return an explanation per route, in the order of the manifest."""
     winners = {result.endpoint_id: result.routes[0] for result in table.evaluate(message)}
-    return [_verdict(table, spec, message, winners) for spec in table.manifest.routes]
+    return [_explanation(table, spec, message, winners) for spec in table.manifest.routes]
 
 
 def listens_to(source: Source, message_source: str) -> bool:
@@ -106,22 +96,23 @@ def listens_to(source: Source, message_source: str) -> bool:
     return message_source.startswith(MQTT_PREFIX) and source.matches(topic)
 
 
-def _verdict(
+def _explanation(
     table: RouteTable, spec: RouteSpec, message: Message, winners: dict[EndpointId, str]
 ) -> RouteExplanation:
-    outcome, reason, place = _judge(spec, message, table.hub_id)
+    outcome, reason, place = _result(spec, message, table.hub_id)
     winner = None
     endpoint_id = spec.route.sink.endpoint_id
     if outcome is RouteOutcome.ROUTED and winners[endpoint_id] != spec.name:
         outcome, winner = RouteOutcome.BEATEN, winners[endpoint_id]
         better = _why_better(table, spec, winner)
         reason = f"it matches, but `{winner}` sends to {endpoint_id} as well and {better}"
+    ttl_ms = table.ttl_ms(spec)
     line, column = (None, None) if place is None else Positions(spec.route.text).at(place)
     return RouteExplanation(
         route=spec.name,
-        endpoint_id=endpoint_id,
+        endpoint=endpoint_id,
         priority=spec.priority,
-        ttl_ms=table.ttl_ms(spec),
+        ttl_s=None if ttl_ms is None else ttl_ms // 1000,
         outcome=outcome,
         reason=reason,
         winner=winner,
@@ -131,7 +122,7 @@ def _verdict(
 
 
 def _why_better(table: RouteTable, spec: RouteSpec, winner: str) -> str:
-    """Say in what a route is better than one to the same endpoint that matches too."""
+    """Return why another route to the same endpoint that matches too is better."""
     best = next(each for each in table.manifest.routes if each.name == winner)
     if best.priority != spec.priority:
         return "has a better priority"
@@ -140,7 +131,7 @@ def _why_better(table: RouteTable, spec: RouteSpec, winner: str) -> str:
     return "comes first by its name, at the same priority and time to live"
 
 
-def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[RouteOutcome, str, int | None]:
+def _result(spec: RouteSpec, message: Message, hub_id: str) -> tuple[RouteOutcome, str, int | None]:
     """Return outcome, reason and the offset of what decided."""
     route = spec.route
     if not listens_to(route.source, message.source):
@@ -152,20 +143,20 @@ def _judge(spec: RouteSpec, message: Message, hub_id: str) -> tuple[RouteOutcome
     tree = route.condition.expression
     if tree is None:
         return RouteOutcome.ROUTED, "there is no condition", None
-    asked = _Asked(route.text, message, hub_id)
-    value = asked.value(tree)
+    trace = _Trace(route.text, message, hub_id)
+    value = trace.value(tree)
     if value is True:
         return RouteOutcome.ROUTED, "the condition is true", None
-    excess = asked.excess(tree)
+    excess = trace.excess(tree)
     if excess is not None:
-        return RouteOutcome.UNDEFINED, asked.excess_reason(*excess), excess[1].span.start
-    decider = asked.decider(tree)
+        return RouteOutcome.UNDEFINED, trace.excess_reason(*excess), excess[1].span.start
+    decider = trace.decider(tree)
     outcome = RouteOutcome.FALSE if value is False or value is None else RouteOutcome.UNDEFINED
-    return outcome, asked.reason(decider), decider.span.start
+    return outcome, trace.reason(decider), decider.span.start
 
 
-class _Asked:
-    """One condition, asked about one message."""
+class _Trace:
+    """The values of one condition for one message."""
 
     def __init__(self, text: str, message: Message, hub_id: str) -> None:
         self._text = text
@@ -213,8 +204,8 @@ class _Asked:
         if expression.type not in (ValueType.BOOL, ValueType.DYNAMIC, ValueType.NULL):
             word = f"a {expression.type}, not a bool"
         facts = dict.fromkeys(self._fact(leaf) for leaf in _leaves(expression))
-        told = "; ".join(facts)
-        return f"`{text}` is {word}" + (f": {told}" if told else "")
+        facts_text = "; ".join(facts)
+        return f"`{text}` is {word}" + (f": {facts_text}" if facts_text else "")
 
     def _fact(self, leaf: Expression) -> str:
         name = self._text[leaf.span.start : leaf.span.end]

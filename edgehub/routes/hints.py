@@ -1,4 +1,4 @@
-"""What messages to people have in common: near misses and a readable length."""
+"""Hints in error messages: near misses and a readable length."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ _WORD_CHARS_MAX: Final = 100
 _MESSAGE_CHARS_MAX: Final = 300
 
 
+class PartFault(Exception):  # noqa: N818 - becomes a RouteFault with its place
+    """The fault of a part of a route, and a hint."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """Return the known word that was probably meant; empty = none comes near."""
+    """Return the known word that was probably meant; empty = none is similar."""
     if len(word) > _WORD_CHARS_MAX:
         return ""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)

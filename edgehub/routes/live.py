@@ -1,9 +1,10 @@
-"""Live routes: what runs, under which ids, and what it needs from the hub.
+"""Live routes: the running routes, their ids, and the sources and endpoints that they use.
 
 Owns two maps, hash to live route and key to hash, and the counts of the sources and endpoints that
-live routes share below. Invariants: every key has one live route and every live route has a key; a
-source or an endpoint is open while, and only while, a live route needs it; what comes is built
-before what goes is let go; what cannot be built changes nothing. One task at a time calls `change`.
+live routes share. Invariants: every key has one live route and every live route has a key; a source
+or an endpoint is open while, and only while, a live route uses it; added routes are built before
+removed ones are closed; a route that cannot be built changes nothing. One task at a time calls
+`change`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from edgehub.routes.tenant import RouteKey, Tenant
 
 BUILT_AT_ONCE: Final = 100
-"""Routes that are opened before others get their turn."""
+"""Routes that are opened before other tasks run."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,43 +48,43 @@ class BuildError(EdgeHubError):
 
 
 class RouteHost(Protocol):
-    """What live routes need from the hub below them; each call is counted before it comes here."""
+    """Opens and closes sources and endpoints of live routes, at the first and the last use."""
 
     def check(self, content: RouteContent) -> None:
-        """Return whether the route could be opened here.
+        """Check that the route can be opened here.
 
         Raises:
-            BuildError: It could not.
+            BuildError: It cannot.
         """
 
     def open_source(self, tenant: Tenant, source: Source) -> None:
-        """Begin to listen to a source: its first route is about to run.
+        """Open a source: its first route is about to run.
 
         Raises:
             BuildError: It cannot be.
         """
 
     def close_source(self, tenant: Tenant, source: Source) -> None:
-        """Cease to: its last route is gone."""
+        """Close a source: its last route was removed."""
 
     def open_endpoint(self, endpoint_id: EndpointId) -> None:
-        """Have an endpoint to send to.
+        """Open an endpoint.
 
         Raises:
             BuildError: It cannot be.
         """
 
     def close_endpoint(self, endpoint_id: EndpointId) -> None:
-        """Let go of an endpoint that no route sends to any more."""
+        """Close an endpoint to which no route sends any more."""
 
     def put_in_force(self, table: RouteTable) -> None:
-        """Route by another table from now on."""
+        """Put another table in force."""
 
     def started(self, content: RouteContent) -> None:
-        """Hear that a live route runs."""
+        """Record that a live route runs."""
 
     def stopped(self, content: RouteContent) -> None:
-        """Hear that a live route has ended."""
+        """Record that a live route has ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,9 +92,9 @@ class LiveRoute:
     """One route that runs.
 
     Attributes:
-        content: What it does.
+        content: Its content.
         slot: Its place in the table.
-        keys: All that refer to it; never empty between two changes.
+        keys: Its keys; never empty between two changes.
     """
 
     content: RouteContent
@@ -101,7 +102,7 @@ class LiveRoute:
     keys: frozenset[RouteKey]
 
     def entry(self, keys: Iterable[RouteKey]) -> TableEntry:
-        """Return what it is in the table under some keys."""
+        """Return its entry in the table under some keys."""
         names = tuple(sorted(key.name for key in keys))
         return TableEntry(tenant=self.content.tenant.label, spec=self.content.spec, names=names)
 
@@ -110,7 +111,7 @@ class LiveRoutes:
     """See the module.
 
     Args:
-        host: What is below.
+        host: See `RouteHost`.
         manifest: File, version, warnings and global time to live that hold for all routes.
         hub_id: Device id of the hub itself.
     """
@@ -126,7 +127,7 @@ class LiveRoutes:
         self._slots = 0
         self._touched: set[str] = set()
         self.table = RouteTable(_bare(manifest), hub_id)
-        """What is in force."""
+        """The table in force."""
         self.started_total = 0
         self.stopped_total = 0
 
@@ -135,29 +136,29 @@ class LiveRoutes:
 
     @property
     def source_count(self) -> int:
-        """Number of sources that are listened to."""
+        """Return the number of open sources."""
         return len(self._sources)
 
     @property
     def endpoint_count(self) -> int:
-        """Number of endpoints that routes send to."""
+        """Return the number of endpoints that routes send to."""
         return len(self._endpoints)
 
     @property
     def live_count(self) -> int:
-        """Number of routes that run; several keys may share one."""
+        """Return the number of running routes; several keys may share one."""
         return len(self._by_hash)
 
     def ids(self) -> dict[RouteKey, str]:
-        """Return the hash of what runs under each key."""
+        """Return the hash of the live route of each key."""
         return dict(self._by_key)
 
     def hash_of(self, key: RouteKey) -> str | None:
-        """Return the hash of what runs under a key, None = nothing does."""
+        """Return the hash of the live route of a key, None = it has none."""
         return self._by_key.get(key)
 
     def content(self, content_hash: str) -> RouteContent | None:
-        """Return what a live route does, None = none of that hash runs."""
+        """Return the content of a live route, None = none has that hash."""
         live = self._by_hash.get(content_hash)
         return None if live is None else live.content
 
@@ -169,14 +170,14 @@ class LiveRoutes:
     async def change(
         self, wanted: Mapping[RouteKey, RouteContent | None], *, head: Manifest | None = None
     ) -> dict[RouteKey, str]:
-        """Have keys run what they should, in one step of the table.
+        """Change the routes of keys, in one step of the table.
 
         Args:
-            wanted: What each of these keys is to run, None = nothing.
+            wanted: New content of each key, None = remove its route.
             head: Another manifest's file, version, warnings and global time to live; None = as is.
 
         Returns:
-            Keys that could not be served, with the reason; they run what they ran before.
+            Keys that could not be changed, with the reason; they keep their routes.
         """
         failed = await self._open({c.hash: c for c in wanted.values() if c is not None})
         faults: dict[RouteKey, str] = {}
@@ -190,11 +191,11 @@ class LiveRoutes:
             self._head = head
         if moves or head is not None:
             await self._switch(moves)
-        self._release()
+        self._close_unused()
         return faults
 
     async def _open(self, contents: Mapping[str, RouteContent]) -> dict[str, str]:
-        """Build what does not run yet; give the hashes that cannot be, with the reason."""
+        """Build routes that do not run yet; return the hashes that cannot be, with the reason."""
         failed: dict[str, str] = {}
         for count, (content_hash, content) in enumerate(contents.items(), 1):
             if content_hash in self._by_hash:
@@ -235,9 +236,9 @@ class LiveRoutes:
             changes[live.slot] = live.entry(keys) if keys else None
         table = self.table.derive(changes, self._head)
         for _ in table.cold_code():
-            # A piece takes some milliseconds; messages go on in between.
+            # A piece takes some milliseconds; messages are handled in between.
             await asyncio.sleep(0)
-        # From here on nothing waits: nobody sees half of it, and no cancellation leaves half of it.
+        # No await from here on: neither a reader nor a cancellation meets half of the change.
         started: list[RouteContent] = []
         for content_hash, keys in after.items():
             live = self._by_hash[content_hash]
@@ -277,8 +278,8 @@ class LiveRoutes:
                 of(content.hash).add(key)
         return after
 
-    def _release(self) -> None:
-        """Let go of live routes that nobody refers to any more."""
+    def _close_unused(self) -> None:
+        """Close live routes without keys."""
         unused = [self._by_hash[each] for each in self._touched if not self._by_hash[each].keys]
         self._touched.clear()
         for live in unused:

@@ -1,8 +1,8 @@
 """Deployment manifests: JSON into routes with priority and time to live.
 
-Owns the schema, 1.0 to 1.3. A manifest is taken whole or not at all: `parse_manifest` gives one in
-which every route is parsed and checked, or raises with all faults at once. Whether named endpoints
-exist is for the route table to say, since the settings decide that.
+Owns the schema, 1.0 to 1.3. A manifest is taken whole or not at all: `parse_manifest` returns one
+in which every route is parsed and checked, or raises with all faults at once. The route table
+checks whether named endpoints exist, as that depends on the settings.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def parse_manifest(
         document: JSON text, or what a JSON reader made of it: the desired properties of the hub,
             bare or inside `$edgeHub` or a whole deployment. Only text shows names that occur twice.
         file: Where it came from, for messages.
-        endpoints: Named endpoints that exist, so that a manifest with faults is told of those that
-            do not as well; None = not known. One without faults is compared by who compiles it.
+        endpoints: Named endpoints that exist, to report missing ones in a manifest with other
+            faults; None = not known. One without faults is checked when it is compiled.
 
     Returns:
         A manifest without faults.
@@ -146,12 +146,12 @@ def _routes(read: ManifestReader, desired: dict[str, Any], minor: int) -> list[R
     if entries is None:
         return []
     if isinstance(entries, Members):
-        entries = _settle_repeated(read, entries)
+        entries = _resolve_repeated(read, entries)
     specs = (read_route(read, name, entry, minor=minor) for name, entry in entries.items())
     return [spec for spec in specs if spec is not None]
 
 
-def _settle_repeated(read: ManifestReader, entries: Members) -> dict[str, Any]:
+def _resolve_repeated(read: ManifestReader, entries: Members) -> dict[str, Any]:
     """Choose between entries of one name: the new form wins, else the last one."""
     settled = dict(entries)
     for name, earlier in entries.earlier:
@@ -174,4 +174,4 @@ DEFAULT_MANIFEST: Final = parse_manifest(
     },
     file="built-in manifest",
 )
-"""In force where there is no manifest: everything goes upstream and lives two hours."""
+"""In force without a manifest: everything is sent upstream within two hours."""

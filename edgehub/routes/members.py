@@ -1,7 +1,7 @@
 """Members of a manifest, checked one by one.
 
-Owns the collection of faults and warnings while a manifest is read. Invariant: a value that comes
-back without a fault has the type and range that was asked for; nothing here raises.
+Owns the faults and warnings while a manifest is read. Invariant: a value that is returned without a
+fault has the required type and range; nothing here raises.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS_MAX: Final = 60
 UNKNOWN_MAX: Final = 20
-"""Members of one object that are reported, each with the known name that comes nearest."""
+"""Members of one object that are reported, each with the most similar known name."""
 
 
 class ManifestReader:
-    """Checks values and collects what is wrong with them."""
+    """Checks values and collects their faults."""
 
     def __init__(self) -> None:
         self.faults: list[ManifestFault] = []
         self.warnings: list[ManifestFault] = []
 
     def fault(self, path: str, message: str, hint: str = "", *, route: str | None = None) -> None:
-        """Record what is wrong with the value at `path`."""
+        """Record a fault of the value at `path`."""
         self.faults.append(ManifestFault(path=path, message=message, hint=hint, route=route))
 
     def warn(self, path: str, message: str, hint: str = "", *, route: str | None = None) -> None:
-        """Record what is accepted but hardly meant."""
+        """Record what is accepted but probably not intended."""
         self.warnings.append(ManifestFault(path=path, message=message, hint=hint, route=route))
 
     def object(self, value: Any, path: str) -> dict[str, Any] | None:
@@ -65,7 +65,7 @@ class ManifestReader:
         *,
         route: str | None = None,
     ) -> None:
-        """Refuse members of an object that nobody would read."""
+        """Refuse unknown members of an object."""
         folded = {each.lower(): each for each in known}
         unknown = [name for name in members if name not in known]
         if len(unknown) > UNKNOWN_MAX:
@@ -84,7 +84,7 @@ class ManifestReader:
         except_for: Collection[str] = (),
         route: str | None = None,
     ) -> None:
-        """Refuse members that an object has twice: nobody can tell which one was meant."""
+        """Refuse members that an object has twice."""
         if isinstance(members, Members):
             for name in dict.fromkeys(name for name, _ in members.earlier):
                 if name not in except_for:

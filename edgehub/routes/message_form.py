@@ -1,7 +1,7 @@
-"""Messages written as JSON, for commands that ask what the hub would do with one.
+"""Messages written as JSON, for commands that explain what the hub would do with one.
 
 Owns the form: `properties`, `system_properties`, `body` with `content_type` and `content_encoding`,
-and where it comes from (`device`, `module`, `output` or `source`). Pure.
+and its sender (`device`, `module`, `output` or `source`). Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MessageFormError(EdgeHubError):
 
 
 def read_message(form: Any) -> Message:
-    """Make a message of its JSON form.
+    """Read a message from its JSON form.
 
     Args:
         form: A JSON object; each member may be absent. `body` is any JSON value, encoded as

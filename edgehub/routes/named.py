@@ -1,4 +1,4 @@
-"""Endpoints that routes name: are they in the settings, and what may have been meant?
+"""Faults of routes whose endpoint is not in the settings.
 
 Pure.
 """
@@ -29,7 +29,7 @@ def unknown_endpoints(
 
 
 def unknown_endpoint(spec: RouteSpec, endpoints: Collection[EndpointId]) -> ManifestFault:
-    """Say that the endpoint of a route is not in the settings, and what may have been meant."""
+    """Return the fault of a route whose endpoint is not in the settings."""
     sink = spec.route.sink
     close = near_miss(sink.endpoint_id, endpoints)
     known = f"; known are: {', '.join(sorted(endpoints))}" if endpoints else ""

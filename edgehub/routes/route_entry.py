@@ -16,7 +16,7 @@ from edgehub.message import (
     Recency,
 )
 from edgehub.routes.query.parser import parse_route
-from edgehub.routes.query.text import half_characters
+from edgehub.routes.query.text import has_lone_surrogate
 from edgehub.routes.spec import RouteRules, RouteSpec
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_route(read: ManifestReader, name: str, entry: Any, *, minor: int) -> Ro
     """Check one entry, None = it has faults, or is a blank one of schema 1.0.
 
     Args:
-        read: Takes faults and warnings.
+        read: Collects faults and warnings.
         name: Name of the route.
         entry: String or object.
         minor: Minor number of the schema version; 0 knows strings only.
@@ -59,7 +59,7 @@ class _Entry:
     def read(self, entry: Any, minor: int) -> RouteSpec | None:
         if not self._name.strip():
             self._fault("", "a route needs a name")
-        if half_characters(self._name):
+        if has_lone_surrogate(self._name):
             self._fault("", "the name holds half a character", r"write no lone \ud800 to \udfff")
         if isinstance(entry, str):
             return None if minor == 0 and not entry.strip() else self._from_string(entry)
@@ -115,7 +115,7 @@ class _Entry:
         )
 
     def _parse(self, text: str, path: str) -> Route | None:
-        if half_characters(text):
+        if has_lone_surrogate(text):
             reason, hint = "the route holds half a character", r"write no lone \ud800 to \udfff"
             self._read.fault(path, reason, hint, route=self._name)
             return None

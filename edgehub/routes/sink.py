@@ -1,7 +1,7 @@
-"""Sinks: where a route sends.
+"""Sinks: the destinations of routes.
 
 Owns the three forms (`$upstream`, `BrokeredEndpoint("/modules/m/inputs/i")`, `Endpoint("name")`)
-and turns them into endpoint ids. Whether a named endpoint exists is for the route table to say.
+and turns them into endpoint ids. The route table checks whether a named endpoint exists.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from edgehub.message import UPSTREAM, EndpointId, module_input
-from edgehub.routes.hints import near_miss
-from edgehub.routes.query.text import half_characters
+from edgehub.routes.hints import PartFault, near_miss
+from edgehub.routes.query.text import has_lone_surrogate
 
 ENDPOINT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -45,23 +45,14 @@ class Sink:
         return f"endpoint:{self.endpoint_id}" if self.named else self.endpoint_id
 
 
-class SinkFault(Exception):  # noqa: N818 - a report on its way to a RouteFault, never seen outside
-    """What is wrong with a sink, and how to mend it."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
 def named_sink(name: str, line: int, column: int) -> Sink:
     """Check a sink of the form `$name`.
 
     Raises:
-        SinkFault: If it is not `$upstream`.
+        PartFault: If it is not `$upstream`.
     """
     if name.lower() != "$upstream":
-        raise SinkFault(f"`{name}` is not a sink", "the only sink with a `$` is `$upstream`")
+        raise PartFault(f"`{name}` is not a sink", "the only sink with a `$` is `$upstream`")
     return Sink(endpoint_id=UPSTREAM, named=False, line=line, column=column)
 
 
@@ -69,7 +60,7 @@ def called_sink(function: str, argument: str, line: int, column: int) -> Sink:
     """Check a sink of the form `function("argument")`.
 
     Raises:
-        SinkFault: If there is no such function, or the argument does not fit it.
+        PartFault: If there is no such function, or the argument does not fit it.
     """
     name = _FUNCTIONS.get(function.lower())
     if name is None:
@@ -77,12 +68,12 @@ def called_sink(function: str, argument: str, line: int, column: int) -> Sink:
         hint = (
             f"did you mean `{_FUNCTIONS[close]}`?" if close else "use BrokeredEndpoint or Endpoint"
         )
-        raise SinkFault(f"`{function}` is not a kind of sink", hint)
+        raise PartFault(f"`{function}` is not a kind of sink", hint)
     if name == "BrokeredEndpoint":
         return Sink(endpoint_id=_module_endpoint(argument), named=False, line=line, column=column)
     endpoint = argument.strip()
     if ENDPOINT_NAME.fullmatch(endpoint) is None:
-        raise SinkFault(
+        raise PartFault(
             f'"{endpoint}" is not an endpoint name',
             "a name has 1 to 63 characters of a-z, 0-9 and -, and does not begin with -",
         )
@@ -93,22 +84,22 @@ def called_sink(function: str, argument: str, line: int, column: int) -> Sink:
 def _module_endpoint(path: str) -> EndpointId:
     parts = path.strip().removeprefix("/").removesuffix("/").split("/")
     if len(parts) != _MODULE_PATH_PARTS:
-        raise SinkFault(
+        raise PartFault(
             f'"{path}" does not name an input of a module', f"write it as {_MODULE_PATH_EXAMPLE}"
         )
     modules, module_id, inputs, input_name = parts
     for word, wanted in ((modules, "modules"), (inputs, "inputs")):
         if word.lower() != wanted:
-            raise SinkFault(
+            raise PartFault(
                 f'"{path}": `{word}` stands where `{wanted}` belongs',
                 f"write it as {_MODULE_PATH_EXAMPLE}",
             )
     if not module_id.strip() or not input_name.strip():
         empty = "input" if module_id.strip() else "module"
-        raise SinkFault(f'"{path}": the {empty} is empty', f"write it as {_MODULE_PATH_EXAMPLE}")
+        raise PartFault(f'"{path}": the {empty} is empty', f"write it as {_MODULE_PATH_EXAMPLE}")
     for name in (module_id, input_name):
-        if _NO_TOPIC.search(name) or half_characters(name):
-            raise SinkFault(
+        if _NO_TOPIC.search(name) or has_lone_surrogate(name):
+            raise PartFault(
                 f'"{path}": `{name}` has a character that no MQTT topic can hold',
                 "leave out `+`, `#` and control characters",
             )

@@ -1,4 +1,4 @@
-"""Message sources: which senders a route listens to.
+"""Message sources: the senders whose messages a route takes.
 
 Owns the two forms, a path prefix (`/messages/modules/cam/*`) and an MQTT topic filter
 (`/mqtt/plant/+/tele/#`), and how each is matched. Pure functions and immutable values.
@@ -34,13 +34,13 @@ class PathSource:
 
     @property
     def key(self) -> str:
-        """The prefix in the form in which sources are compared."""
+        """Return the prefix in the form in which sources are compared."""
         return upper(self.prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttSource:
-    """All messages that came on a topic of a broker that a filter matches, in its exact case.
+    """All messages of a broker whose topic a filter matches, in its exact case.
 
     Attributes:
         filter: MQTT topic filter.
@@ -63,12 +63,12 @@ Source = PathSource | MqttSource
 
 
 def path_source(text: str) -> PathSource:
-    """Normalise a path: stars off the end, then slashes, then one slash on."""
+    """Normalise a path: remove stars, then slashes at its end, and append one slash."""
     return PathSource(prefix=text.rstrip("*").rstrip("/") + "/")
 
 
 def path_warning(text: str) -> str:
-    """Return why a path takes nothing, or not what it seems to; empty = nothing to say."""
+    """Return a warning for a path that takes nothing, or less than it seems; empty = none."""
     names = text.strip("/").split("/")
     star = next((name for name in names if name.endswith("*") and name.rstrip("*")), None)
     if star is not None:

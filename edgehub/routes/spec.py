@@ -1,6 +1,6 @@
 """One route of a manifest and the manifest itself, as immutable values.
 
-Owns the fingerprint by which two manifests are told apart.
+Owns the fingerprint of a manifest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRules:
-    """How rows of one route are delivered; what is None is up to the endpoint.
+    """How rows of one route are delivered; None = as the endpoint has it.
 
     Attributes:
-        order: `strict` = a refused row holds up its device's later ones, `skip` = they pass it.
+        order: `strict` = a refused row delays later ones of its device, `skip` = they overtake it.
         max_attempts: Refusals after which a row is dead-lettered, 0 = unlimited.
         max_age_s: Age in seconds at which a row is dead-lettered, 0 = unlimited.
     """
@@ -59,11 +59,11 @@ class Manifest:
     """A manifest without faults.
 
     Attributes:
-        file: Where it came from.
+        file: Its file.
         schema_version: As written, for example `1.1`.
         routes: In the order of the document.
         global_ttl_ms: Time to live of routes without their own, in milliseconds, None = never ends.
-        warnings: What was accepted but is hardly meant.
+        warnings: What was accepted but is probably not intended.
     """
 
     file: str
@@ -73,12 +73,12 @@ class Manifest:
     warnings: tuple[ManifestFault, ...]
 
     def ttl_ms(self, spec: RouteSpec) -> int | None:
-        """Give a route's time to live in milliseconds, its own or the global one, None = never."""
+        """Return the own or the global time to live of a route in milliseconds, None = endless."""
         return self.global_ttl_ms if spec.ttl_ms is None else spec.ttl_ms
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides about routing; equal manifests need not be applied again."""
+        """Return the SHA-256 of all that affects routing; equal ones need not be applied again."""
         content = {
             "global_ttl_ms": self.global_ttl_ms,
             "routes": {

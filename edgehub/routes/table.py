@@ -1,8 +1,8 @@
 """The compiled route table: which endpoints a message goes to, at which priority, for how long.
 
 Owns the hot path of routing. A table is an immutable snapshot that is replaced as a whole; another
-one is derived from it at the cost of what changes. What it remembers (which routes listen to a
-source, which results a set of routes gives) is bounded and only saves time. Invariant: `evaluate`
+one is derived from it at the cost of what changes. Its caches (the routes of a source, the
+results of a set of routes) are bounded. Invariant: `evaluate`
 never raises and gives at most one result per endpoint, that of the best matching route.
 """
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from edgehub.routes.query.syntax import Expression
     from edgehub.routes.spec import Manifest, RouteRules, RouteSpec
 
-_REMEMBERED_MAX: Final = 4_096
-"""Sources, and sets of matching routes, that are remembered; then all are forgotten at once."""
+_CACHED_MAX: Final = 4_096
+"""Entries of each cache; then all are dropped at once."""
 
-_REMEMBERED_CHARS_MAX: Final = 512
-"""Longer sources, which only a broker's topics can be, are looked at anew each time."""
+_CACHED_CHARS_MAX: Final = 512
+"""Longer sources, which only a broker's topics can be, are not cached."""
 
 SourceKey = tuple[str, str | MqttSource]
 """Tenant, and the prefix in comparable form or the topic filter."""
@@ -44,12 +44,12 @@ SourceKey = tuple[str, str | MqttSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEntry:
-    """What one live route is in the table, whatever number of names it goes by.
+    """One live route in the table, with all its names.
 
     Attributes:
-        tenant: Whose messages it takes; empty = those of the default tenant.
-        spec: What it does; its own name means nothing.
-        names: What it is called, sorted; never empty.
+        tenant: Tenant whose messages it takes; empty = the default tenant.
+        spec: Its rules; the name in it is not used.
+        names: Its names, sorted; never empty.
     """
 
     tenant: str
@@ -58,7 +58,7 @@ class TableEntry:
 
     @property
     def source_key(self) -> SourceKey:
-        """Return what it listens to."""
+        """Return its tenant and source."""
         source = self.spec.route.source
         return (self.tenant, source.key if isinstance(source, PathSource) else source)
 
@@ -73,7 +73,7 @@ class TableEntry:
 
 
 class RouteTable:
-    """A set of routes, compiled. Made by `compile`, or from another one by `derive`."""
+    """A compiled set of routes; see `compile` and `derive`."""
 
     def __init__(self, manifest: Manifest, hub_id: str) -> None:
         self._hub_id = hub_id
@@ -90,7 +90,7 @@ class RouteTable:
                 for slot, spec in enumerate(ranked)
             }
         )
-        self._end()
+        self._index()
         self._manifest: Manifest | None = manifest
 
     @classmethod
@@ -100,7 +100,7 @@ class RouteTable:
         """Compile a manifest.
 
         Args:
-            manifest: What `parse_manifest` gave.
+            manifest: See `parse_manifest`.
             endpoints: Named endpoints that exist, for `Endpoint("...")`.
             hub_id: Device id of the hub itself, for `$edgeHubOriginInterface`.
 
@@ -113,19 +113,19 @@ class RouteTable:
         return cls(manifest, hub_id)
 
     def derive(self, changes: Mapping[int, TableEntry | None], manifest: Manifest) -> Self:
-        """Make a table in which some live routes differ; the rest is shared with this one.
+        """Return a table in which some live routes differ; the rest is shared with this one.
 
         Args:
             changes: Entry by slot, None = the slot becomes free. A name is in one entry only.
             manifest: File, version, warnings and global time to live; of its routes the order in
-                which people see them.
+                which they are shown.
         """
         made = copy(self)
-        made._become(changes, manifest)  # noqa: SLF001 - nobody else has it yet
+        made._change(changes, manifest)  # noqa: SLF001 - a new object of this class
         return made
 
     def cold_code(self) -> Iterator[Any]:
-        """Compile what is not yet, piece by piece; without it that happens with the first message.
+        """Compile missing functions, one by one; else the first message compiles them.
 
         Yields:
             After each piece, a few milliseconds of work.
@@ -147,7 +147,7 @@ class RouteTable:
 
     @property
     def manifest(self) -> Manifest:
-        """Return all routes by their names as a manifest would, for people."""
+        """Return all routes by their names, as in a manifest."""
         if self._manifest is None:
             places = {spec.name: place for place, spec in enumerate(self._head.routes)}
             names = sorted(self._slots, key=lambda name: (places.get(name, len(places)), name))
@@ -158,7 +158,7 @@ class RouteTable:
 
     @property
     def mqtt_filters(self) -> tuple[str, ...]:
-        """Topic filters that routes listen to."""
+        """Return the topic filters of routes."""
         return tuple(
             dict.fromkeys(key.filter for _, key in self._groups if isinstance(key, MqttSource))
         )
@@ -182,19 +182,19 @@ class RouteTable:
         return self._entries[self._slots[route]].spec.rules
 
     def ttl_ms(self, spec: RouteSpec) -> int | None:
-        """Give a route's time to live in milliseconds, its own or the global one, None = never."""
+        """Return the own or the global time to live of a route in milliseconds, None = endless."""
         return self._head.ttl_ms(spec)
 
     def _rank(self, spec: RouteSpec) -> tuple[int, int]:
         ttl_ms = self.ttl_ms(spec)
         return (spec.priority, -(NEVER_MS if ttl_ms is None else ttl_ms))
 
-    def _become(self, changes: Mapping[int, TableEntry | None], manifest: Manifest) -> None:
+    def _change(self, changes: Mapping[int, TableEntry | None], manifest: Manifest) -> None:
         self._head, self._manifest = manifest, None
         self._entries, self._groups = dict(self._entries), dict(self._groups)
         self._slots, self._uses = dict(self._slots), Counter(self._uses)
         self._take(changes)
-        self._end()
+        self._index()
 
     def _take(self, changes: Mapping[int, TableEntry | None]) -> None:
         """Change entries and their names."""
@@ -215,26 +215,26 @@ class RouteTable:
 
     def _recompile(self, changes: Mapping[int, TableEntry | None]) -> None:
         """Change those groups whose code will differ."""
-        gone: dict[SourceKey, set[int]] = {}
-        come: dict[SourceKey, list[Condition]] = {}
+        removed: dict[SourceKey, set[int]] = {}
+        added: dict[SourceKey, list[Condition]] = {}
         for slot, entry in changes.items():
             before = self._entries.get(slot)
             if before is not None and entry is not None and before.same_code(entry):
                 continue
             if before is not None:
-                gone.setdefault(before.source_key, set()).add(slot)
+                removed.setdefault(before.source_key, set()).add(slot)
             if entry is not None:
-                come.setdefault(entry.source_key, []).append((slot, entry.condition))
-        for key in dict.fromkeys((*gone, *come)):
+                added.setdefault(entry.source_key, []).append((slot, entry.condition))
+        for key in dict.fromkeys((*removed, *added)):
             group = self._groups.get(key) or Chunks.none(self._hub_id)
-            group = group.changed(gone.get(key, set()), come.get(key, ()))
+            group = group.changed(removed.get(key, set()), added.get(key, ()))
             if group.empty:
                 self._groups.pop(key, None)
             else:
                 self._groups[key] = group
 
-    def _end(self) -> None:
-        """Derive what is looked up, once everything is in its place."""
+    def _index(self) -> None:
+        """Build the indexes of a changed table."""
         self.endpoints = frozenset(each for each, count in self._uses.items() if count)
         self._exact: dict[tuple[str, str], Chunks] = {}
         self._wild: dict[str, list[tuple[MqttSource, Chunks]]] = {}
@@ -248,17 +248,17 @@ class RouteTable:
         self._results: dict[int, tuple[RouteResult, ...]] = {0: ()}
 
     def _groups_of(self, tenant: str, source: str) -> tuple[Predicates, ...]:
-        """Find the functions of all routes that listen to a source, and remember them."""
+        """Return the functions of all routes of a source, and cache them."""
         name = f"{tenant}\0{source}" if tenant else source
-        remembered = self._by_source.get(name)
-        if remembered is not None:
-            return remembered
+        cached = self._by_source.get(name)
+        if cached is not None:
+            return cached
         functions: list[Predicates] = []
         for group in self._listening(tenant, source):
             functions += group.functions()
-        if len(self._by_source) >= _REMEMBERED_MAX:
+        if len(self._by_source) >= _CACHED_MAX:
             self._by_source.clear()
-        if len(source) <= _REMEMBERED_CHARS_MAX:
+        if len(source) <= _CACHED_CHARS_MAX:
             self._by_source[name] = tuple(functions)
         return tuple(functions)
 
@@ -278,7 +278,7 @@ class RouteTable:
                     yield group
 
     def _assemble(self, mask: int) -> tuple[RouteResult, ...]:
-        """Build the results of a set of matching routes, and remember them."""
+        """Build the results of a set of matching routes, and cache them."""
         matching: list[tuple[tuple[int, int], str, RouteSpec]] = []
         rest, slot = mask, 0
         while rest:
@@ -301,7 +301,7 @@ class RouteTable:
             )
             for endpoint_id, specs in by_endpoint.items()
         )
-        if len(self._results) >= _REMEMBERED_MAX:
+        if len(self._results) >= _CACHED_MAX:
             self._results.clear()
         self._results[mask] = results
         return results

@@ -1,7 +1,7 @@
-"""Tenants, and the keys by which routes are told apart.
+"""Tenants, and the keys of routes.
 
-A tenant is an organisation's application. Its routes see its own messages alone. A hub without
-tenants has one all the same, the default one, of which nobody needs to know.
+A tenant is an application of an organisation. Its routes take its own messages alone. A hub without
+tenants has the default one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tenant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return what messages of the tenant carry; empty = the default tenant."""
+        """Return the tenant as in messages; empty = the default tenant."""
         return "" if self == DEFAULT_TENANT else str(self)
 
 
@@ -59,16 +59,16 @@ def tenant_name(name: str) -> str:
     """
     # Without a slash it is no tenant, nor is the empty name, by which the default one is meant.
     if Tenant.parse(name or "/") == DEFAULT_TENANT:
-        msg = "default/default is everybody without a tenant; it needs no section"
+        msg = "default/default is the tenant of clients without one; it needs no section"
         raise ValueError(msg)
     return name
 
 
 class RouteKey(NamedTuple):
-    """What names one route.
+    """The key of one route.
 
     Attributes:
-        tenant: Whose route it is.
+        tenant: Its tenant.
         id: Unique in the tenant.
     """
 
@@ -77,7 +77,7 @@ class RouteKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `__str__` gives.
+        """Read the result of `__str__`.
 
         Raises:
             ValueError: It is none.
@@ -93,5 +93,5 @@ class RouteKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what the route is called in rows, journal and messages."""
+        """Return the name of the route in rows, journal and messages."""
         return self.id if self.tenant == DEFAULT_TENANT else str(self)

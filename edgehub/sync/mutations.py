@@ -31,7 +31,7 @@ from edgehub.sync.views import Written
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.routes.content import ReadBody, RouteContent
+    from edgehub.routes.content import RouteContent, SubmittedRoute
     from edgehub.routes.live import RouteHost
     from edgehub.routes.tenant import Tenant
     from edgehub.sync.follower import Follower
@@ -180,7 +180,7 @@ class Mutations:
     async def _put(
         self,
         key: RouteKey,
-        read: ReadBody,
+        read: SubmittedRoute,
         expected: int | None,
         wait: bool,
         timeout_s: float,
@@ -308,7 +308,7 @@ class Mutations:
             raise InvalidRouteError([replace(fault, path="route", route=None)]) from error
 
 
-async def _read(body: object, tenant: Tenant) -> ReadBody:
+async def _read(body: object, tenant: Tenant) -> SubmittedRoute:
     text = body.get("route") if isinstance(body, dict) else body
     if isinstance(text, str) and len(text) > AT_ONCE_CHARS:
         return await asyncio.to_thread(read_body, body, tenant)

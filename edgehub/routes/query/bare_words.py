@@ -2,7 +2,7 @@
 
 Owns the rule. A word is suspicious where a text in quotes would usually stand: on the right of `=`
 or `!=` with a property or body value on the left, or as what `starts_with`, `ends_with`, `contains`
-or `index_of` looks for. A name that the condition uses in any other way, for one in
+or `index_of` looks for. A name that the condition uses in any other place, for example in
 `is_defined(name)`, is taken for the property that it is. Pure.
 """
 

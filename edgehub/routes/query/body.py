@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Step = str | int
 
 NOT_READ: Final = object()
-"""Stands in the memo of a message until its body is first asked for."""
+"""In the memo of a message until its body is read."""
 
 _JSON: Final = "application/json"
 _CODECS: Final = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}
@@ -35,7 +35,7 @@ def read_body(message: Message, memo: list[Any]) -> Any:
 
 
 def body_value(message: Message, memo: list[Any], steps: tuple[Step, ...]) -> Value:
-    """Follow a path into the body.
+    """Return the value at a path of the body.
 
     A missing member, an index out of range and a step into a scalar give null, an object or array
     at the end is undefined.
@@ -83,7 +83,7 @@ def _parse(body: bytes, codec: str) -> Any:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
             pass
-    # The slow way takes what the fast parser refuses and the original hub accepts: NaN, numbers
+    # The slow parser takes what the fast one refuses and the original hub accepts: NaN, numbers
     # beyond a double, lone surrogates, bytes that are no text; and the wide encodings.
     try:
         return json.loads(body.decode(codec, "replace"), parse_int=float)

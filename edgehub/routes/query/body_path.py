@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from edgehub.routes.hints import PartFault
+
 Step = str | int
 
 _STEP: Final = re.compile(r"(?P<name>[^.\[\]]*)(?P<indexes>(?:\[[^\].]*\])*)")
@@ -15,30 +17,19 @@ _INDEX: Final = re.compile(r"\[([^\]]*)\]")
 _INDEX_MAX: Final = 2**31 - 1
 
 
-class BodyPathFault(Exception):  # noqa: N818 - a report on its way to a RouteFault, never seen outside
-    """What is wrong with a path, and how to mend it."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
 def parse_body_path(path: str) -> tuple[Step, ...]:
     """Split a path into member names and indexes.
 
     Raises:
-        BodyPathFault: If it breaks the grammar.
+        PartFault: If it breaks the grammar.
     """
     if not path:
-        raise BodyPathFault("the path is empty", "name a member, for example `$body.temperature`")
+        raise PartFault("the path is empty", "name a member, for example `$body.temperature`")
     steps: list[Step] = []
     for part in path.split("."):
         found = _STEP.fullmatch(part)
         if found is None:
-            raise BodyPathFault(
-                f"`{part}` is no step of a path", "an index follows a name: `hist[0]`"
-            )
+            raise PartFault(f"`{part}` is no step of a path", "an index follows a name: `hist[0]`")
         steps.append(_name(found["name"]))
         steps.extend(_index(text) for text in _INDEX.findall(found["indexes"]))
     return tuple(steps)
@@ -46,17 +37,17 @@ def parse_body_path(path: str) -> tuple[Step, ...]:
 
 def _name(name: str) -> str:
     if not name:
-        raise BodyPathFault("the path has an empty step", "write one dot between two names")
+        raise PartFault("the path has an empty step", "write one dot between two names")
     if name == "*":
-        raise BodyPathFault("a path has no wildcards", "name each member")
+        raise PartFault("a path has no wildcards", "name each member")
     if name.isascii() and name.isdigit():
-        raise BodyPathFault(f"`{name}` is only digits", f"an index is written `[{name}]`")
+        raise PartFault(f"`{name}` is only digits", f"an index is written `[{name}]`")
     return name
 
 
 def _index(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise BodyPathFault(
+        raise PartFault(
             f"`[{text}]` is no index", "an index is a whole number from 0 on, for example `[0]`"
         )
     # Lists are never that long; the bound keeps absurd numbers from being computed.

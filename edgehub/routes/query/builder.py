@@ -14,13 +14,14 @@ from lark import Token
 from lark.visitors import Transformer_NonRecursive
 
 from edgehub.errors import RouteFaultKind
+from edgehub.routes.hints import PartFault
 from edgehub.routes.query.checker import Checker, span_of, start_of
 from edgehub.routes.query.functions import ValueType
 from edgehub.routes.query.lexer import unescape
 from edgehub.routes.query.syntax import Expression, Span
 from edgehub.routes.query.text import joined
 from edgehub.routes.query.values import UNDEFINED
-from edgehub.routes.sink import Sink, SinkFault, called_sink, named_sink
+from edgehub.routes.sink import Sink, called_sink, named_sink
 from edgehub.routes.source import (
     MQTT_PREFIX,
     MqttSource,
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Report(Protocol):
-        """Takes what is wrong, or worth a warning, at an offset of the text."""
+        """Records a fault, or a warning, at an offset of the text."""
 
         def __call__(self, kind: RouteFaultKind, offset: int, message: str, hint: str) -> None:
-            """Note it."""
+            """Record a fault or warning."""
 
     Nodes = list[Any]
 
@@ -51,7 +52,7 @@ _HEX_BITS: Final = 64
 
 
 class Builder(Transformer_NonRecursive[Token, Any]):
-    """Has one method per rule of the grammar that makes something."""
+    """One method for each rule of the grammar."""
 
     def __init__(self, complain: Report, warn: Report) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         """Build `$upstream`."""
         try:
             return named_sink(nodes[0], nodes[0].line, nodes[0].column)
-        except SinkFault as fault:
+        except PartFault as fault:
             self._complain(RouteFaultKind.SINK, start_of(nodes[0]), fault.message, fault.hint)
             return None
 
@@ -90,7 +91,7 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         function, _, argument, _ = nodes
         try:
             return called_sink(function, argument[1:-1], function.line, function.column)
-        except SinkFault as fault:
+        except PartFault as fault:
             self._complain(RouteFaultKind.SINK, start_of(function), fault.message, fault.hint)
             return None
 
@@ -140,7 +141,7 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         return self._check.call(nodes[0], _outer(nodes), arguments)
 
     def nested(self, nodes: Nodes) -> Expression:
-        """Take the parentheses off; they stay part of the text."""
+        """Return the inner expression; its span keeps the parentheses."""
         inner: Expression = nodes[1]
         return replace(inner, span=_outer(nodes))
 

@@ -1,7 +1,7 @@
-"""Static types of the condition language: builds checked expressions, or says what does not fit.
+"""Static types of the condition language: builds checked expressions, or reports type errors.
 
 Owns the typing rules. Every rule looks at its operands only, so that all faults of a condition are
-found in one go; an operand that was already complained about fits everywhere. Invariant: an
+found in one go; an operand with a fault fits everywhere. Invariant: an
 expression that came out without a fault can be evaluated on any message.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from edgehub.routes.hints import near_miss
-from edgehub.routes.query.body_path import BodyPathFault, parse_body_path
+from edgehub.routes.hints import PartFault, near_miss
+from edgehub.routes.query.body_path import parse_body_path
 from edgehub.routes.query.functions import CONCAT, FUNCTIONS, ValueType, pick_overload
 from edgehub.routes.query.syntax import (
     AppProperty,
@@ -55,7 +55,7 @@ _BODY_BOOL_HINT: Final = "write `$body... = true`, or put the body value on the 
 
 
 class Checker:
-    """Builds the expressions of one condition and reports what does not fit."""
+    """Builds the expressions of one condition and reports type errors."""
 
     def __init__(self, complain: Complain, warn: Complain) -> None:
         self._complain = complain
@@ -88,7 +88,7 @@ class Checker:
     def _body_value(self, name: str, span: Span, app_name: str | None) -> Expression:
         try:
             steps = parse_body_path(name[len(_BODY_PREFIX) :])
-        except BodyPathFault as fault:
+        except PartFault as fault:
             self._complain(span.start, f"`{name}`: {fault.message}", fault.hint)
             return _faulty(span)
         return BodyValue(span=span, type=ValueType.DYNAMIC, steps=steps, app_name=app_name)

@@ -1,10 +1,10 @@
 """Conditions into Python functions.
 
 Owns the one place where code is generated: a function per source that evaluates the conditions of
-all its routes at once and answers with a bit mask, since calling one function per route would cost
+all its routes at once and returns a bit mask, since calling one function per route would cost
 more than the comparisons do. Values of the route text enter the code as literals or by the
 namespace, names are made here: no part of a route is ever taken as code. Invariant: a generated
-function raises nothing and answers what `values.py` says, only faster.
+function raises nothing and returns the same as `values.py`, only faster.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Evaluate = Callable[[Message, Memo], values.Value]
 
 _DISPATCH_MIN: Final = 3
-"""From so many `property = 'text'` on, one dict lookup is quicker than the comparisons."""
+"""From so many `property = 'text'` on, one dict lookup is faster than the comparisons."""
 
 
 def compile_predicates(
     conditions: Sequence[tuple[int, Expression | None]], hub_id: str
 ) -> Predicates:
-    """Make a function that gives the sum of the bits whose conditions are true.
+    """Return a function of the sum of the bits whose conditions are true.
 
     Args:
         conditions: Bit and condition, None = always true.
@@ -67,7 +67,7 @@ def compile_predicates(
 
 
 def compile_value(expression: Expression, hub_id: str) -> Evaluate:
-    """Make a function that gives the value of one expression."""
+    """Return a function of the value of one expression."""
     emitter = Emitter(frozenset())
     bound, code = _bound(emitter, expression), emitter.value(expression)
     lines = [f"if not {bound}: return U"] if bound else []

@@ -1,6 +1,6 @@
 """Comparisons into Python conditions, by the static types of their two sides.
 
-Owns the short forms for what most conditions are: a property or body value against a constant.
+Owns the short forms of most conditions: a property or body value against a constant.
 Everything else calls the comparisons of `values.py`. Invariant: a piece of code is true exactly
 when the comparison is defined and true.
 """
@@ -32,13 +32,13 @@ _BEFORE: Final = {
 
 
 class Emits(Protocol):
-    """What is needed of the emitter."""
+    """The emitter, as far as comparisons use it."""
 
     def truth(self, expression: Expression) -> str:
-        """Emit: the expression is true."""
+        """Emit the condition that the expression is true."""
 
     def falsity(self, expression: Expression) -> str:
-        """Emit: the expression is false."""
+        """Emit the condition that the expression is false."""
 
     def value(self, expression: Expression) -> str:
         """Emit the value."""

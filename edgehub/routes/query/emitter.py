@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Shape = tuple[Any, ...]
 
 ABSENT: Final = object()
-"""Marks what was not looked up yet, or was not found where something else may be."""
+"""Marks a value that was not looked up yet, or not found where another may be."""
 
 _NEGATED: Final = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
@@ -85,7 +85,7 @@ def _shape(expression: Expression) -> Shape:
 
 
 class Emitter:
-    """Makes the code of one function: call the emitting methods, then take the prologue."""
+    """Emits the code of one function: call the emitting methods, then `prologue`."""
 
     def __init__(self, repeated: frozenset[Shape]) -> None:
         self._repeated = repeated
@@ -302,7 +302,7 @@ class Emitter:
 
 
 def _operands(logic: Logic) -> list[Expression]:
-    """Leave out null, which changes nothing in an OR; a null AND is null as a whole."""
+    """Return the operands without null, which changes nothing in an OR; a null AND is null."""
     return [operand for operand in logic.operands if operand.type is not ValueType.NULL]
 
 

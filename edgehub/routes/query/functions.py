@@ -1,4 +1,4 @@
-"""The functions of the condition language: what they take, what they give, what runs.
+"""The functions of the condition language: parameters, results, implementations.
 
 Owns the one table of signatures that type checks and generated code share. Names ignore case.
 """
@@ -24,7 +24,7 @@ class ValueType(StrEnum):
     NULL = "null"
     UNDEFINED = "undefined"
     DYNAMIC = "body value"
-    FAULTY = "faulty"  # stands for an expression that was already complained about
+    FAULTY = "faulty"  # of an expression with a fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Overload:
     Attributes:
         parameters: Static types of the arguments; a body value fits all of them. Where one itself
             is `DYNAMIC`, any argument fits.
-        result: Static type of what it gives.
-        runs: What is called with the values.
+        result: Static type of the result.
+        runs: The implementation.
         more: The last parameter may be repeated.
     """
 

@@ -83,12 +83,12 @@ _ESCAPE: Final = re.compile(r"""\\(?:["'\\]|u[0-9A-Fa-f]{4})""")
 
 @lru_cache(maxsize=1_024)
 def _patterns_for(first: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return the patterns that may match from a character on; trying all costs most of a parse."""
+    """Return the patterns that may match from a character on; trying all takes most of a parse."""
     return tuple((name, pattern) for name, pattern, begins in _PATTERNS if begins.match(first))
 
 
 class TokenStream(Lexer):
-    """Hands lark the tokens that `tokenize` made."""
+    """Passes the tokens of `tokenize` to lark."""
 
     def __init__(self, conf: LexerConf) -> None:
         del conf
@@ -99,7 +99,7 @@ class TokenStream(Lexer):
 
 
 class Positions:
-    """Turns offsets of one text into lines and columns, both 1-based."""
+    """Converts offsets of one text into lines and columns, both 1-based."""
 
     def __init__(self, text: str) -> None:
         self._line_starts = [0, *(found.end() for found in re.finditer(r"\n", text))]
@@ -196,7 +196,7 @@ class _Scanner:
         return end
 
     def _is_star(self, end: int) -> bool:
-        """Tell a star from a comment, which would go up to `end`."""
+        """Return whether a star is here, not a comment up to `end`."""
         last = self._tokens[-1]
         if last.type == "FROM":
             # A comment before the path is followed by the path.

@@ -1,8 +1,8 @@
 """Route text into a checked route.
 
-Owns the grammar (`route.lark`) and the way from its trees to expressions. May call the lexer, the
-checker and the sink and source rules. Invariant: whatever the text, either a route comes out or one
-`RouteCompileError` that holds all faults with their places.
+Owns the grammar (`route.lark`) and the conversion of its trees to expressions. May call the lexer,
+the checker and the sink and source rules. Invariant: for any text, the result is a route or one
+`RouteCompileError` with all faults and their places.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
 from edgehub.routes.hints import clipped
 from edgehub.routes.query.bare_words import bare_words
 from edgehub.routes.query.builder import Builder
-from edgehub.routes.query.complaints import END, unexpected
 from edgehub.routes.query.functions import ValueType
 from edgehub.routes.query.lexer import FAULTS_MAX, Positions, TokenStream, tokenize
 from edgehub.routes.query.syntax import Condition, Expression, Route, parts
+from edgehub.routes.query.syntax_errors import END, unexpected
 from edgehub.routes.query.work import WORK_MAX, heavy_leaves
 from edgehub.routes.sink import Sink
 from edgehub.routes.source import MqttSource, PathSource
@@ -189,7 +189,7 @@ class _Parse:
             raise RouteCompileError([fault for _, fault in self._faults[:FAULTS_MAX]])
 
 
-# At the import: when the first route comes, the files may be another version's.
+# At the import: when the first route is parsed, the files may be those of another version.
 _GRAMMAR: Final = files("edgehub.routes.query").joinpath("route.lark").read_text("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The parts of a compiled route: where it listens, what it asks, where it sends.
+"""The parts of a parsed route: source, condition, sink.
 
 Owns the immutable tree that the parser builds and the code generator reads. Every expression
 carries its static type and its place in the route text.
@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What all expressions have.
+    """The attributes of all expressions.
 
     Attributes:
         span: Its text, with enclosing parentheses.
@@ -192,7 +192,7 @@ class Condition:
     Attributes:
         text: Its text as written, without blanks and comments around it.
         expression: Its tree, None = always true, there was no WHERE.
-        warnings: What is allowed but hardly meant.
+        warnings: What is allowed but probably not intended.
     """
 
     text: str
@@ -206,10 +206,10 @@ class Route:
 
     Attributes:
         text: The whole route text.
-        source: Which messages it looks at.
+        source: Senders of its messages.
         condition: Which of them it takes.
-        sink: Where they go.
-        warnings: What is allowed but hardly meant, those of the condition included.
+        sink: Their destination.
+        warnings: What is allowed but probably not intended, those of the condition included.
     """
 
     text: str

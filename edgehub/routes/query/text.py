@@ -57,7 +57,7 @@ def has_surrogates(text: str) -> bool:
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
-def half_characters(text: str) -> bool:
+def has_lone_surrogate(text: str) -> bool:
     """Return whether `text` holds half of a surrogate pair, which no file and no topic can hold."""
     return has_surrogates(joined(text))
 
@@ -118,7 +118,7 @@ def upper(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    """Lower letters one by one, without a culture."""
+    """Return the text in lower case, letter by letter, without a culture."""
     if text.isascii():
         return text.lower()
     # Python lowers a sigma by its place in the word, and makes two letters of an I with a dot.

@@ -181,7 +181,7 @@ def _signed_infinity(base: float, exponent: float) -> float:
 
 
 def text_or_undefined(value: Value) -> Value:
-    """Give a property for a comparison with a body value: one without a value compares to none."""
+    """Return a property for a comparison with a body value; undefined if it has no value."""
     return UNDEFINED if value is None else value
 
 
@@ -209,12 +209,12 @@ def length(value: Value) -> Value:
 
 
 def lower(value: Value) -> Value:
-    """Lower letters one by one."""
+    """Return the text in lower case, letter by letter."""
     return text.lower(value) if value.__class__ is str else UNDEFINED
 
 
 def upper(value: Value) -> Value:
-    """Raise letters one by one."""
+    """Return the text in upper case, letter by letter."""
     return text.upper(value) if value.__class__ is str else UNDEFINED
 
 

@@ -1,10 +1,10 @@
-"""How much text a condition works through, bounded before it begins.
+"""The work of a condition on texts, bounded before it is evaluated.
 
 Owns the estimate: how often functions and comparisons pass over each property and body value, which
 the condition alone decides, and the bound on passes times characters, which is checked per message.
 Few conditions pass over a text more than `FREE_PASSES` times; the others are not checked, since
 what they cost is in proportion to the message. Invariant: a condition is undefined on a message on
-which it would exceed `WORK_MAX`, whatever other routes ask.
+which it would exceed `WORK_MAX`, whatever other routes do.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def work_of(*weighted: tuple[int, Value]) -> int:
 
 
 def within_bound(*weighted: tuple[int, Value]) -> bool:
-    """Return whether the work is allowed; compiled conditions ask this before anything else."""
+    """Return whether the work is allowed; compiled conditions check this first."""
     return work_of(*weighted) <= WORK_MAX
 
 

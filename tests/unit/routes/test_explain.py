@@ -38,9 +38,9 @@ def test_each_route_gets_a_verdict_in_the_manifest_s_order():
     assert "`bulk`" in rest.reason
     assert cam.outcome is RouteOutcome.SOURCE
     assert "/messages/modules/cam/" in cam.reason
-    assert (bulk.outcome, bulk.priority, bulk.ttl_ms) == (RouteOutcome.ROUTED, 7, 900_000)
+    assert (bulk.outcome, bulk.priority, bulk.ttl_s) == (RouteOutcome.ROUTED, 7, 900)
     assert (alarm.outcome, alarm.line, alarm.column) == (RouteOutcome.FALSE, 1, 15)
-    assert alarm.ttl_ms == 7_200_000
+    assert alarm.ttl_s == 7_200
 
 
 @pytest.mark.parametrize(

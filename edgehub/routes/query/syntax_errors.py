@@ -1,7 +1,6 @@
-"""Says in the user's words why a token does not fit where it stands.
+"""Messages and hints of syntax errors.
 
-Owns the texts of syntax errors. Pure: the parser tells the token, what came before it and which
-kinds of token would have fitted.
+Pure: the parser passes the token, the tokens before it and the kinds of token that would fit.
 """
 
 from __future__ import annotations
