@@ -62,13 +62,11 @@ class RequestQueueStatistics:
     waited_s_max: float
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
-    __slots__ = ("given", "kind", "since")
-
-    def __init__(self, kind: RequestKind, given: asyncio.Future[None], since: float) -> None:
-        self.kind = kind
-        self.given = given
-        self.since = since
+    kind: RequestKind
+    given: asyncio.Future[None]
+    since: float
 
 
 class DeviceRequestQueue:

@@ -80,6 +80,7 @@ class HttpLinkOptions:
     connect_timeout_s: float = 10.0
 
 
+@dataclass(slots=True)
 class Answer:
     """The peer's answer to one request.
 
@@ -87,12 +88,9 @@ class Answer:
         headers: By name in lower case; of doubled ones the last.
     """
 
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.body = b""
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
 class HttpLink(asyncio.Protocol):

@@ -9,6 +9,7 @@ predecessor may leave only once that is confirmed, or another one of the same en
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -39,6 +40,7 @@ class Subject(NamedTuple):
     external_id: str
 
 
+@dataclass(slots=True, eq=False)
 class Announcement:
     """One row that creates an entity.
 
@@ -50,14 +52,11 @@ class Announcement:
         refused: See the module.
     """
 
-    __slots__ = ("digest", "needs", "offset", "refused", "subject")
-
-    def __init__(self, offset: int, subject: Subject, needs: int | None, digest: int) -> None:
-        self.offset = offset
-        self.subject = subject
-        self.needs = needs
-        self.digest = digest
-        self.refused = False
+    offset: int
+    subject: Subject
+    needs: int | None
+    digest: int
+    refused: bool = False
 
 
 class Announcements:

@@ -6,6 +6,7 @@ changes in one transaction. Plain slotted classes, as several are built per mess
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,7 @@ class OutputName(StrEnum):
     OPERATIONS = "operations"
 
 
+@dataclass(slots=True, eq=False)
 class Output:
     """A row for the cloud.
 
@@ -51,26 +53,15 @@ class Output:
             first, as long as it waits for the same endpoint; the first that has one counts.
     """
 
-    __slots__ = ("creates", "device", "needs", "output", "payload", "topic")
-
-    def __init__(
-        self,
-        output: OutputName,
-        topic: str,
-        payload: bytes,
-        device: str,
-        *,
-        creates: str | None,
-        needs: tuple[str, ...],
-    ) -> None:
-        self.output = output
-        self.topic = topic
-        self.payload = payload
-        self.device = device
-        self.creates = creates
-        self.needs = needs
+    output: OutputName
+    topic: str
+    payload: bytes
+    device: str
+    creates: str | None
+    needs: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class LocalPublish:
     """A message for clients of the local topic space.
 
@@ -80,14 +71,12 @@ class LocalPublish:
         retain: Whether it stays as the topic's last value.
     """
 
-    __slots__ = ("payload", "retain", "topic")
-
-    def __init__(self, topic: str, payload: bytes, *, retain: bool) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.retain = retain
+    topic: str
+    payload: bytes
+    retain: bool
 
 
+@dataclass(slots=True, eq=False)
 class TableChange:
     """One row of a table of the store to write, or to delete.
 
@@ -97,17 +86,9 @@ class TableChange:
         value: The columns behind them, None = delete the row.
     """
 
-    __slots__ = ("key", "table", "value")
-
-    def __init__(
-        self,
-        table: EntityTable,
-        key: tuple[str | int, ...],
-        value: tuple[str | int | bytes, ...] | None,
-    ) -> None:
-        self.table = table
-        self.key = key
-        self.value = value
+    table: EntityTable
+    key: tuple[str | int, ...]
+    value: tuple[str | int | bytes, ...] | None
 
 
 Effect = Output | LocalPublish | TableChange

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,7 @@ class HeldMessage:
         self.size = HELD_BYTES + len(topic.text) + len(payload)
 
 
+@dataclass(slots=True, eq=False)
 class ClientShare:
     """The held messages of one client.
 
@@ -69,13 +71,10 @@ class ClientShare:
         ranks: Size under which each ranking has it; never less than what it is.
     """
 
-    __slots__ = ("bytes", "other", "ranks", "telemetry")
-
-    def __init__(self) -> None:
-        self.telemetry: OrderedDict[int, HeldMessage] = OrderedDict()
-        self.other: OrderedDict[int, HeldMessage] = OrderedDict()
-        self.bytes = 0
-        self.ranks = [0, 0]
+    telemetry: OrderedDict[int, HeldMessage] = field(default_factory=OrderedDict)
+    other: OrderedDict[int, HeldMessage] = field(default_factory=OrderedDict)
+    bytes: int = 0
+    ranks: list[int] = field(default_factory=lambda: [0, 0])
 
     def __len__(self) -> int:
         return len(self.telemetry) + len(self.other)

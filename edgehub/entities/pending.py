@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgehub.devices.bounds import Bound
@@ -55,17 +55,15 @@ class PendingEntity:
     evicted: int
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("bytes", "evicted", "parent", "registration", "reported", "state", "telemetry")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.registration: HeldMessage | None = None
-        self.parent: str | None = None
-        self.state: dict[str, HeldMessage] = {}
-        self.telemetry: OrderedDict[int, HeldMessage] = OrderedDict()
-        self.evicted = 0
-        self.reported = False
+    bytes: int = 0
+    registration: HeldMessage | None = None
+    parent: str | None = None
+    state: dict[str, HeldMessage] = field(default_factory=dict)
+    telemetry: OrderedDict[int, HeldMessage] = field(default_factory=OrderedDict)
+    evicted: int = 0
+    reported: bool = False
 
     def held(self) -> list[HeldMessage]:
         own = [] if self.registration is None else [self.registration]

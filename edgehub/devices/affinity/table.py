@@ -9,6 +9,7 @@ without the flags that the notices up to it changed.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -55,14 +56,12 @@ class LedgerRow(NamedTuple):
     epoch: int
 
 
+@dataclass(slots=True)
 class _Changes:
-    __slots__ = ("flags", "ledger", "position")
-
-    def __init__(self) -> None:
-        self.flags: dict[str, Flag | None] = {}
-        """None = it is removed."""
-        self.position: str | None = None
-        self.ledger: list[LedgerRow] = []
+    flags: dict[str, Flag | None] = field(default_factory=dict)
+    """None = it is removed."""
+    position: str | None = None
+    ledger: list[LedgerRow] = field(default_factory=list)
 
 
 class AffinityTable:
