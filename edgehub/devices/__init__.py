@@ -1,1 +1,1 @@
-"""Who may speak: identities and their rights; devices that several hubs hear."""
+"""Identities and their rights; devices that several hubs receive."""

@@ -188,7 +188,7 @@ class DeviceConnection:
         self.request_close()
 
     async def settled(self) -> None:
-        """Wait for an opening or closing that is under way."""
+        """Wait until it is neither being opened nor closed."""
         if self._closing is not None:
             await asyncio.shield(self._closing)
         async with self._transition:

@@ -1,6 +1,6 @@
 """What can go wrong with an operation of a device.
 
-Owns the errors; `reason` is a word of a closed set, fit for counters and for answers.
+Owns the errors; `reason` is one of a closed set, for counters and answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class DeviceError(EdgeHubError):
 
     Attributes:
         device_id: Whose operation.
-        reason: One word for it.
+        reason: The kind of error, one word.
     """
 
     reason = "error"
@@ -54,12 +54,12 @@ class DeviceConnectionError(DeviceError):
 
 
 class DeviceNotOwnedError(DeviceError):
-    """The connection is closed and stays closed: another hub speaks for the device."""
+    """The connection is closed and stays closed: another hub owns the device."""
 
     reason = "not_owner"
 
 
 class CoordinatorUnreachableError(DeviceError):
-    """The coordinator gave no answer; that says nothing about who owns the device."""
+    """The coordinator gave no answer; the owner of the device is unknown."""
 
     reason = "coordinator_unreachable"

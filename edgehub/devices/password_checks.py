@@ -52,7 +52,7 @@ class PasswordChecks:
 
         Args:
             address: Where the client is.
-            identity_id: Who it says it is, empty = an id that does not exist.
+            identity_id: Id with which it signs in, empty = one that does not exist.
             waits: Called if no thread is free.
 
         Raises:
@@ -113,7 +113,7 @@ class PasswordChecks:
         turns = identities.setdefault(identity_id, deque())
         turns.append(turn)
         if sum(map(len, identities.values())) > WAITING_MAX:
-            # The identity with most of them gives way, so that one cannot shut out the others; of
+            # The identity with most of them is refused, so that one cannot shut out the others; of
             # several the one whose turn is last. One check of each is no flood, and none of them
             # could be refused without shutting out a client.
             longest = max(reversed(identities.items()), key=lambda item: len(item[1]))

@@ -32,7 +32,7 @@ def exposed_mode(path: Path) -> int | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[Path]:
-    """Keep two commands from undoing each other's change; gives the file behind symbolic links.
+    """Lock a file against another command; yields the file behind symbolic links.
 
     The lock is on the folder, since the file is replaced. What was written is on stable storage
     when the block ends without an error.

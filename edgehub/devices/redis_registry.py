@@ -1,7 +1,7 @@
 """The registry of devices that several hubs share, in Redis.
 
 Owns the names of the keys; `registry.lua` changes a device and its address in one step. As with the
-hub's own registry, a device that nobody wrote down has the profile of the settings.
+hub's own registry, a device without an entry has the profile of the settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RedisRegistry:
     Args:
         link: The way to Redis.
         prefix: Of all keys; hubs with the same one share their devices.
-        common: Profile of a device that was not written down, None = such a device is unknown.
+        common: Profile of a device without an entry, None = such a device is unknown.
     """
 
     needs_connection = False

@@ -2,7 +2,7 @@
 
 Owns whose turn it is. An operation runs in the task that asked for it, so its result, its errors
 and a cancellation go to the caller without a detour, and an idle queue costs no task. Invariants:
-at most one operation runs; a turn is never lost, whoever is cancelled at whatever moment; more than
+at most one operation runs; a turn is never lost by a cancellation; more than
 `waiting_max` operations never wait.
 """
 

@@ -73,7 +73,7 @@ class SessionState:
 
     Attributes:
         session: Names the keys in use; another one with every join.
-        generation: How many joins there were; with every one the counter begins anew.
+        generation: How many joins there were; each of them resets the counter.
         address: DevAddr in use, "" = it has none; its frames are found by it.
         f_cnt_up: Last frame counter that was processed, 32 bits.
         dev_nonces: Nonces of earlier joins, the newest last.

@@ -1,7 +1,7 @@
 """The registry of devices of one hub, in its state file.
 
-Owns the table `device`. A device that nobody wrote down has the profile that the settings give to
-all; it gets a row with the first session that is kept. Invariant: a change is on disk when its call
+Owns the table `device`. A device without a row has the profile of the settings; it
+gets one with the first session that is saved. Invariant: a change is on disk when its call
 returns.
 """
 
@@ -43,7 +43,7 @@ class StateRegistry:
 
     Args:
         file: The open file, with the table of `SCRIPT`.
-        common: Profile of a device that was not written down, None = such a device is unknown.
+        common: Profile of a device without a row, None = such a device is unknown.
     """
 
     needs_connection = False

@@ -1,8 +1,8 @@
 """The tokens file: one JSON object per line, read whole or not at all, replaced atomically.
 
-Owns the format of file and tokens. A token is `<name>.<secret>`; the secret is 256 random bits that
-nobody chose, so one round of SHA-256 with a salt keeps it, where passwords need a slow hash; and a
-stranger who tries secrets costs the hub microseconds. Blocks on the disk. Invariant: no secret is
+Owns the format of file and tokens. A token is `<name>.<secret>`; the secret is 256 random bits, so
+one round of SHA-256 with a salt is enough, while passwords need a slow hash; and the check of a
+wrong secret costs the hub microseconds. Blocks on the disk. Invariant: no secret is
 ever written.
 """
 

@@ -1,7 +1,7 @@
 """The tokens in force, which give access to the HTTP API, to read or to write.
 
-Owns the list in force. Invariants: a list is put in force whole; whether a name exists cannot be
-told from the time that a wrong token takes.
+Owns the list in force. Invariants: a list is put in force whole; the check of a wrong token takes
+as long for a name that does not exist.
 """
 
 from __future__ import annotations

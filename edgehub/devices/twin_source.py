@@ -39,7 +39,7 @@ class TwinAccess(Protocol):
         """
 
     async def report(self, device_id: str, patch: bytes) -> int:
-        """Merge a JSON object into what the device reports; gives the status.
+        """Merge a JSON object into what the device reports; returns the status.
 
         Raises:
             DeviceSourceError: There is no answer.

@@ -57,7 +57,7 @@ HELD_MAX: Final = 1000
 """Messages of the platform that wait for room here; the rest stays unacknowledged there."""
 
 GET_OPERATIONS: Final = b"500"
-"""Asks for pending operations: what the platform did not deliver comes again on request only."""
+"""Requests pending operations: the platform repeats undelivered ones on request only."""
 
 RETRY_S: Final = 5.0
 ERROR_CHARACTERS_MAX: Final = 200

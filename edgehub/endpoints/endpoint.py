@@ -49,7 +49,7 @@ class Endpoint(Protocol):
         """Return the bytes that `row` takes on the link, for windows and limits."""
 
     def unsent_bytes(self) -> int:
-        """Return bytes handed over that have not left this machine: ours plus the kernel's."""
+        """Return the bytes that have not left this machine: ours plus the kernel's."""
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """Send rows without waiting; `settle` is called once per row, maybe at once.

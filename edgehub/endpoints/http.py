@@ -1,10 +1,10 @@
 """The HTTP endpoint: rows as JSON arrays in POST requests, a few requests at once.
 
-Owns the connections, their back-off and what was handed over. Invariants: a row is settled exactly
-once; rows of one sender leave in the order in which they were handed over, and those of a request
-after the answer to the one before, so that no peer sees two rows of a sender out of order;
-what a peer refuses is narrowed down to the row before a row is blamed for it, with no other request
-in flight.
+Owns the connections, their back-off and the rows that are not settled. Invariants: a row is settled
+exactly once; rows of one sender leave in the order in which they were sent, and those of a request
+after the answer to the one before, so that no peer sees two rows of a sender out of order; what a
+peer refuses is narrowed down to the row before a row is blamed for it, with no other request in
+flight.
 """
 
 from __future__ import annotations

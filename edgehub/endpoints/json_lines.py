@@ -27,7 +27,7 @@ class JsonLinesFile:
     """See the module.
 
     Args:
-        path: The file that is written; rotated ones are beside it, with a time before the suffix.
+        path: The file that is written; rotated ones are next to it, with a time before the suffix.
         rotate_bytes: A file is closed before it would exceed this; 0 = never.
         rotate_s: A file is closed this long after its first line, at the next append; 0 = never.
         keep_files: Rotated files that are kept, the oldest are deleted; 0 = all.

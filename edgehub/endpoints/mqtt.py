@@ -2,7 +2,7 @@
 
 Owns the link, its back-off and what is in flight on the present connection. Invariants: a row is
 settled exactly once; a PUBACK counts only on the connection that carried its PUBLISH; the pump's
-window is the only bound on what is handed over, so nothing is queued here for later.
+window is the only bound on unsettled rows, so nothing is queued here for later.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ NO_PROPERTIES: Final = b"\0"
 _EXPIRY: Final = struct.Struct(">BI").pack
 _MEMO_MAX: Final = 8192
 _REMEMBERED_BYTES: Final = 65_536
-"""Of records; how far they compress is told by the last ones of about so many bytes."""
+"""Of records; the compression is estimated from the last ones of about so many bytes."""
 _REMEMBERED_BYTES_FIRST: Final = 4096
 """The same at first: on a thin link it would take minutes to forget the first rows, sent alone."""
 
@@ -217,7 +217,7 @@ class _Group:
 
 
 class BatchedRows:
-    """A PUBLISH for as many rows as were handed over together and share a topic.
+    """A PUBLISH for as many rows as were sent together and share a topic.
 
     A payload that the peer may have refused by closing is halved with each further close, so that
     a row that is to blame is alone after a few of them.

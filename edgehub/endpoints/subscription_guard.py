@@ -1,4 +1,4 @@
-"""Topic filters over which a peer may close the connection: asked one by one, then left out.
+"""Topic filters over which a peer may close the connection: requested singly, then suspended.
 
 MQTT 3.1.1 lets a broker answer a SUBSCRIBE that it forbids by closing, and some do; asked again at
 each connect it would take the link down for ever. Owns what is outstanding, and the filters that

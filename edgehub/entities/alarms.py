@@ -150,13 +150,13 @@ class Alarms:
             Their topics.
         """
         prefix = f"{root}/{entity.topic_id}/a/"
-        gone = [topic for topic in self._live if topic.startswith(prefix)]
-        for topic in gone:
+        removed = [topic for topic in self._live if topic.startswith(prefix)]
+        for topic in removed:
             self._record(topic, b"")
         for topic in [topic for topic in self._seen if topic.startswith(prefix)]:
             self._seen_bytes -= _size((topic, self._seen.pop(topic)[0]))
             self._keep(SEEN_KEY, topic, None)
-        return gone
+        return removed
 
     def _raised(
         self, type_name: str, entity: Entity, alarm: dict[str, Any], now_ms: int

@@ -128,7 +128,7 @@ class Commands:
                 self._record(command_id, None)
             return
         if known is not None and known.status in _FINAL:
-            # A broker that was set back has it again, or somebody is late.
+            # A broker with older data, or a late client, has published it again.
             self._effects.publish(topic.text, b"", retain=True)
             return
         command = read_object(payload)
@@ -177,11 +177,13 @@ class Commands:
             Topics of those that had not finished.
         """
         prefix = self._scheme.topic(entity.topic_id, "cmd", "")
-        gone = [key for key, command in self._commands.items() if command.topic.startswith(prefix)]
-        topics = [
-            self._commands[key].topic for key in gone if self._commands[key].status not in _FINAL
+        removed = [
+            key for key, command in self._commands.items() if command.topic.startswith(prefix)
         ]
-        for command_id in gone:
+        topics = [
+            self._commands[key].topic for key in removed if self._commands[key].status not in _FINAL
+        ]
+        for command_id in removed:
             self._record(command_id, None)
         return topics
 

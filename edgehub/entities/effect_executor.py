@@ -90,7 +90,7 @@ class EffectExecutor:
                 self._waiters.append(Ticket(settle, token).done)
             return False
         if len(effects) == 1 and isinstance(effects[0], Output) and effects[0].creates is None:
-            # Data of a known entity, nearly every message: its row alone says all.
+            # Data of a known entity, nearly every message: one row and nothing else.
             self._send(effects[0], settle, token, overdraw=False)
             return False
         ticket = Ticket(settle, token)

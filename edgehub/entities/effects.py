@@ -27,7 +27,7 @@ class Instant(NamedTuple):
 
 
 class OutputName(StrEnum):
-    """Outputs of the module `c8y-mapper`, which routes can tell apart."""
+    """Outputs of the module `c8y-mapper`, for the sources of routes."""
 
     INVENTORY = "inventory"
     MEASUREMENTS = "measurements"

@@ -66,7 +66,7 @@ class Entity:
         health: Topic id of the service whose health stands for it, None = the default one.
         auto: Registered by its first message.
         announced: Its create line is queued or was sent.
-        status: Health that the cloud was last told of a service, None = that of its creation, or
+        status: Health of a service that was reported last, None = that of its creation, or
             one too long to be kept.
         twin: Known twin values by key, in canonical JSON; also name and type.
         inline: Values of its last registration message, so that the same message again changes

@@ -128,7 +128,7 @@ class ClientShares:
 
 
 class _Ranking:
-    """ClientShares by one size, the largest first.
+    """Shares by one size, the largest first.
 
     A share that shrinks is moved down only when it is the first: until then its entry is too
     large, which does not hide a larger one.

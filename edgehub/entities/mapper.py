@@ -219,7 +219,7 @@ class Mapper:
             self._effects.error(
                 self.topic(topic_id),
                 f"the entity could not be created at the cloud: {reason}; its messages wait until"
-                " it is registered anew",
+                " it is registered again",
             )
         return self._effects.take()
 

@@ -71,7 +71,7 @@ class _Entry:
 
 
 class Pending:
-    """HeldMessage messages of all unregistered entities."""
+    """The held messages of all unregistered entities."""
 
     def __init__(
         self,

@@ -155,16 +155,16 @@ class Registrar:
         entity = self._registry.get(topic.topic_id)
         if entity is None:
             return []
-        gone = self._registry.with_descendants(entity)[::-1]
-        for one in gone:
+        removed = self._registry.with_descendants(entity)[::-1]
+        for one in removed:
             self._registry.remove(one)
             self.warnings.pop(one.topic_id, None)
-        return gone
+        return removed
 
     def creation_refused(self, topic_id: str) -> None:
         """Record that the cloud refused the create line of an entity: it is not announced.
 
-        Its next registration message announces it again, whatever it says.
+        Its next registration message announces it again, also if it is unchanged.
         """
         entity = self._registry.get(topic_id)
         if entity is not None and entity.announced and entity.type is not EntityType.MAIN:

@@ -1,1 +1,1 @@
-"""Which hub speaks for a device: the coordinator, its notices, and what a hub remembers."""
+"""Which hub owns a device: the coordinator, its notices, and the flags of a hub."""

@@ -2,10 +2,10 @@
 
 Owns the forms of requests, answers and notices. Rule of the election: no record, or a higher
 frame counter: the hub that asks gets the device; the same counter from the recorded hub: allowed;
-all else is a duplicate. A frame of a newer session than the recorded one starts the counter anew,
+all else is a duplicate. A frame of a newer session than the recorded one resets the counter,
 one of an older session is late, and a duplicate. Whenever the device gets another hub, the former
 one gets a notice. A counter for an answer to the device is granted to its owner alone, and never
-twice. A coordinator that gives no answer says nothing about ownership.
+twice. Without an answer of the coordinator the owner is unknown.
 """
 
 from __future__ import annotations

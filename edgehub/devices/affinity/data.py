@@ -164,7 +164,7 @@ class _DataRun:
     def _lose(self, verdict: ElectionResult) -> None:
         device = self._device
         if not device.shared.rules.is_sticky or verdict.owner == device.shared.hub_id:
-            return  # an old counter at the owner makes nobody else the owner
+            return  # an old counter at the owner makes no other hub the owner
         device.shared.flags.set(
             device.device_id,
             Ownership.LOSER,

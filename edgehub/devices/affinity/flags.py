@@ -185,7 +185,7 @@ class Flags:
         Args:
             device_id: Whose.
             ownership: What it becomes. An election that was over before the one that is known
-                already makes nobody an owner: its answer was overtaken by a notice.
+                already makes this hub no owner: its answer was overtaken by a notice.
             epoch: Number of the election, 0 = of none; the highest one is remembered.
             cause: Why, for the ledger.
             other: The other hub, "" = none.
@@ -259,7 +259,7 @@ class Flags:
 
 
 class SoleOwnerFlags(Flags):
-    """The flags of a hub that no other shares devices with: it speaks for all of them."""
+    """The flags of a hub that shares devices with no other: it owns all of them."""
 
     def of(self, device_id: str) -> Ownership:
         """See `Flags`."""

@@ -1,6 +1,6 @@
 """What became of a message or a join request of a device.
 
-Owns the words; see docs/explanation/affinity.md. An operation that could not be carried out raises
+Owns the values; see docs/explanation/affinity.md. An operation that could not be carried out raises
 a `DeviceError` instead, which has a `reason` too.
 """
 

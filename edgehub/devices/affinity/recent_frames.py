@@ -1,7 +1,7 @@
-"""RecentFrames of one transmission that several stations of one hub hear.
+"""Copies of one transmission that several stations of one hub receive.
 
-Owns the memory of what was heard a moment ago. Invariant: a transmission is remembered for a minute
-after its last copy, and never more than `FRAMES_MAX` of them.
+Owns the recent frames of a device. Invariant: a transmission is remembered for a minute after its
+last copy, and never more than `FRAMES_MAX` of them.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ REMEMBERED_S: Final = 60.0
 
 
 class Reception(StrEnum):
-    """What a received frame is to this hub."""
+    """Whether a received frame is new to this hub."""
 
     FIRST = "first"
     SAME_STATION = "same_station"  # the device repeats it
-    OTHER_STATION = "other_station"  # the same transmission, heard a second time
+    OTHER_STATION = "other_station"  # the same transmission, received again
 
 
 class RecentFrames:
     """See the module; one per device."""
 
-    __slots__ = ("_clock", "_heard")
+    __slots__ = ("_clock", "_frames")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._heard: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()
+        self._frames: OrderedDict[Hashable, tuple[str, float]] = OrderedDict()
 
     def classify(self, key: Hashable, station: str) -> Reception:
-        """Return what a frame is, and remember it."""
+        """Return whether a frame is new, and remember it."""
         now = self._clock.monotonic()
-        while self._heard and next(iter(self._heard.values()))[1] <= now - REMEMBERED_S:
-            self._heard.popitem(last=False)
-        before = self._heard.get(key)
-        if before is None and len(self._heard) >= FRAMES_MAX:
-            self._heard.popitem(last=False)
-        self._heard[key] = (station if before is None else before[0], now)
-        self._heard.move_to_end(key)
+        while self._frames and next(iter(self._frames.values()))[1] <= now - REMEMBERED_S:
+            self._frames.popitem(last=False)
+        before = self._frames.get(key)
+        if before is None and len(self._frames) >= FRAMES_MAX:
+            self._frames.popitem(last=False)
+        self._frames[key] = (station if before is None else before[0], now)
+        self._frames.move_to_end(key)
         if before is None:
             return Reception.FIRST
         return Reception.SAME_STATION if before[0] == station else Reception.OTHER_STATION
 
     def forget(self, key: Hashable) -> None:
-        """Forget one that came to nothing, so that the next copy is tried."""
-        self._heard.pop(key, None)
+        """Forget a frame that failed, so that the next copy is tried."""
+        self._frames.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all: the device has started again, or has other keys."""
-        self._heard.clear()
+        """Forget all frames: the device has restarted, or has other keys."""
+        self._frames.clear()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edgehub.redis_link.link import RedisLink
 
 BLOCK_S: Final = 5.0
-"""How long one question for notices waits in Redis; then the memory is asked for its name again."""
+"""How long one XREAD for notices waits in Redis; then the incarnation of the data is read again."""
 
 NOTICES_AT_ONCE: Final = 1000
 CLAIM: Final = "claim"
@@ -119,7 +119,7 @@ class RedisCoordinator:
             if not after and not count:
                 return NoticeBatch(notices=(), position=f"{present}-0")
             # One that counts less than was read is an older state of the same memory, as after a
-            # fail-over: what it forgot, elections and notices, is made anew under the same numbers.
+            # fail-over: lost elections and notices are repeated with the same numbers.
             is_known = not after or (present == incarnation and count >= int(read))
             start = int(read or 0) if is_known else 0
             is_read = is_known and count <= start
@@ -130,7 +130,7 @@ class RedisCoordinator:
                 missed = not is_known or entries[0][0] != start + 1
                 return _batch(entries, present, missed=missed)
             if not is_known or count > start:
-                # Another memory, or one in which they were told and are not in the stream any more.
+                # Other data, or notices that were counted and are not in the stream any more.
                 return NoticeBatch(notices=(), position=f"{present}-{count}", missed=True)
 
     async def position(self, hub_id: str) -> str:

@@ -11,7 +11,7 @@ class AffinityRules:
 
     Attributes:
         processing_delay_ms: How long a hub that lost a device waits before it asks for it again;
-            0 = off: nobody waits, and a refused hub changes nothing.
+            0 = off: no hub waits, and a refused hub changes nothing.
         answer_timeout_s: How long the coordinator may take for an answer.
         reload_pause_s: A frame that does not fit a loaded device has it read again, but not sooner
             than so long after the last time: frames are easily forged.

@@ -1,4 +1,4 @@
-"""Which hub speaks for which device, on disk: flags, reading position, and a ledger of changes.
+"""Which hub owns which device, on disk: flags, reading position, and a ledger of changes.
 
 Owns the tables `affinity` and `affinity_ledger`, and their changes that are not committed yet.
 Changes of one turn of the loop join one group commit, that of the message that caused them.
