@@ -69,7 +69,7 @@ class ConnectionStatistics:
 
 
 class DeviceConnection:
-    """See the module.
+    """One device's upstream connection.
 
     Args:
         device_id: Whose connection.

@@ -69,7 +69,7 @@ class DeviceDependencies:
 
 
 class Device:
-    """See the module; made by `Devices`."""
+    """One device; created by `Devices`."""
 
     __slots__ = (
         "_loaded_s",

@@ -79,7 +79,7 @@ class _Search:
 
 
 class Devices:
-    """See the module.
+    """The devices in memory.
 
     Args:
         shared: What all devices share.
@@ -221,7 +221,7 @@ class Devices:
             await device.start_over()
 
     async def close(self, device_id: str) -> None:
-        """Give up a device at the request of another hub or an operator; nothing is loaded for it.
+        """Drop a device at the request of another hub or an operator; nothing is loaded for it.
 
         Raises:
             DeviceQueueFullError: The close will happen, but there is no turn to wait for it.

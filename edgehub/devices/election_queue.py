@@ -49,7 +49,7 @@ class MessageRefusedError(DeviceError):
 
 
 class ElectionQueue:
-    """See the module.
+    """The messages of devices that wait for their election.
 
     Args:
         devices: Where elections are made.

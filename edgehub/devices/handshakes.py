@@ -22,7 +22,7 @@ class TooManyHandshakesError(OSError):
 
 
 class ServerContext(ssl.SSLContext):
-    """Settings of TLS for a listener; see the module.
+    """Settings of TLS for a listener, with the bound on handshakes.
 
     Attributes:
         refused_total: Connections that were closed because of the bound.

@@ -38,7 +38,7 @@ _Waiting = dict[str, deque[asyncio.Future[None]]]
 
 
 class PasswordChecks:
-    """See the module."""
+    """The queue of password checks and its threads."""
 
     def __init__(self) -> None:
         # Half of the cores at most: hashing must not starve the thread of the event loop.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RedisRegistry:
-    """See the module; implements `DeviceRegistry`.
+    """The registry in Redis; implements `DeviceRegistry`.
 
     Args:
         link: The way to Redis.

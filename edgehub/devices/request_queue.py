@@ -70,7 +70,7 @@ class _Turn:
 
 
 class DeviceRequestQueue:
-    """See the module.
+    """The queue of one device.
 
     Args:
         device_id: Whose queue, for errors.

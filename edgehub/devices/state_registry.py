@@ -39,7 +39,7 @@ NONE: Final = "null"
 
 
 class StateRegistry:
-    """See the module; implements `DeviceRegistry`.
+    """The registry in the state file; implements `DeviceRegistry`.
 
     Args:
         file: The open file, with the table of `SCRIPT`.

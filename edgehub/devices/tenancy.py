@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Tenancy:
-    """See the module.
+    """The tenants of senders, and their rate limits.
 
     Args:
         identities: The identities with their tenants.

@@ -47,7 +47,7 @@ class TwinAccess(Protocol):
 
 
 class TwinSource:
-    """See the module; implements `DeviceSource`.
+    """Devices in their twins; implements `DeviceSource`.
 
     Args:
         access: The way to the twins.

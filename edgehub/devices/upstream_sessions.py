@@ -132,7 +132,7 @@ class UpstreamSessionsStatistics:
 
 
 class UpstreamSessions:
-    """See the module.
+    """The states of the upstream sessions of devices.
 
     Args:
         hub_id: Rows of the hub itself go over the hub's session.

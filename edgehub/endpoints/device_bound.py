@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceBoundRelay:
-    """See the module.
+    """The relay of one MQTT endpoint.
 
     Args:
         endpoint_id: For log lines.

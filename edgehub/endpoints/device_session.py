@@ -89,7 +89,7 @@ class SessionOptions:
 
 
 class DeviceSession:
-    """See the module.
+    """The session of one device.
 
     Args:
         device_id: Client id.

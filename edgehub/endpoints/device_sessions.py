@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceSessions:
-    """See the module; implements `Endpoint`.
+    """An endpoint with a session for each device; implements `Endpoint`.
 
     Args:
         hub: The hub's own session.

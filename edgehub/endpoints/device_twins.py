@@ -44,7 +44,7 @@ class TwinAnswer:
 
 
 class DeviceTwins:
-    """See the module.
+    """Requests for twins that have no answer yet.
 
     Args:
         timeout_s: For an answer.

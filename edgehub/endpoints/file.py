@@ -47,7 +47,7 @@ class FileOptions:
 
 
 class FileEndpoint(LinkedEndpoint):
-    """See the module; implements `Endpoint`.
+    """An endpoint that writes a file; implements `Endpoint`.
 
     Args:
         endpoint_id: Its name.

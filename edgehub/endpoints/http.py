@@ -60,7 +60,7 @@ class HttpEndpointOptions:
 
 
 class HttpEndpoint(LinkedEndpoint):
-    """See the module; implements `Endpoint`.
+    """An endpoint that sends HTTP requests; implements `Endpoint`.
 
     Args:
         endpoint_id: Its name.
@@ -108,7 +108,7 @@ class HttpEndpoint(LinkedEndpoint):
         return len(record) + 1
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`; compressed bytes count as what they stand for.
+        """Return the unsent bytes, see `Endpoint`; compressed ones with their size before.
 
         Rows that wait for the answer to their sender's last ones do not count: they do
         not wait for the link, and delay no other row.

@@ -94,7 +94,7 @@ class Answer:
 
 
 class HttpLink(asyncio.Protocol):
-    """See the module.
+    """One connection to an HTTP peer.
 
     Args:
         head: Request line and headers of all requests, with the last line end.

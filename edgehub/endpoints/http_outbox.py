@@ -38,7 +38,7 @@ class OutboxRow:
 
 
 class Outbox:
-    """See the module.
+    """The rows that wait for a request.
 
     Attributes:
         ready_bytes: Bytes of rows that wait for a connection or the link, not for their sender.

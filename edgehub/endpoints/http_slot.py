@@ -20,7 +20,7 @@ _CHECKS_PER_TIMEOUT: Final = 4
 
 
 class HttpSlot:
-    """See the module.
+    """One reconnecting connection with its request.
 
     Args:
         options: Whom to connect to.

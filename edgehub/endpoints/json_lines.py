@@ -24,7 +24,7 @@ _MODE: Final = 0o640
 
 
 class JsonLinesFile:
-    """See the module.
+    """A JSON Lines file with rotation.
 
     Args:
         path: The file that is written; rotated ones are next to it, with a time before the suffix.

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class LinkState:
-    """See the module.
+    """The state of the link of one endpoint.
 
     Args:
         endpoint_id: For log lines.

@@ -53,7 +53,7 @@ class ModuleSessions(Protocol):
 
 
 class ModuleInputEndpoint:
-    """See the module; implements `Endpoint`.
+    """The endpoint of one module input; implements `Endpoint`.
 
     Args:
         module_id: The module.

@@ -99,7 +99,7 @@ class Downlink(Protocol):
 
 
 class MqttEndpoint(LinkedEndpoint):
-    """See the module; implements `Endpoint`.
+    """An endpoint that publishes to an MQTT server; implements `Endpoint`.
 
     Args:
         endpoint_id: Its name.

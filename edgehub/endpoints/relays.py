@@ -26,7 +26,7 @@ class Relay(Protocol):
 
 
 class Relays:
-    """See the module."""
+    """The relaying endpoints and the subscribed devices."""
 
     def __init__(self) -> None:
         self._endpoints: dict[EndpointId, Endpoint] = {}

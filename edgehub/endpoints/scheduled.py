@@ -52,7 +52,7 @@ class Prioritised(Protocol):
 
 
 class ScheduledEndpoint:
-    """See the module; implements `Endpoint` around another one.
+    """An endpoint with windows around another one; implements `Endpoint`.
 
     Args:
         inner: The endpoint that is opened and closed.

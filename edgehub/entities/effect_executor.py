@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class EffectExecutor:
-    """See the module.
+    """Carries out effects in the transactions of the store.
 
     Args:
         hub_id: Publishes the local messages.

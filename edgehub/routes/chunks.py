@@ -52,7 +52,7 @@ class Chunk:
 
 
 class Chunks:
-    """All conditions of one source; see the module."""
+    """All conditions of one source."""
 
     def __init__(self, chunks: tuple[Chunk, ...], hub_id: str) -> None:
         self._chunks = chunks

@@ -108,7 +108,7 @@ class LiveRoute:
 
 
 class LiveRoutes:
-    """See the module.
+    """All live routes of a hub.
 
     Args:
         host: See `RouteHost`.

@@ -134,7 +134,7 @@ class InProcessAffinityStore:
 
 
 class Flags:
-    """See the module; written by the request queue of each device and by the reader of notices."""
+    """The flags of all devices; set by their request queues and the reader of notices."""
 
     def __init__(self, store: AffinityStore, stored: StoredAffinity) -> None:
         self._store = store
@@ -213,7 +213,7 @@ class Flags:
         return True
 
     def forget_elections(self) -> tuple[str, ...]:
-        """Give up ownership and forget all elections; return the devices that were owned.
+        """Drop ownership and all elections; return the devices that were owned.
 
         For lost notices, and for a coordinator that has lost its data and counts from the start.
         """

@@ -91,7 +91,7 @@ class _Stream:
 
 
 class InProcessCoordinator:
-    """See the module; implements `Coordinator`.
+    """A coordinator in memory; implements `Coordinator`.
 
     Args:
         clock: For the age of join claims.

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class NoticeReader:
-    """See the module.
+    """The reader of one hub's notices.
 
     Args:
         hub_id: Whose notices.

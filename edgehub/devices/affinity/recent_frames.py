@@ -28,7 +28,7 @@ class Reception(StrEnum):
 
 
 class RecentFrames:
-    """See the module; one per device."""
+    """The recent frames of one device."""
 
     __slots__ = ("_clock", "_frames")
 

@@ -42,7 +42,7 @@ Entries = list[tuple[int, list[bytes]]]
 
 
 class RedisCoordinator:
-    """See the module; implements `Coordinator`.
+    """A coordinator in Redis; implements `Coordinator`.
 
     Args:
         link: The way to Redis.

@@ -65,7 +65,7 @@ class _Changes:
 
 
 class AffinityTable:
-    """See the module; implements `AffinityStore`."""
+    """The tables of flags and ledger; implements `AffinityStore`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
