@@ -75,7 +75,6 @@ class Device:
         "_loaded_s",
         "_reloaded_s",
         "_saved_f_cnt",
-        "_stored",
         "connection",
         "copies",
         "device_id",
@@ -86,6 +85,7 @@ class Device:
         "repeats",
         "seen_s",
         "shared",
+        "stored",
     )
 
     def __init__(self, device_id: str, shared: DeviceDependencies) -> None:
@@ -108,7 +108,8 @@ class Device:
         self.is_known = False
         """Whether it was loaded once, or another hub answered its join."""
         self.seen_s = shared.clock.monotonic()
-        self._stored: StoredDevice | None = None
+        self.stored: StoredDevice | None = None
+        """What was loaded of it, None = nothing yet."""
         self._loaded_s = 0.0
         self._reloaded_s = -math.inf
         self._saved_f_cnt = 0
@@ -119,11 +120,6 @@ class Device:
         return self.shared.flags.of(self.device_id)
 
     @property
-    def stored(self) -> StoredDevice | None:
-        """Return what was loaded of it, None = nothing yet."""
-        return self._stored
-
-    @property
     def is_idle(self) -> bool:
         """Return whether nothing runs, waits or uses its connection."""
         return self.queue.is_idle and self.connection.is_idle
@@ -131,22 +127,22 @@ class Device:
     @property
     def profile(self) -> DeviceProfile:
         """Return its settings; it must be loaded."""
-        assert self._stored is not None, self.device_id
-        return self._stored.profile
+        assert self.stored is not None, self.device_id
+        return self.stored.profile
 
     @property
     def session(self) -> SessionState:
         """Return its session; it must be loaded."""
-        assert self._stored is not None, self.device_id
-        return self._stored.session
+        assert self.stored is not None, self.device_id
+        return self.stored.session
 
     def adopt(self, stored: StoredDevice) -> None:
         """Replace what is known of it by a state that was loaded or saved."""
-        if self._stored is None or self._stored.session.session != stored.session.session:
+        if self.stored is None or self.stored.session.session != stored.session.session:
             self.heard = False
             self.repeats = 0
             self.copies.clear()
-        self._stored = stored
+        self.stored = stored
         self.is_known = True
         self._saved_f_cnt = stored.session.f_cnt_up
         self._loaded_s = self.shared.clock.monotonic()
@@ -155,7 +151,7 @@ class Device:
     def forget(self) -> None:
         """Load it again before its next frame: another hub gave it another session."""
         self.is_known = True
-        self._stored = None
+        self.stored = None
 
     def silent_s(self) -> float:
         """Return the seconds since it was heard last."""
@@ -199,9 +195,9 @@ class Device:
         Raises:
             DeviceError: It could not be loaded.
         """
-        if self._stored is not None and (fits is None or fits(self._stored)):
+        if self.stored is not None and (fits is None or fits(self.stored)):
             return False
-        if self._stored is not None:
+        if self.stored is not None:
             now = self.shared.clock.monotonic()
             if now - self._reloaded_s < self.shared.rules.reload_pause_s:
                 return False
@@ -219,7 +215,7 @@ class Device:
         async with self.connection.activity():
             self.connection.request_close()
             stored = await self._read()
-        known = self._stored
+        known = self.stored
         if known is not None and known.session.session == stored.session.session:
             # What was counted here may be newer than what was written last.
             newest = max(known.session.f_cnt_up, stored.session.f_cnt_up)
@@ -243,7 +239,7 @@ class Device:
 
         async def run() -> None:
             if not await self._refresh():
-                self._stored = None
+                self.stored = None
 
         await self.queue.run(RequestKind.REFRESH, run)
 
@@ -251,7 +247,7 @@ class Device:
         """Read it again before its next frame, without the counters of this hub; in its turn."""
 
         async def run() -> None:
-            self._stored = None
+            self.stored = None
 
         await self.queue.run(RequestKind.REFRESH, run)
 
@@ -297,9 +293,9 @@ class Device:
         Returns:
             Whether it was written.
         """
-        stored = self._stored
+        stored = self.stored
         assert stored is not None
-        self._stored = stored = replace(stored, session=replace(stored.session, f_cnt_up=f_cnt))
+        self.stored = stored = replace(stored, session=replace(stored.session, f_cnt_up=f_cnt))
         if self.ownership is not Ownership.OWNER:
             return False  # the new owner writes
         if not force and f_cnt - self._saved_f_cnt < SAVE_EVERY:
@@ -315,12 +311,12 @@ class Device:
         return True
 
     async def _refresh(self) -> bool:
-        if self._stored is None or self.ownership is Ownership.LOSER:
+        if self.stored is None or self.ownership is Ownership.LOSER:
             return False
         if self.ownership is Ownership.UNKNOWN:
             await self.load()
             return True
-        known = self._stored.session
+        known = self.stored.session
         async with self.connection.activity():
             stored = await self._read()
         if stored.session.session == known.session and self.ownership is Ownership.OWNER:

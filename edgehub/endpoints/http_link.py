@@ -106,7 +106,8 @@ class HttpLink(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._answer = Answer()
         self._waiter: asyncio.Future[Answer] | None = None
-        self._got_bytes = 0
+        self.received_bytes = 0
+        """Of the present answer so far."""
         self._answers_total = 0
         self._end_reason = ""
         self._complete = False
@@ -115,11 +116,6 @@ class HttpLink(asyncio.Protocol):
     def is_open(self) -> bool:
         """Return whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def received_bytes(self) -> int:
-        """Return the bytes of the present answer so far."""
-        return self._got_bytes
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours and the kernel's."""
@@ -140,7 +136,7 @@ class HttpLink(asyncio.Protocol):
         assert self._waiter is None, "one request at a time"
         if self._transport is None:
             raise HttpLinkError(self._end_reason or "closed by the peer", stale=True)
-        self._got_bytes = 0
+        self.received_bytes = 0
         self._complete = False
         self._waiter = asyncio.get_running_loop().create_future()
         coded = "" if encoding is None else f"Content-Encoding: {encoding}\r\n"
@@ -173,10 +169,10 @@ class HttpLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse a part of an answer."""
-        self._got_bytes += len(data)
+        self.received_bytes += len(data)
         if self._waiter is None or self._waiter.done():
             self.abort("the peer sent data without a request")
-        elif self._got_bytes > ANSWER_BYTES_MAX:
+        elif self.received_bytes > ANSWER_BYTES_MAX:
             self.abort(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
         else:
             try:
@@ -195,7 +191,7 @@ class HttpLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the running request, if there is one."""
         self._transport = None
-        stale = not self._end_reason and self._answers_total > 0 and not self._got_bytes
+        stale = not self._end_reason and self._answers_total > 0 and not self.received_bytes
         reason = self._end_reason or (_words(exc) if exc is not None else "closed by the peer")
         self._end_reason = reason
         if self._waiter is not None and not self._waiter.done():

@@ -59,21 +59,17 @@ class Alarms:
         self._live_bytes = sum(map(_size, self._live.items()))
         self._seen_bytes = sum(_size((topic, seen[0])) for topic, seen in self._seen.items())
         self._window_ms = options.alarm_sync_ms
-        self._until_ms: int | None = None
+        self.gathers_until_ms: int | None = None
+        """Hub time at which the comparison is due, None = it is done."""
 
     def start(self, now: Instant) -> None:
         """Start to gather live alarms."""
-        self._until_ms = now.hub_ms + self._window_ms if self._window_ms else None
+        self.gathers_until_ms = now.hub_ms + self._window_ms if self._window_ms else None
 
     @property
     def kept_bytes(self) -> int:
         """Return the bytes of the journal and of the gathered alarms."""
         return self._live_bytes + self._seen_bytes
-
-    @property
-    def gathers_until_ms(self) -> int | None:
-        """Return the hub time at which the comparison is due, None = it is done."""
-        return self._until_ms
 
     def handle(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
         """Handle an alarm of a registered entity.
@@ -81,7 +77,7 @@ class Alarms:
         Raises:
             MappingError: It cannot be converted.
         """
-        if self._until_ms is None:
+        if self.gathers_until_ms is None:
             self.convert(topic, entity, payload, now.wall_ms)
             return
         before = self._seen.get(topic.text)
@@ -99,12 +95,12 @@ class Alarms:
 
     def knows(self, topic: str, payload: bytes) -> bool:
         """Return whether an alarm is live and unchanged, if no comparison is due."""
-        return self._until_ms is None and self._live.get(topic) == payload
+        return self.gathers_until_ms is None and self._live.get(topic) == payload
 
     def handle_journal(self, topic: str, payload: bytes) -> None:
         """Handle a copy from the journal; it only counts while live alarms are gathered."""
         alarm = topic[len(JOURNAL) :]
-        if self._until_ms is None or self._live.get(alarm, b"") == payload:
+        if self.gathers_until_ms is None or self._live.get(alarm, b"") == payload:
             return
         if payload and self._has_room(alarm, payload):
             self._put(alarm, payload)
@@ -116,7 +112,7 @@ class Alarms:
             Topics, payloads and UTC of arrival of the alarms that were missed; first the clearings,
             which have no payload and no time.
         """
-        self._until_ms = None
+        self.gathers_until_ms = None
         seen, self._seen = self._seen, {}
         self._seen_bytes = 0
         missed: list[tuple[str, bytes, int | None]] = [

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.pending import PendingEntity
     from edgehub.entities.tables import EntityContents
     from edgehub.entities.topics import EntityTopic
 
@@ -64,8 +63,6 @@ CLEARED_MAX: Final = 1000
 """Topics that the hub has cleared itself, remembered until a broker returns the message."""
 PAYLOAD_PACKETS_MAX: Final = 4
 """Packets of the cloud whose size a message may have; blanks and escapes take three in four."""
-PENDING_MAX: Final = 1000
-"""Unregistered entities that are listed at once."""
 
 _ALWAYS_TAKEN: Final = frozenset({Channel.CAPABILITY, Channel.COMMAND, Channel.SIGNAL})
 _HELD: Final = TELEMETRY | STATE
@@ -99,8 +96,8 @@ class Mapper:
         self._retained = retained
         self._scheme = TopicScheme(options.topic_root)
         self._effects = EffectCollector(options)
-        self._registry = EntityRegistry(options, self._effects, stored)
-        self._pending = Pending(
+        self.registry = EntityRegistry(options, self._effects, stored)
+        self.pending = Pending(
             options, self._effects, self._scheme, stored.pending, known=known, hub_id=hub_id
         )
         self._units = UnitTable(options, self._effects, state)
@@ -110,14 +107,14 @@ class Mapper:
             options, self._effects, self._scheme, state, set_twin=self._set_twin
         )
         self._cloud_operations = CloudOperations(
-            options, self._effects, self._registry, self._commands
+            options, self._effects, self.registry, self._commands
         )
-        self._heartbeats = Heartbeats(options, self._effects, self._registry, state)
-        self._services = ServiceHealth(options, self._effects, self._registry)
+        self._heartbeats = Heartbeats(options, self._effects, self.registry, state)
+        self._services = ServiceHealth(options, self._effects, self.registry)
         self._registrar = Registrar(
             options,
-            self._registry,
-            self._pending,
+            self.registry,
+            self.pending,
             self._effects,
             self._scheme,
             registered=self._watch_new,
@@ -146,9 +143,9 @@ class Mapper:
         a broker does after a subscription.
         """
         self._alarms.start(now)
-        self._capabilities.send(self._registry.main)
+        self._capabilities.send(self.registry.main)
         self._ask_for_operations()
-        for entity in list(self._registry.all()):
+        for entity in list(self.registry.all()):
             is_main = entity.type is EntityType.MAIN
             self._heartbeats.watch(entity, now, announce=is_main)
         self._registrar.resume(now)
@@ -195,7 +192,7 @@ class Mapper:
         if gathers_until_ms is not None and gathers_until_ms <= now.hub_ms:
             self._compare_alarms(now)
         self._heartbeats.beat(now)
-        self._pending.expire(now)
+        self.pending.expire(now)
         self._commands.sweep(now)
         return self._effects.take()
 
@@ -204,7 +201,7 @@ class Mapper:
         due = [
             self._alarms.gathers_until_ms,
             self._heartbeats.next_due_ms(),
-            self._pending.next_due_ms(),
+            self.pending.next_due_ms(),
             self._commands.next_due_ms(),
         ]
         return min((time for time in due if time is not None), default=None)
@@ -271,33 +268,11 @@ class Mapper:
         """Return the topic of an entity's registration."""
         return self._scheme.topic(topic_id)
 
-    def waits_for(self, topic_id: str) -> str | None:
-        """Return the missing parent of an entity whose registration is held, None = none is."""
-        return self._pending.waits_for(topic_id)
-
-    def oldest_held_ms(self) -> int | None:
-        """Return the hub time at which the oldest held message came, None = none is held."""
-        return self._pending.oldest_ms()
-
-    @property
-    def registry(self) -> EntityRegistry:
-        """Return the registry; read only."""
-        return self._registry
-
     @property
     def kept_bytes(self) -> int:
         """Return the approximate bytes in its tables."""
-        held = self._pending.held_bytes + self._alarms.kept_bytes + self._units.bytes
-        return held + self._registry.kept_bytes
-
-    def pending_entities(self, limit: int = PENDING_MAX) -> list[PendingEntity]:
-        """Return unregistered entities with held messages, at most `limit`, most bytes first."""
-        return self._pending.entities(limit)
-
-    @property
-    def pending_entities_total(self) -> int:
-        """Return the number of unregistered entities with held messages."""
-        return self._pending.entities_total
+        held = self.pending.held_bytes + self._alarms.kept_bytes + self._units.bytes
+        return held + self.registry.kept_bytes
 
     def statistics(self) -> MapperStatistics:
         """Return a snapshot."""
@@ -309,11 +284,11 @@ class Mapper:
             newest_error=effects.newest_error,
             large_events_total=self._large_events_total,
             outputs_total={name: effects.outputs_total[name] for name in OutputName},
-            entities=len(self._registry),
-            held=len(self._pending),
-            held_bytes=self._pending.held_bytes,
-            evicted_total=self._pending.evicted_total,
-            expired_total=self._pending.expired_total,
+            entities=len(self.registry),
+            held=len(self.pending),
+            held_bytes=self.pending.held_bytes,
+            evicted_total=self.pending.evicted_total,
+            expired_total=self.pending.expired_total,
             dropped_total=effects.dropped_total,
             warnings=dict(self._registrar.warnings),
         )
@@ -347,7 +322,7 @@ class Mapper:
             is_up = read_status(topic.topic_id, payload) == UP
             self._heartbeats.record_health(topic.topic_id, is_up=is_up)
         self._check_payload(channel, payload)
-        entity = self._registry.get(topic.topic_id)
+        entity = self.registry.get(topic.topic_id)
         is_first_sign = entity is None and payload and channel in AUTO_REGISTERING
         if is_first_sign and self._options.auto_register:
             entity = self._register_automatically(topic, now)
@@ -368,8 +343,8 @@ class Mapper:
 
     def _hold(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
         is_own = self._cleared.pop(topic.text, "") is None and not payload  # a broker hands it back
-        if not is_own and not (self._registrar.redelivered and self._pending.has(topic, payload)):
-            self._pending.hold(topic, payload, client, now)
+        if not is_own and not (self._registrar.redelivered and self.pending.has(topic, payload)):
+            self.pending.hold(topic, payload, client, now)
 
     def _handle_registration(
         self, topic: EntityTopic, payload: bytes, client: str, now: Instant
@@ -395,7 +370,7 @@ class Mapper:
             self._registrar.register_automatically(topic.topic_id, now)
         except MappingError as error:
             self._effects.error(topic.text, str(error))
-        return self._registry.get(topic.topic_id)
+        return self.registry.get(topic.topic_id)
 
     def _convert(self, topic: EntityTopic, entity: Entity, payload: bytes, now: Instant) -> None:
         converter = self._converters.get(topic.channel)
@@ -409,7 +384,7 @@ class Mapper:
 
     def _release(self, entity: Entity) -> None:
         """Convert what was held for an entity, each message with the time of its arrival."""
-        for held in self._pending.take(entity.topic_id):
+        for held in self.pending.take(entity.topic_id):
             try:
                 self._convert(held.topic, entity, held.payload, held.at)
             except MappingError as error:
@@ -448,7 +423,7 @@ class Mapper:
         self._set_twin(entity, topic.name, read_json(payload) if payload else None)
 
     def _set_twin(self, entity: Entity, key: str, value: Any) -> None:
-        set_twin(self._effects, self._registry, entity, key, value)
+        set_twin(self._effects, self.registry, entity, key, value)
 
     def _health(self, _topic: EntityTopic, entity: Entity, payload: bytes, _now: Instant) -> None:
         if entity.type is not EntityType.SERVICE:
@@ -463,24 +438,24 @@ class Mapper:
 
     def _ask_for_operations(self) -> None:
         if self._options.asks_for_operations:
-            main, line = self._registry.main, smartrest.line(GET_OPERATIONS)
+            main, line = self.registry.main, smartrest.line(GET_OPERATIONS)
             self._effects.row(OutputName.OPERATIONS, main.topic, line, main)
 
     def _declare_all(self) -> None:
-        for entity in self._registry.all():
+        for entity in self.registry.all():
             if entity.type is EntityType.MAIN or self._capabilities.has(entity):
                 self._capabilities.send(entity)
 
     def _compare_alarms(self, now: Instant) -> None:
         for text, payload, wall_ms in self._alarms.compare():
             topic = self._scheme.parse(text)
-            if topic is None or (not payload and self._pending.holds(topic)):
+            if topic is None or (not payload and self.pending.holds(topic)):
                 continue
             arrived = now if wall_ms is None else now._replace(wall_ms=wall_ms)
-            entity = self._registry.get(topic.topic_id)
+            entity = self.registry.get(topic.topic_id)
             try:
                 if entity is None:
-                    self._pending.hold(topic, payload, "", arrived)
+                    self.pending.hold(topic, payload, "", arrived)
                 else:
                     self._alarms.convert(topic, entity, payload, arrived.wall_ms)
             except MappingError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
 from edgehub.entities.effects import Instant
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from edgehub.entities.options import MapperOptions
     from edgehub.entities.tables import PendingRow
     from edgehub.entities.topics import EntityTopic, TopicScheme
+
+
+SHOWN_MAX: Final = 1000
+"""Entities that are listed at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +233,7 @@ class Pending:
         """Return the number of entities with held messages."""
         return len(self._entries)
 
-    def entities(self, limit: int) -> list[PendingEntity]:
+    def entities(self, limit: int = SHOWN_MAX) -> list[PendingEntity]:
         """Return entities with held messages, at most `limit`, most bytes first."""
         largest = heapq.nlargest(limit, self._entries.items(), key=lambda item: item[1].bytes)
         return [_described(topic_id, entry) for topic_id, entry in largest]

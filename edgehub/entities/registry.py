@@ -42,7 +42,8 @@ class EntityRegistry:
         self._entities: dict[str, Entity] = {}
         self._by_external_id: dict[str, Entity] = {}
         self._children: dict[str, dict[str, None]] = {}
-        self._bytes = 0
+        self.kept_bytes = 0
+        """What entities and twins count."""
         self.main = Entity(
             options.main_topic_id,
             EntityType.MAIN,
@@ -75,11 +76,6 @@ class EntityRegistry:
         """Return the parent of an entity that is not the main device."""
         assert entity.parent is not None, entity.topic_id
         return self._entities[entity.parent]
-
-    @property
-    def kept_bytes(self) -> int:
-        """Return the bytes that entities and twins count."""
-        return self._bytes
 
     def children(self, entity: Entity) -> list[str]:
         """Return the topic ids of the children of an entity."""
@@ -143,7 +139,7 @@ class EntityRegistry:
         del self._entities[entity.topic_id]
         if self._by_external_id.get(entity.external_id) is entity:
             del self._by_external_id[entity.external_id]
-        self._bytes -= _entity_bytes(entity) + sum(map(_twin_bytes, entity.twin.items()))
+        self.kept_bytes -= _entity_bytes(entity) + sum(map(_twin_bytes, entity.twin.items()))
         self._effects.change(EntityTable.ENTITY, (entity.topic_id,), None)
         for key in entity.twin:
             self._effects.change(EntityTable.TWIN, (entity.topic_id, key), None)
@@ -161,9 +157,9 @@ class EntityRegistry:
 
     def set_inline(self, entity: Entity, values: dict[str, bytes]) -> None:
         """Record values of its registration in canonical JSON; the caller stores the entity."""
-        self._bytes -= _entity_bytes(entity)
+        self.kept_bytes -= _entity_bytes(entity)
         entity.inline |= values
-        self._bytes += _entity_bytes(entity)
+        self.kept_bytes += _entity_bytes(entity)
 
     def set_twin(self, entity: Entity, key: str, value: bytes | None) -> None:
         """Record a twin value in canonical JSON, None = it is cleared.
@@ -179,7 +175,7 @@ class EntityRegistry:
         )
         if grown > 0:
             self._check_bytes(grown)
-        self._bytes += grown
+        self.kept_bytes += grown
         if value is None:
             del entity.twin[key]
         else:
@@ -210,9 +206,9 @@ class EntityRegistry:
         self._effects.change(EntityTable.ENTITY, (entity.topic_id,), (orjson.dumps(document),))
 
     def _check_bytes(self, more: int) -> None:
-        if self._bytes + more > self._options.state_bytes_max:
+        if self.kept_bytes + more > self._options.state_bytes_max:
             raise MappingError(
-                f"entities and their twins hold {self._bytes} of at most"
+                f"entities and their twins hold {self.kept_bytes} of at most"
                 f" {self._options.state_bytes_max} bytes; deregister entities or clear twin values"
             )
 
@@ -223,7 +219,7 @@ class EntityRegistry:
         self._children.setdefault(entity.topic_id, {})
         if entity.parent is not None:
             self._children.setdefault(entity.parent, {})[entity.topic_id] = None
-        self._bytes += _entity_bytes(entity)
+        self.kept_bytes += _entity_bytes(entity)
 
     def _load(self, stored: EntityContents) -> None:
         for topic_id, text in stored.entities:
@@ -235,7 +231,7 @@ class EntityRegistry:
                 self._effects.drop_stored(EntityTable.TWIN, (topic_id, key))
             else:
                 owner.twin[key] = value
-                self._bytes += _twin_bytes((key, value))
+                self.kept_bytes += _twin_bytes((key, value))
         self._adopt_orphans()
 
     def _load_entity(self, topic_id: str, document: dict[str, Any]) -> Entity:
@@ -256,7 +252,7 @@ class EntityRegistry:
         entity.announced = announced
         entity.status = document.get("status")
         entity.inline = inline
-        self._bytes += sum(map(_twin_bytes, inline.items()))
+        self.kept_bytes += sum(map(_twin_bytes, inline.items()))
         return entity
 
     def _adopt_orphans(self) -> None:

@@ -139,7 +139,7 @@ class EntityDirectory:
         if error is not None:
             raise error
         if registry.get(topic_id) is None:
-            waits_for = self._mapper.waits_for(topic_id)
+            waits_for = self._mapper.pending.waits_for(topic_id)
             return {"outcome": "pending", "@topic-id": topic_id, "waits_for": waits_for}
         after = self.show(topic_id)
         outcome = "registered" if before is None else "updated"
@@ -173,7 +173,7 @@ class EntityDirectory:
         """
         topic_id = _topic_id(topic_id)
         entity = self._mapper.registry.get(topic_id)
-        if entity is None and self._mapper.waits_for(topic_id) is None:
+        if entity is None and self._mapper.pending.waits_for(topic_id) is None:
             raise _unknown(topic_id)
         gone = [] if entity is None else self._mapper.registry.with_descendants(entity)
         self._check_room()
@@ -192,21 +192,21 @@ class EntityDirectory:
             "bytes": statistics.held_bytes,
             "evicted_total": statistics.evicted_total,
             "expired_total": statistics.expired_total,
-            "entities_total": self._mapper.pending_entities_total,
+            "entities_total": self._mapper.pending.entities_total,
             "entities": [
                 pending_document(pending, now_ms=now_ms, utc_ms=self._store.utc_ms)
-                for pending in self._mapper.pending_entities(limit)
+                for pending in self._mapper.pending.entities(limit)
             ],
         }
 
     def warnings(self) -> list[str]:
         """List what an operator should look at."""
-        oldest = self._mapper.oldest_held_ms()
+        oldest = self._mapper.pending.oldest_ms()
         age_s = 0 if oldest is None else (self._now().hub_ms - oldest) // 1000
         if age_s < HELD_WARNING_S:
             return []
         messages = self._mapper.statistics().held
-        entities = self._mapper.pending_entities_total
+        entities = self._mapper.pending.entities_total
         warning = (
             f"{counted(messages, 'message')} of"
             f" {counted(entities, 'unregistered entity', 'unregistered entities')}"

@@ -76,7 +76,8 @@ class RouteTable:
     """A compiled set of routes; see `compile` and `derive`."""
 
     def __init__(self, manifest: Manifest, hub_id: str) -> None:
-        self._hub_id = hub_id
+        self.hub_id = hub_id
+        """Device id of the hub itself."""
         self._head = manifest
         self._entries: dict[int, TableEntry] = {}
         self._groups: dict[SourceKey, Chunks] = {}
@@ -168,11 +169,6 @@ class RouteTable:
         groups = (self._groups.get(("", key)) for key in CATCH_ALL_KEYS)
         return any(group is not None and group.takes_everything for group in groups)
 
-    @property
-    def hub_id(self) -> str:
-        """Device id of the hub itself."""
-        return self._hub_id
-
     def delivery_rules(self, route: str) -> RouteRules:
         """Return the delivery rules of a route by its name.
 
@@ -226,7 +222,7 @@ class RouteTable:
             if entry is not None:
                 added.setdefault(entry.source_key, []).append((slot, entry.condition))
         for key in dict.fromkeys((*removed, *added)):
-            group = self._groups.get(key) or Chunks.none(self._hub_id)
+            group = self._groups.get(key) or Chunks.none(self.hub_id)
             group = group.changed(removed.get(key, set()), added.get(key, ()))
             if group.empty:
                 self._groups.pop(key, None)

@@ -140,17 +140,13 @@ class Flags:
         self._store = store
         self._listeners: list[Callable[[str], None]] = []
         self._flags = OrderedDict(stored.flags)
-        self._position = stored.position
+        self.position = stored.position
+        """Position up to which notices were read."""
 
     @classmethod
     async def open(cls, store: AffinityStore) -> Self:
         """Read what was kept before the first message."""
         return cls(store, await store.load())
-
-    @property
-    def position(self) -> str:
-        """Position up to which notices were read."""
-        return self._position
 
     def of(self, device_id: str) -> Ownership:
         """Return whether this hub owns a device."""
@@ -230,7 +226,7 @@ class Flags:
 
     def advance(self, position: str) -> None:
         """Remember up to where notices were read."""
-        self._position = position
+        self.position = position
         self._store.save_position(position)
 
     def record_take_over(self, device_id: str) -> None:

@@ -298,12 +298,12 @@ def test_tables_always_hold_what_the_mapper_knows(
         lines = bench.send(f"te/{topic_id}{channel}", payload)
         assert len(lines) < 50
         held, entities = bench.mapper.statistics().held, bench.mapper.statistics().entities
-        waiting = bench.mapper.pending_entities()
+        waiting = bench.mapper.pending.entities()
         if restart:
             bench.restart()
             assert bench.mapper.statistics().held == held
             assert bench.mapper.statistics().entities == entities
-            assert bench.mapper.pending_entities() == [
+            assert bench.mapper.pending.entities() == [
                 type(each)(**{**fields(each), "evicted": 0}) for each in waiting
             ]
 

@@ -127,7 +127,7 @@ def test_children_follow_depth_first():
         ("c8y/s/us/A", "101,B,B,thin-edge.io-child,false"),
         (f"{INVENTORY}/B", {"k": 2}),
     ]
-    assert [each.topic_id for each in bench.mapper.pending_entities()] == ["device/e//"]
+    assert [each.topic_id for each in bench.mapper.pending.entities()] == ["device/e//"]
 
 
 def test_grandchildren_are_created_in_the_order_of_their_registrations():
@@ -226,7 +226,7 @@ def test_telemetry_of_an_entity_is_bounded():
     bench = MapperBench(telemetry_cache_size=3)
     measure(bench, 1, device="quiet")
     measure(bench, *range(10))
-    (_, each) = sorted(bench.mapper.pending_entities(), key=lambda each: each.evicted)
+    (_, each) = sorted(bench.mapper.pending.entities(), key=lambda each: each.evicted)
     assert (each.topic_id, each.messages, each.evicted) == ("device/tank4//", 3, 7)
     assert values_of(bench.child("tank4")) == [7, 8, 9]
     assert values_of(bench.child("quiet")) == [1]
@@ -260,12 +260,12 @@ def test_anonymous_clients_get_half_of_what_is_held(options):
     measure(bench, *range(8), device="press", client="plc")
     for number in range(40):
         measure(bench, number, device=f"r{number:02}", client=f"rogue{number:02}")
-    held = {each.topic_id: each.messages for each in bench.mapper.pending_entities(100)}
+    held = {each.topic_id: each.messages for each in bench.mapper.pending.entities(100)}
     assert held.pop("device/press//") == 8
     assert 8 <= sum(held.values()) <= 10
     bench.restart()
     measure(bench, 41, device="r41", client="rogue41")
-    held = {each.topic_id: each.messages for each in bench.mapper.pending_entities(100)}
+    held = {each.topic_id: each.messages for each in bench.mapper.pending.entities(100)}
     assert held["device/press//"] == 8
 
 
@@ -312,7 +312,7 @@ def test_message_that_can_never_be_held_is_told():
     bench = MapperBench(client_bytes_max=1000)
     error_of(bench.send(f"{TANK}///twin/k", '"' + "x" * 2000 + '"', client="c"))
     error_of(bench.send(f"{TANK}///e/k", '"' + "x" * 2000 + '"', client="c"))
-    assert bench.mapper.pending_entities() == []
+    assert bench.mapper.pending.entities() == []
 
 
 def test_registration_that_must_make_room_is_told():
@@ -359,7 +359,7 @@ def test_debt_names_who_owes():
     bench.go_on(1000)
     measure(bench, *range(5), client="gateway")
     bench.child("b", **{"@parent": "device/a//"})
-    first, second = bench.mapper.pending_entities()
+    first, second = bench.mapper.pending.entities()
     assert (first.topic_id, first.waits_for, first.messages) == ("device/tank4//", None, 6)
     assert (first.clients, first.oldest_ms) == (("gateway", "plc"), 0)
     assert first.bytes + second.bytes == bench.mapper.statistics().held_bytes
@@ -374,9 +374,9 @@ def test_held_messages_survive_a_restart():
     bench.child("b", **{"@parent": "device/a//"})
     bench.send("te/device/b///twin/k", "1")
     measure(bench, 2)
-    waiting = bench.mapper.pending_entities()
+    waiting = bench.mapper.pending.entities()
     bench.restart()
-    assert bench.mapper.pending_entities() == waiting
+    assert bench.mapper.pending.entities() == waiting
     assert bench.child("a")[1:] == [
         ("c8y/s/us/A", "101,C,C,thin-edge.io-child,false"),
         ("c8y/s/us/A", "101,B,B,thin-edge.io-child,false"),
@@ -448,7 +448,7 @@ def test_bounds_hold_whatever_comes(messages):
         topic = f"te/device/d{device}///{channel}"
         bench.send(topic, '"' + "x" * size + '"', client=f"c{client}")
         statistics = bench.mapper.statistics()
-        waiting = bench.mapper.pending_entities()
+        waiting = bench.mapper.pending.entities()
         assert statistics.held <= 12
         assert statistics.held_bytes <= 4000
         assert sum(each.messages for each in waiting) == statistics.held
@@ -472,7 +472,7 @@ def test_rogue_client_costs_no_memory(clients):
     statistics = bench.mapper.statistics()
     assert statistics.held == 500
     assert statistics.evicted_total == 5_500
-    assert len(bench.mapper.pending_entities()) == 500
+    assert len(bench.mapper.pending.entities()) == 500
 
 
 def test_what_is_handed_in_again_keeps_its_time():

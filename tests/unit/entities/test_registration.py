@@ -415,9 +415,9 @@ def test_a_person_is_told_why_a_registration_is_refused():
         "device/p//", b'{"@type":"child-device"}', bench.now, client="me"
     )
     assert (len(effects) > 0, error) == (True, None)
-    assert bench.mapper.waits_for("device/p//") is None
+    assert bench.mapper.pending.waits_for("device/p//") is None
     assert bench.mapper.kept_bytes > 0
-    assert bench.mapper.oldest_held_ms() is None
+    assert bench.mapper.pending.oldest_ms() is None
 
 
 def test_bytes_of_registrations_are_bounded():
