@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +74,18 @@ def test_every_operation_is_described(hub: tuple[Daemon, Api, Api]) -> None:
         content = described[name.replace(" ", "_")]["responses"]["200"]["content"]
         schema = content["application/json"]["schema"]["$ref"].rpartition("/")[2]
         assert document["components"]["schemas"][schema]["description"], name
+
+
+def test_every_path_is_in_the_reference(hub: tuple[Daemon, Api, Api]) -> None:
+    """By itself, or by the name of its operation."""
+    reference = (ROOT / "docs" / "reference" / "http-api.md").read_text("utf-8")
+    paths = hub[1].get("/openapi.json").document["paths"]
+    assert [
+        path
+        for path in paths
+        if path.partition("/{")[0] not in reference
+        and f"`{path.removeprefix('/api/v1/').replace('/', ' ')}`" not in reference
+    ] == []
 
 
 @pytest.mark.parametrize(
