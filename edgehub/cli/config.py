@@ -14,7 +14,7 @@ import click
 
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.errors import ConfigError
 from edgehub.hub_id import stored_hub_id
 from edgehub.routes.catch_all import missing_warnings
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 EXIT_CONFIG: Final = 78
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
 
 @click.group(cls=CommandGroup)
 def config() -> None:
@@ -47,7 +45,7 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@_json_option
+@json_option
 @click.pass_obj
 def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
     """Check settings, manifest, identities, topics and files, as the start does.
@@ -82,7 +80,7 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
 
 @config.command()
 @click.option("--running", is_flag=True, help="Ask the daemon what it runs with.")
-@_json_option
+@json_option
 @click.pass_obj
 def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
     """Show every setting in force and where it comes from, secrets blanked out."""
@@ -111,7 +109,7 @@ def example() -> None:
 
 
 @config.command("reload")
-@_json_option
+@json_option
 @click.pass_obj
 def reload_(obj: dict[str, Any], as_json: bool) -> int:
     """Make the hub read settings, manifest and identities again, as SIGHUP does.

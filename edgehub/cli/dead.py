@@ -10,7 +10,7 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.telemetry.plural import counted
 
@@ -33,7 +33,7 @@ def _release_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--queue", "queue_name", help="All of one queue."),
         dry_run_option,
         yes_option,
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        json_option,
     )
     for option in reversed(options):
         command = option(command)
@@ -49,7 +49,7 @@ def dead() -> None:
 @click.option("--queue", "queue_name", help="Those of one queue; absent = of all.")
 @click.option("--limit", type=click.IntRange(1, _PAGE), default=100, help="At most (100).")
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this number.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def list_letters(
     obj: dict[str, Any], queue_name: str | None, limit: int, after: int, as_json: bool
@@ -91,7 +91,7 @@ def list_letters(
 @dead.command()
 @click.argument("number", type=click.IntRange(1))
 @click.option("--payload", is_flag=True, help="Show the body and the values of properties.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None:
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""

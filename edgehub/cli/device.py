@@ -9,7 +9,7 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.source import Deduplication
 from edgehub.telemetry.plural import counted
@@ -19,7 +19,6 @@ _NOT_NOTED: Final = (
     ' (set coordinator = "in-process" or "redis" in [affinity] and restart it)'
 )
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(cls=CommandGroup)
@@ -30,7 +29,7 @@ def device() -> None:
 @device.command("list")
 @_LIMIT
 @click.option("--after", default="", help="Begin behind this device.")
-@_JSON
+@json_option
 @click.pass_obj
 def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List devices that were heard or judged here, by their ids."""
@@ -66,7 +65,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
 
 @device.command()
 @click.argument("device_id", metavar="DEVICE")
-@_JSON
+@json_option
 @click.pass_obj
 def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
     """Show one device: settings, session, queue, connection, and its last changes of owner."""
@@ -87,7 +86,7 @@ def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
 @device.command()
 @click.argument("device_id", metavar="[DEVICE]", required=False)
 @_LIMIT
-@_JSON
+@json_option
 @click.pass_obj
 def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool) -> None:
     """Show who owned what when: each change that this hub saw, and its cause.
@@ -117,7 +116,7 @@ def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool
 )
 @click.option("--gateway-id", help="The only hub that may speak for it; empty = any.")
 @click.option("--keep-alive-s", type=click.IntRange(0, 86_400), help="0 = never, or at least 60.")
-@_JSON
+@json_option
 @click.pass_obj
 def set_device(
     obj: dict[str, Any],

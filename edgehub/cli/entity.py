@@ -13,7 +13,7 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_json_line, print_line
+from edgehub.cli.output import json_option, print_json, print_json_line, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
@@ -21,8 +21,6 @@ from edgehub.telemetry.plural import counted
 
 _TYPES: Final = ("device", "child-device", "service")
 _FIGURES: Final = ("messages", "bytes", "oldest", "evicted")
-
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(cls=CommandGroup)
@@ -37,7 +35,7 @@ def entity() -> None:
 @click.option("--root", metavar="TOPIC-ID", help="Only this one and all below it.")
 @click.option("--parent", metavar="TOPIC-ID", help="Only those right below this one.")
 @click.option("--type", "type_", type=click.Choice(_TYPES), help="Only those of a type.")
-@as_json_option
+@json_option
 @click.pass_obj
 def list_entities(
     obj: dict[str, Any], root: str | None, parent: str | None, type_: str | None, as_json: bool
@@ -62,7 +60,7 @@ def list_entities(
 
 @entity.command()
 @click.argument("topic_id", metavar="TOPIC-ID")
-@as_json_option
+@json_option
 @click.pass_obj
 def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
     """Show one entity with its twin values and what is right below it."""
@@ -94,7 +92,7 @@ def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
 @click.option("--health", metavar="TOPIC-ID", help="Service whose health stands for it.")
 @click.option("--name", help="Display name.")
 @click.option("--cloud-type", help="Type at the cloud.")
-@as_json_option
+@json_option
 @click.pass_obj
 def register(  # noqa: PLR0913, PLR0917 - one per option
     obj: dict[str, Any],
@@ -132,7 +130,7 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
 @entity.command()
 @click.argument("topic_id", metavar="TOPIC-ID")
 @yes_option
-@as_json_option
+@json_option
 @click.pass_obj
 def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None:
     """Forget an entity and all below it, and clear what is retained of them.
@@ -150,7 +148,7 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
 
 
 @entity.command()
-@as_json_option
+@json_option
 @click.pass_obj
 def pending(obj: dict[str, Any], as_json: bool) -> None:
     """Show the entities that send without being registered, most bytes first."""

@@ -11,7 +11,7 @@ import click
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.duration import Duration
 from edgehub.cli.groups import CommandGroup, hint
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.cli.why import WAITED_TEXTS
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
@@ -38,7 +38,7 @@ def journal() -> None:
 
 
 @journal.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def status(obj: dict[str, Any], as_json: bool) -> int:
     """Show how far the journal is, what it holds and where it went; exit code 1 if it fails."""
@@ -104,7 +104,7 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, help="The newest so many lines (100)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def show(
     obj: dict[str, Any],
@@ -175,7 +175,7 @@ def _expired_text(line: dict[str, Any]) -> str:
 @journal.command()
 @click.argument("target", metavar="DIR|URL")
 @click.option("--close", is_flag=True, help="Close the growing segment first, so that it goes too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     """Copy each closed segment to DIR|URL that is not there yet, and list the dates it touches.

@@ -13,7 +13,7 @@ import click
 from edgehub.cli.config import EXIT_CONFIG, print_faults
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.table_answer import print_applied, print_warnings, wait_option
 from edgehub.cli.tables import new_table, print_table
 from edgehub.errors import ConfigError
@@ -26,8 +26,6 @@ from edgehub.telemetry.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
 
 @click.group(cls=CommandGroup)
 def manifest() -> None:
@@ -35,7 +33,7 @@ def manifest() -> None:
 
 
 @manifest.command()
-@_json_option
+@json_option
 @click.pass_obj
 def show(obj: dict[str, Any], as_json: bool) -> int:
     """Show the routes in force."""
@@ -67,7 +65,7 @@ def show(obj: dict[str, Any], as_json: bool) -> int:
 
 @manifest.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_json_option
+@json_option
 @click.pass_obj
 def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
     """Return what FILE would change: routes, classes, stored rows, queues, space on disk.
@@ -102,7 +100,7 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
     help="Only if the table still has this revision, as `route list --json` prints it.",
 )
 @wait_option
-@_json_option
+@json_option
 @click.pass_obj
 def apply(
     obj: dict[str, Any], *, file: Path, expected: int | None, wait: bool, as_json: bool

@@ -7,9 +7,11 @@ the terminal or makes a line of its own; what is printed as JSON stays the same 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
+
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def printable(text: str) -> str:

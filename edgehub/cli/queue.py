@@ -11,7 +11,7 @@ from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.dead import dead
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.telemetry.plural import counted
@@ -41,7 +41,7 @@ queue.add_command(dead)
 
 
 @queue.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     """List all queues, best priority first per endpoint."""
@@ -62,7 +62,7 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Messages at most (10).")
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this offset.")
 @click.option("--payload", is_flag=True, help="Show bodies and the values of properties.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def peek(
     obj: dict[str, Any],
@@ -124,7 +124,7 @@ def peek(
 @click.argument("name", metavar="QUEUE")
 @dry_run_option
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove all messages that wait in QUEUE now, for good.
@@ -140,7 +140,7 @@ def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: boo
 @click.argument("to", metavar="TO")
 @dry_run_option
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Move all messages that wait in queue FROM now to queue TO, such as upstream_Pri7 or upstream.

@@ -16,7 +16,7 @@ import click
 from edgehub.cli.config import known_hub_id
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_json_line, print_line
+from edgehub.cli.output import json_option, print_json, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import new_table, print_table
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _EXIT_CONFIG: Final = 78
 
 _MANIFEST: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(cls=CommandGroup)
@@ -77,7 +76,7 @@ def test(file: IO[bytes]) -> int:
 @route.command()
 @click.argument("file", required=False, type=_MANIFEST)
 @click.option("--manifest", "option", type=_MANIFEST, help="The same as FILE.")
-@_json_option
+@json_option
 @click.pass_obj
 def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: bool) -> int:
     """Check a manifest: every fault and warning, with route, line, column and hint.
@@ -125,7 +124,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
     type=click.File("rb"),
     help="The message as JSON, - = standard input; absent = an empty one from a device.",
 )
-@_json_option
+@json_option
 @click.pass_obj
 def explain(
     obj: dict[str, Any], file: Path | None, message_file: IO[bytes] | None, as_json: bool

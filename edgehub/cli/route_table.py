@@ -11,10 +11,9 @@ from typing import IO, Any, Final
 import click
 
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.table_answer import (
     EXIT_FAILED,
-    json_option,
     print_applied,
     print_warnings,
     revision_option,

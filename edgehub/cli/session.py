@@ -9,12 +9,11 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
 from edgehub.telemetry.plural import counted
 
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _FIGURES = ("subscriptions", "waiting", "bytes")
 
 
@@ -26,7 +25,7 @@ def session() -> None:
 @session.command("list")
 @_LIMIT
 @click.option("--after", default="", help="Begin behind this client.")
-@_JSON
+@json_option
 @click.pass_obj
 def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List clients that are connected or have a stored session, by their ids."""
@@ -53,7 +52,7 @@ def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) ->
 @session.command()
 @click.argument("client_id", metavar="CLIENT-ID")
 @yes_option
-@_JSON
+@json_option
 @click.pass_obj
 def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     """End a session: its subscriptions and what waits for its client are dropped.

@@ -11,7 +11,6 @@ from edgehub.telemetry.plural import counted
 
 EXIT_FAILED: Final = 1
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 tenant_option = click.option(
     "--tenant", metavar="ORG/APPLICATION", help="On hubs with several tenants; absent = the usual."
 )

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.queue import sender
 from edgehub.cli.tables import span
 from edgehub.telemetry.plural import counted
@@ -41,7 +41,7 @@ _LEFT_HINT: Final = (
 
 @click.command()
 @click.argument("message_id", metavar="MESSAGE-ID")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_obj
 def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     """Explain where a message is and why it is there.

@@ -133,6 +133,25 @@ def test_why_says_where_a_message_waits_and_what_stands_before_it(offline: Hub) 
     assert ", time to live 600 s (route)" in text
 
 
+@pytest.mark.parametrize("command", [("status",), ("why", "absent"), ("queue", "list")])
+def test_a_question_to_a_running_hub_imports_no_settings(
+    offline: Hub, command: tuple[str, ...]
+) -> None:
+    """They take longer than the answer; the hub runs with the same file, so they have no faults."""
+    arguments = ["-m", "edgehub", "--config", str(offline.daemon.config), *command, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert json.loads(done.stdout)
+    assert "edgehub.cli.daemon" in imported
+    assert imported.isdisjoint({"edgehub.settings", "pydantic", "lark"})
+
+
 def test_a_hub_on_which_nobody_elects_says_why_it_lists_no_devices(offline: Hub) -> None:
     """A device has sent, and the list is empty: with the reason, on stderr and in the JSON."""
     assert "there is no election" in offline.run("device", "list").stderr
