@@ -33,6 +33,7 @@ def _write_hub(export: Path, number: int) -> int:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_a_fleet_with_one_huge_hub(tmp_path: Path):
     """Ten million lines: 120 s on two cores and 4 GiB in all; nobody is left out."""

@@ -2,10 +2,11 @@
 
 Quick tests come first, the daemon's crashes last, in random order inside a stage. Where two
 processes share the work, a file stays in one of them, and so does the report, which starts Spark
-once in a process. What takes both cores, or measures time, runs alone: the stages in `ALONE` and
-tests marked so. A test that fails
-half-way may leave a thread behind that keeps the process alive for ever, after all results were
-printed; then the run is ended, and is a failed one. So is one whose test hangs past its time-out.
+once in a process. What takes both cores, or measures time, is marked `alone`. Temporary files are
+in memory, where thousands of syncs take no time; in full size they are on the disk. A test that
+fails half-way may leave a thread behind that keeps the process alive for ever, after all results
+were printed; then the run is ended, and is a failed one. So is one whose test hangs past its
+time-out.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support.memory_folder import memory
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
 STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
-ALONE: Final = frozenset({"spark", "crash"})
 EXIT_TIMEOUT_S: Final = 15.0
 HANG_MARGIN_S: Final = 60.0
 STDERR: Final = os.dup(2)
@@ -37,6 +39,13 @@ def stage_of(parts: Sequence[str]) -> int:
     """Return the place of a test file, named by the parts of its path, among the stages."""
     found = [STAGES.index(part) for part in parts if part in STAGES]
     return found[0] if found else len(STAGES)
+
+
+def pytest_configure() -> None:
+    """Choose the place of temporary files."""
+    folder = memory()
+    if folder is not None and not os.environ.get("EDGEHUB_SOAK"):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -59,8 +68,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if run is None:
         with _bounded(item):
             return (yield)
-    parts = item.path.relative_to(item.config.rootpath).parts
-    alone = not ALONE.isdisjoint(parts) or item.get_closest_marker("alone") is not None
+    alone = item.get_closest_marker("alone") is not None
     with _turn(Path(tempfile.gettempdir()) / f"edgehub-tests-{run}", alone=alone), _bounded(item):
         return (yield)
 

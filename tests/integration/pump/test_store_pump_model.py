@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from edgehub.message import UPSTREAM, EndpointId, Order
 from edgehub.store import Overflow
+from tests.support.memory_folder import memory
 from tests.support.model_world import FAULTS, KINDS, MANIFESTS, REFUSALS, Plan, World
 from tests.support.stores import LAB
 
@@ -28,13 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-MEMORY = Path("/dev/shm")
-"""Crashes here are copies of the files, so it need not be a disk with its slow syncs."""
 HUNG_S = 15.0
 """One step takes milliseconds; the tests' own time-out cannot tell a hung step from many."""
 
 SETTINGS = settings(
-    max_examples=300 if SOAK else 30,
+    max_examples=300 if SOAK else 12,
     stateful_step_count=60 if SOAK else 20,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
@@ -83,7 +82,8 @@ class StoreAndPumpMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
-        self._folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+        # Crashes here are copies of the files, so it need not be a disk with its slow syncs.
+        self._folder = tempfile.TemporaryDirectory(dir=memory())
         self._world: World | None = None
 
     @property

@@ -40,6 +40,7 @@ class ElapsingClock(ManualClock):
         return super().monotonic() + time.perf_counter() - self._began_s
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(900 if SOAK else 60)
 async def test_a_sweep_ends_in_time_and_holds_nobody_up(tmp_path: Path) -> None:
     """T-06: gone within 120 s of its deadline; meanwhile 99 of 100 messages are durable soon."""
