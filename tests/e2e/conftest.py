@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.daemon import Daemon
+from tests.support.daemon import EDGEHUB, Daemon
 from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -27,7 +27,13 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """Return a function that makes a daemon; `upstream` is a port, `extra` more settings."""
     made: list[Daemon] = []
 
-    def make(*, upstream: int | None = None, extra: str = "", top: str = "") -> Daemon:
+    def make(
+        *,
+        upstream: int | None = None,
+        extra: str = "",
+        top: str = "",
+        program: Sequence[str] = EDGEHUB,
+    ) -> Daemon:
         folder = tmp_path / f"hub{len(made)}"
         folder.mkdir()
         section = (
@@ -39,6 +45,7 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
             folder,
             f'data_dir = "data"\n{top}\n[mqtt]\nport = {free_port()}\n{section}\n{extra}\n'
             '[log]\nformat = "json"\n',
+            program=program,
         )
         made.append(daemon)
         return daemon

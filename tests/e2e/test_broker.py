@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,13 +35,6 @@ def broker_section(broker: Mosquitto, **more: Any) -> str:
     lines = ["[broker]", 'host = "127.0.0.1"', f"port = {broker.port}"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in more.items()]
     return "\n".join(lines) + "\n"
-
-
-def edgehub(daemon: Daemon, *arguments: str) -> str:
-    """Run a command against the daemon; gives what it prints."""
-    command = [sys.executable, "-m", "edgehub", "--config", str(daemon.config), *arguments]
-    done = subprocess.run(command, cwd=daemon.folder, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 async def publish_all(port: int, messages: list[tuple[str, bytes, bool]]) -> None:
@@ -153,8 +145,8 @@ async def test_a_disk_that_fails_acknowledges_nothing_to_the_broker(
     daemon.env |= {"LD_PRELOAD": str(shim), "FAIL_SYNC": str(flag)}
     await asyncio.to_thread(daemon.start)
     await until(daemon, lambda status: bool(status["broker"]["subscriptions"]))
-    shown = await asyncio.to_thread(edgehub, daemon, "status")
-    assert "broker: up; 1 subscription, 0 taken\n" in shown
+    shown = await asyncio.to_thread(daemon.edgehub, "status")
+    assert "broker: up; 1 subscription, 0 taken\n" in shown.stdout
     flag.touch()
     await publish_all(broker.port, [("a", b"%d" % number, False) for number in range(100)])
     await until(daemon, lambda status: status["broker"]["waiting"] == 100)

@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -29,13 +28,8 @@ pytestmark = pytest.mark.e2e
 
 def _add(daemon: Daemon, name: str, *rights: str) -> None:
     (daemon.folder / "password").write_text("secret", "utf-8")
-    command = ["identity", "add", name, "--file", "identities", "--password-file", "password"]
-    subprocess.run(
-        [sys.executable, "-m", "edgehub", *command, *rights],
-        cwd=daemon.folder,
-        check=True,
-        timeout=20,
-    )
+    options = ["--file", "identities", "--password-file", "password", *rights]
+    assert daemon.edgehub("identity", "add", name, *options).returncode == 0
 
 
 def _with_identities(daemon: Daemon) -> Daemon:

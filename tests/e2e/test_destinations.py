@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -255,14 +254,7 @@ def test_a_hub_with_one_route_keeps_what_it_cannot_send_and_says_by_what_rules(
         link.restore()
         assert collector.wait_for({("press-1", "x", number) for number in range(25)}, 20) == set()
         collector.close()
-        command = [sys.executable, "-m", "edgehub", "--config", str(daemon.config)]
-        shown = subprocess.run(
-            [*command, "config", "show", "--running", "--json"],
-            cwd=daemon.folder,
-            capture_output=True,
-            check=True,
-            timeout=15,
-        )
+        shown = daemon.edgehub("config", "show", "--running", "--json")
         document = json.loads(shown.stdout)
         assert document["running"] is True
         derived, settings = document["derived"], document["settings"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -16,7 +12,6 @@ from typing import TYPE_CHECKING
 import paho.mqtt.client as paho
 import pytest
 
-from edgehub.cli.main import main
 from edgehub.cli.refusal import CommandError
 from tests.support.daemon import Daemon
 
@@ -51,24 +46,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def run(hub: Daemon, *arguments: str, code: int = 0) -> str:
-    """Run the command line in this process; gives what it printed."""
-    printed = io.StringIO()
-    with (
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main(["--config", str(hub.config), "device", *arguments])
-    assert (ended.value.code or 0) == code, printed.getvalue()
-    return printed.getvalue()
-
-
-def run_process(hub: Daemon, *arguments: str) -> str:
-    """Run the command line as people do."""
-    command = [sys.executable, "-m", "edgehub", "--config", str(hub.config), "device", *arguments]
-    return subprocess.run(
-        command, cwd=hub.folder, capture_output=True, text=True, check=True, timeout=30
-    ).stdout
+    """Run a command of `edgehub device`; returns what it printed."""
+    done = hub.edgehub("device", *arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.scaled
@@ -99,7 +80,7 @@ def test_repetitions_and_late_copies_make_no_second_row(tmp_path: Path) -> None:
 
 def test_devices_are_listed_shown_and_changed(hub: Daemon) -> None:
     """In pages, for people and for programs; a profile counts at once and outlives the hub."""
-    page = json.loads(run_process(hub, "list", "--limit", "2", "--json"))
+    page = json.loads(run(hub, "list", "--limit", "2", "--json"))
     assert [row["device_id"] for row in page["devices"]] == ["dev-a", "dev-b"]
     assert page["next"] == "dev-b"
     assert {row["ownership"] for row in page["devices"]} == {"owner"}

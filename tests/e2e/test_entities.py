@@ -7,7 +7,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,19 +221,14 @@ def test_advice_where_automatic_and_explicit_registration_contradict(
 
 def test_the_command_line_registers_shows_and_removes(
     make_gateway: Callable[..., Daemon],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What a person does without a client of their own."""
     daemon = make_gateway().start()
-    monkeypatch.chdir(daemon.folder)
 
     def run(*arguments: str, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["--config", str(daemon.config), "entity", *arguments])
-        said = "".join(capsys.readouterr())
-        assert ended.value.code == code, said
-        return said
+        done = daemon.edgehub("entity", *arguments)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
 
     publish(daemon, "te/device/y///m/", {"t": 1})
     assert "x//: pending, waits for device/p//" in run(
@@ -322,10 +316,8 @@ def test_entities_over_http(make_gateway: Callable[..., Daemon]) -> None:
     web = f'[web]\nport = {port}\ntoken_file = "tokens"\n'
     daemon = make_gateway(web)
     token = daemon.folder / "tokens"
-    command = [sys.executable, "-m", "edgehub", "token", "add", "me", "--role", "write"]
-    made = subprocess.run(
-        [*command, "--file", str(token)], check=True, capture_output=True, text=True, timeout=20
-    )
+    made = daemon.edgehub("token", "add", "me", "--role", "write", "--file", str(token))
+    assert made.returncode == 0
     daemon.start()
     daemon.wait_event("web.listening")
 

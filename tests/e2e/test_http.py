@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,10 +98,8 @@ def test_identities_are_those_of_the_mqtt_listener(make_hub: MakeDaemon) -> None
     file = daemon.folder / "identities"
     secret = daemon.folder / "secret"
     secret.write_text("s3cret\n", "utf-8")
-    add = [sys.executable, "-m", "edgehub", "identity", "add", "hall-2", "--on-behalf", "line-*"]
-    subprocess.run(
-        [*add, "--file", str(file), "--password-file", str(secret)], check=True, timeout=10
-    )
+    options = ["--file", str(file), "--password-file", str(secret), "--on-behalf", "line-*"]
+    assert daemon.edgehub("identity", "add", "hall-2", *options).returncode == 0
     text = daemon.config.read_text("utf-8")
     text = text.replace("[mqtt]\n", f'[mqtt]\nidentities_file = "{file}"\n')
     daemon.config.write_text(text, "utf-8")

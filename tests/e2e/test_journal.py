@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections import Counter
 from http.client import HTTPConnection
@@ -47,17 +45,6 @@ def fixture_daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon.close()
 
 
-def edgehub(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command against the daemon."""
-    return subprocess.run(
-        [sys.executable, "-m", "edgehub", "--config", str(daemon.config), *arguments],
-        cwd=daemon.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def publish(daemon: Daemon, numbers: range) -> None:
     """Publish messages and wait for their PUBACKs."""
     device = Device("dev1", daemon.mqtt_port)
@@ -72,20 +59,22 @@ def publish(daemon: Daemon, numbers: range) -> None:
 def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> None:
     """Twice, with a kill between: every message is in it from its arrival to its end."""
     publish(daemon, range(50))
-    daemon.wait_until(lambda: daemon.call("journal status")["growing"] is not None, 30)
-    early = edgehub(daemon, "journal", "export", "exported")
+    # Writes the lines that are due later.
+    assert daemon.edgehub("journal", "show").returncode == 0
+    assert daemon.call("journal status")["growing"] is not None
+    early = daemon.edgehub("journal", "export", "exported")
     growing = "1 segment is growing, and --close exports it too"
     assert early.returncode == 0
     assert early.stdout == f"nothing new for {tmp_path / 'exported'}: {growing}\n"
-    first = edgehub(daemon, "journal", "export", "exported", "--close", "--json")
+    first = daemon.edgehub("journal", "export", "exported", "--close", "--json")
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)
     assert document["target"] == str(tmp_path / "exported")
     assert len(document["segments"]) == 1
-    again = edgehub(daemon, "journal", "export", "exported")
+    again = daemon.edgehub("journal", "export", "exported")
     assert (again.returncode, again.stdout) == (0, f"nothing new for {tmp_path / 'exported'}\n")
-    shown = edgehub(
-        daemon, "journal", "show", "--event", "enqueued", "--since", "1h", "--limit", "2"
+    shown = daemon.edgehub(
+        "journal", "show", "--event", "enqueued", "--since", "1h", "--limit", "2"
     )
     assert shown.returncode == 0, shown.stderr
     head, *rows = shown.stdout.splitlines()
@@ -101,7 +90,7 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     ]
     assert [row.split()[1:4] for row in rows] == [["enqueued", "upstream", "1"]] * 2
     assert shown.stderr == "the newest 2 of 50 lines\n"
-    document = json.loads(edgehub(daemon, "journal", "show", "--event", "expired", "--json").stdout)
+    document = json.loads(daemon.edgehub("journal", "show", "--event", "expired", "--json").stdout)
     assert document == {"lines": [], "found": 0, "complete": True, "unread_segments": 0}
     publish(daemon, range(50, 80))
     daemon.kill()
@@ -112,7 +101,7 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     )
     assert daemon.stop() == 0
     daemon.start()
-    last = edgehub(daemon, "journal", "export", "exported", "--close")
+    last = daemon.edgehub("journal", "export", "exported", "--close")
     assert last.returncode == 0, last.stderr
     assert re.search(r"\d segments?, ", last.stdout)
     lines = read_folder(tmp_path / "exported")
@@ -142,7 +131,7 @@ def test_what_heads_drop_is_told(daemon: Daemon, tmp_path: Path) -> None:
         client.disconnect()
         client.loop_stop()
     daemon.wait_until(lambda: daemon.call("status")["journal"]["waiting_bytes"] > 0, 10)
-    edgehub(daemon, "journal", "export", "exported", "--close")
+    daemon.edgehub("journal", "export", "exported", "--close")
     refused = [line for line in read_folder(tmp_path / "exported") if line["event"] == "refused"]
     found = {(line["device"], line["reason"], line["bytes"]) for line in refused}
     assert found == {
@@ -185,7 +174,7 @@ def test_every_refusal_leaves_one_line(tmp_path: Path) -> None:
         assert connection.getresponse().status == 401
         connection.close()
         daemon.wait_until(lambda: daemon.call("status")["journal"]["waiting_bytes"] > 0, 10)
-        edgehub(daemon, "journal", "export", "exported", "--close")
+        daemon.edgehub("journal", "export", "exported", "--close")
     finally:
         daemon.close()
     refused = [line for line in read_folder(tmp_path / "exported") if line["event"] == "refused"]
@@ -200,15 +189,15 @@ def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
     try:
         daemon.start()
         publish(daemon, range(3))
-        held = edgehub(daemon, "journal", "export", "exported", "--close")
+        held = daemon.edgehub("journal", "export", "exported", "--close")
         assert held.returncode == 75
         assert held.stdout == f"nothing new for {tmp_path / 'exported'}\n"
         assert "1 segment is held until the clock is trusted (" in held.stderr
-        again = edgehub(daemon, "journal", "export", "exported", "--json")
+        again = daemon.edgehub("journal", "export", "exported", "--json")
         assert again.returncode == 75
         assert json.loads(again.stdout)["held_segments"] == 1
         assert "clock.trust" in again.stderr
-        text = edgehub(daemon, "journal", "status").stdout
+        text = daemon.edgehub("journal", "status").stdout
         assert "held until the clock is trusted: 1 segment, " in text
         assert "\nnot exported: the clock is not trusted, " in text
         assert "let NTP set it" in text
@@ -219,10 +208,10 @@ def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
         daemon.start()
         daemon.wait_until(lambda: daemon.call("status")["store"]["clock"]["trusted"], 10)
         # The export itself has held lines told again, it does not wait for their time.
-        daemon.wait_until(lambda: edgehub(daemon, "journal", "export", "none").returncode == 0, 5)
+        daemon.wait_until(lambda: daemon.edgehub("journal", "export", "none").returncode == 0, 5)
         assert daemon.call("journal status")["held_segments"] == 0
         publish(daemon, range(3, 4))
-        told = edgehub(daemon, "journal", "export", "exported", "--close")
+        told = daemon.edgehub("journal", "export", "exported", "--close")
         assert (told.returncode, told.stderr) == (0, "")
         assert daemon.stop() == 0
     finally:
@@ -235,12 +224,12 @@ def test_lines_wait_for_the_clock(tmp_path: Path) -> None:
 def test_status_says_how_far_it_is(daemon: Daemon) -> None:
     """As text, as JSON, and within the status of the hub."""
     publish(daemon, range(3))
-    document = json.loads(edgehub(daemon, "journal", "status", "--json").stdout)
+    document = json.loads(daemon.edgehub("journal", "status", "--json").stdout)
     assert document["enabled"]
     assert document["waiting_bytes"] > 0
     assert daemon.call("status")["journal"]["journal_lag_seconds"] >= 0
-    edgehub(daemon, "journal", "export", "exported", "--close")
-    text = edgehub(daemon, "journal", "status").stdout
+    daemon.edgehub("journal", "export", "exported", "--close")
+    text = daemon.edgehub("journal", "status").stdout
     assert "segments: 1, " in text
     assert "0 not exported" in text
     assert f"exported to: {daemon.folder / 'exported'}" in text
@@ -250,36 +239,36 @@ def test_an_export_that_cannot_be_is_told(daemon: Daemon, tmp_path: Path) -> Non
     """A target in the way: 1; none: 2; no daemon: 4; the segments go the next time."""
     publish(daemon, range(3))
     (tmp_path / "exported").write_text("in the way")
-    failed = edgehub(daemon, "journal", "export", "exported", "--close")
+    failed = daemon.edgehub("journal", "export", "exported", "--close")
     assert failed.returncode == 1
     assert "exported/date=" in failed.stderr
-    own = edgehub(daemon, "journal", "export", "data/../data/journal/x")
+    own = daemon.edgehub("journal", "export", "data/../data/journal/x")
     assert own.returncode == 1
     assert "the journal's own folder" in own.stderr
-    assert edgehub(daemon, "journal", "export", "").returncode == 2
+    assert daemon.edgehub("journal", "export", "").returncode == 2
     (tmp_path / "exported").unlink()
-    assert edgehub(daemon, "journal", "export", "exported").stdout.startswith("1 segment, ")
+    assert daemon.edgehub("journal", "export", "exported").stdout.startswith("1 segment, ")
     assert daemon.stop() == 0
-    gone = edgehub(daemon, "journal", "export", "exported")
+    gone = daemon.edgehub("journal", "export", "exported")
     assert gone.returncode == 4
 
 
 def test_a_damaged_segment_holds_up_no_other(daemon: Daemon, tmp_path: Path) -> None:
     """Exit code 1 and its name each time, until it is moved away; the others are exported."""
     publish(daemon, range(3))
-    assert edgehub(daemon, "journal", "export", "first", "--close").returncode == 0
+    assert daemon.edgehub("journal", "export", "first", "--close").returncode == 0
     (bad,) = (daemon.folder / "data" / "journal").glob("date=*/hub=*/*.gz")
     bad.write_bytes(bad.read_bytes()[:-9])
     publish(daemon, range(3, 5))
     for others in (1, 0):
-        told = edgehub(daemon, "journal", "export", "exported", "--close", "--json")
+        told = daemon.edgehub("journal", "export", "exported", "--close", "--json")
         assert told.returncode == 1
         assert f"{bad.name} is damaged" in told.stderr
         document = json.loads(told.stdout)
         assert len(document["segments"]) == others
         assert [bad.name in path for path in document["problems"]] == [True]
     bad.unlink()
-    assert edgehub(daemon, "journal", "export", "exported").returncode == 0
+    assert daemon.edgehub("journal", "export", "exported").returncode == 0
     (segment,) = (tmp_path / "exported").glob("date=*/hub=*/*.gz")
     assert segment.name != bad.name
 
@@ -292,10 +281,10 @@ def test_a_hub_without_a_journal_says_so(tmp_path: Path) -> None:
         publish(daemon, range(3))
         assert not (tmp_path / "data" / "journal").exists()
         assert daemon.call("status")["journal"] == {"enabled": False}
-        failed = edgehub(daemon, "journal", "export", "exported")
+        failed = daemon.edgehub("journal", "export", "exported")
         assert failed.returncode == 1
         assert "journal.enabled = true" in failed.stderr
-        assert "keeps no journal" in edgehub(daemon, "journal", "status").stdout
+        assert "keeps no journal" in daemon.edgehub("journal", "status").stdout
         assert daemon.stop() == 0
     finally:
         daemon.close()

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ MANIFEST = {
     },
     "storeAndForwardConfiguration": {"timeToLiveSecs": 604_800},
 }
+LOADED = "from edgehub.cli.main import main; main()"
+"""Loads all by itself, as a fork does not."""
 TIGHT = """
 import resource, runpy
 resource.setrlimit(resource.RLIMIT_DATA, (100 << 20, 100 << 20))
@@ -162,8 +165,9 @@ def test_a_long_backlog_is_no_burden(make_daemon: Callable[..., Daemon]) -> None
     """
     up, again = Peer(), Peer()
     top = 'manifest = "m.json"'
-    empty = with_rows(make_daemon(upstream=1, extra=SETTINGS, top=top), 0)
-    hub = with_rows(make_daemon(upstream=up.port, extra=SETTINGS, top=top), ROWS)
+    make = partial(make_daemon, extra=SETTINGS, top=top, program=("-c", LOADED))
+    empty = with_rows(make(upstream=1), 0)
+    hub = with_rows(make(upstream=up.port), ROWS)
     bare_mib, bare_s = asyncio.run(memory_mib(empty))
     empty.kill()
     full_mib, fresh_s = asyncio.run(fresh_first_s(hub, up))

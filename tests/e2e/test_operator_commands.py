@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.support.command_line import CommandResult
     from tests.support.daemon import Daemon
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
@@ -48,19 +49,10 @@ class Hub:
         (daemon.folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
         daemon.start()
 
-    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, code: int = 0) -> CommandResult:
         """Run a command off a terminal and check its exit code."""
-        done = subprocess.run(
-            [sys.executable, "-m", "edgehub", "--config", str(self.daemon.config), *arguments],
-            cwd=self.daemon.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=15,
-            check=False,
-        )
+        done = self.daemon.edgehub(*arguments)
         assert done.returncode == code, (done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr
         return done
 
     def answer(self, answer: str, *arguments: str) -> int:

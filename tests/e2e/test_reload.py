@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.support.command_line import CommandResult
     from tests.support.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.e2e
@@ -52,18 +50,6 @@ def _replace(daemon: Daemon, old: str, new: str) -> None:
     daemon.config.write_text(text.replace(old, new), "utf-8")
 
 
-def _edgehub(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "edgehub", *arguments],
-        cwd=daemon.folder,
-        env={**os.environ, **daemon.env},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-
-
 def _depths(daemon: Daemon) -> dict[str, int]:
     return {queue["id"]: queue["depth"] for queue in daemon.call("queue list")["queues"]}
 
@@ -76,7 +62,7 @@ def _publish(daemon: Daemon, kind: str, numbers: range, device_id: str = "press-
     device.close()
 
 
-def _json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def _json(done: CommandResult) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -113,7 +99,7 @@ def test_a_changed_class_holds_for_new_rows_and_both_drain(
     collector = Collector(broker.port)
     _publish(daemon, "status", range(500))
     _write_manifest(daemon, 1)
-    done = _edgehub(daemon, "config", "reload", "--json")
+    done = daemon.edgehub("config", "reload", "--json")
     assert done.returncode == 0, done.stderr
     outcome = _json(done)
     assert (outcome["outcome"], outcome["manifest_changed"]) == ("applied", True)
@@ -149,7 +135,7 @@ def test_a_refused_reload_changes_nothing_and_names_every_fault(
         'ca_file = "absent.pem"\n',
         "utf-8",
     )
-    done = _edgehub(daemon, "config", "reload")
+    done = daemon.edgehub("config", "reload")
     assert done.returncode == 78
     assert "routes.status.priority" in done.stderr
     assert re.search(
@@ -161,7 +147,7 @@ def test_a_refused_reload_changes_nothing_and_names_every_fault(
     assert daemon.call("config show") == before
     # Wrong settings are found before the daemon is asked.
     daemon.config.write_text(text + "[store]\nengine = 'rocks'\n", "utf-8")
-    done = _edgehub(daemon, "config", "reload")
+    done = daemon.edgehub("config", "reload")
     assert done.returncode == 78
     assert "store.engine: unknown key" in done.stderr
     assert daemon.stop() == 0
@@ -181,19 +167,19 @@ def test_a_settings_file_made_after_the_start_is_read_by_a_reload(
     daemon = Daemon(tmp_path, None, env=env)
     try:
         daemon.start()
-        assert _edgehub(daemon, "config", "reload").stdout == (
+        assert daemon.edgehub("config", "reload").stdout == (
             "unchanged; links that are down were tried again\n"
         )
         collector = Collector(broker.port)
         _publish(daemon, "a", range(5))
         daemon.config.write_text('[upstream]\ntype = "mqtt"\nhost = 7\n', "utf-8")
-        assert _edgehub(daemon, "config", "reload").returncode == 78
+        assert daemon.edgehub("config", "reload").returncode == 78
         daemon.config.write_text(
             'data_dir = "data"\n[upstream]\ntype = "mqtt"\n'
             f'host = "127.0.0.1"\nport = {broker.port}\n',
             "utf-8",
         )
-        done = _edgehub(daemon, "config", "reload")
+        done = daemon.edgehub("config", "reload")
         assert done.stdout.startswith("applied\n"), done
         assert collector.wait_for({("press-1", "a", number) for number in range(5)}, 10) == set()
         collector.close()
@@ -211,7 +197,7 @@ def test_wrong_settings_keep_nobody_from_a_running_hub(make_daemon: Callable[...
     text = daemon.config.read_text("utf-8")
     upstream = '[upstream]\ntype = "mqtt"\nhost = "a"\ntypo = 1\n'
     daemon.config.write_text(f"{text}{upstream}", "utf-8")
-    assert _edgehub(daemon, "config", "reload").returncode == 78
+    assert daemon.edgehub("config", "reload").returncode == 78
     for command, code in (
         ("status", 0),
         ("queue list", 0),
@@ -220,15 +206,15 @@ def test_wrong_settings_keep_nobody_from_a_running_hub(make_daemon: Callable[...
         ("why absent", 1),
         ("config show --running", 0),
     ):
-        done = _edgehub(daemon, *command.split(), "--json")
+        done = daemon.edgehub(*command.split(), "--json")
         assert done.returncode == code, (command, done.stderr)
         json.loads(done.stdout)
         assert re.findall("^warning: .*", done.stderr, re.MULTILINE) == [WARNING], command
-    refused = _edgehub(daemon, "queue", "purge", "absent", "--yes")
+    refused = daemon.edgehub("queue", "purge", "absent", "--yes")
     assert refused.returncode == 1
     assert refused.stderr.startswith(f"{WARNING}\nedgehub: ")
     assert daemon.stop() == 0
-    done = _edgehub(daemon, "status")
+    done = daemon.edgehub("status")
     assert done.returncode == 78
     assert "edgehub: edgehub.toml: upstream.typo: unknown key" in done.stderr
 
@@ -238,7 +224,7 @@ def test_what_needs_a_restart_is_listed_until_then(make_daemon: Callable[..., Da
     daemon = make_daemon().start()
     port = free_port()
     _replace(daemon, f"port = {daemon.mqtt_port}", f"port = {port}\nclients_max = 7")
-    done = _edgehub(daemon, "config", "reload")
+    done = daemon.edgehub("config", "reload")
     assert done.returncode == 0, done.stderr
     assert "settings: mqtt.clients_max" in done.stdout
     assert f"needs a restart: mqtt.port = {port}" in done.stdout
@@ -246,7 +232,7 @@ def test_what_needs_a_restart_is_listed_until_then(make_daemon: Callable[..., Da
     status = daemon.call("status")
     assert status["needs_restart"] == ["mqtt.port"]
     assert any(f"mqtt.port = {port} takes effect" in line for line in status["warnings"])
-    shown = _json(_edgehub(daemon, "config", "show", "--running", "--json"))["settings"]
+    shown = _json(daemon.edgehub("config", "show", "--running", "--json"))["settings"]
     assert shown["mqtt.port"]["value"] == daemon.mqtt_port
     assert shown["mqtt.clients_max"]["value"] == 7
     assert daemon.stop() == 0
@@ -264,7 +250,7 @@ def test_a_manifest_is_compared_before_it_is_applied(make_daemon: Callable[..., 
     daemon.start()
     _publish(daemon, "status", range(20))
     _write_manifest(daemon, 1, file="new.json")
-    done = _edgehub(daemon, "manifest", "diff", "new.json", "--json")
+    done = daemon.edgehub("manifest", "diff", "new.json", "--json")
     assert done.returncode == 0, done.stderr
     document = _json(done)
     (change,) = document["class_changes"]
@@ -273,13 +259,13 @@ def test_a_manifest_is_compared_before_it_is_applied(make_daemon: Callable[..., 
     fates = {queue["id"]: queue["fate"] for queue in document["queues"]}
     assert fates == {"upstream": "kept", "upstream_Pri1": "new", "upstream_Pri2": "drains"}
     assert document["disk"]["measured_s"] is None
-    text = _edgehub(daemon, "manifest", "diff", "new.json").stdout
+    text = daemon.edgehub("manifest", "diff", "new.json").stdout
     assert "class of status: 2 -> 1; 20 rows stay in upstream_Pri2" in text
     assert "not measured yet" in text
-    assert "the same routes" in _edgehub(daemon, "manifest", "diff", "manifest.json").stdout
-    assert "status" in _edgehub(daemon, "manifest", "show").stdout
+    assert "the same routes" in daemon.edgehub("manifest", "diff", "manifest.json").stdout
+    assert "status" in daemon.edgehub("manifest", "show").stdout
     _write_manifest(daemon, 12, file="new.json")
-    done = _edgehub(daemon, "manifest", "diff", "new.json")
+    done = daemon.edgehub("manifest", "diff", "new.json")
     assert done.returncode == 78
     assert "routes.status.priority" in done.stderr
     assert daemon.stop() == 0
@@ -297,17 +283,17 @@ def test_a_diff_names_endpoints_that_only_the_file_has(
     document["routes"]["archive"] = "FROM /messages/* INTO Endpoint('archive')"
     (daemon.folder / "new.json").write_text(json.dumps(document), "utf-8")
     hint = "has it: `edgehub config reload` first"
-    done = _edgehub(daemon, "manifest", "diff", "new.json")
+    done = daemon.edgehub("manifest", "diff", "new.json")
     assert (done.returncode, hint in done.stderr) == (78, False)
     text = daemon.config.read_text("utf-8")
     endpoint = '\n[endpoints.archive]\ntype = "file"\npath = "out.jsonl"\n'
     daemon.config.write_text(text + endpoint, "utf-8")
-    done = _edgehub(daemon, "manifest", "diff", "new.json")
+    done = daemon.edgehub("manifest", "diff", "new.json")
     assert (done.returncode, hint in done.stderr) == (78, True)
-    done = _edgehub(daemon, "manifest", "diff", "new.json", "--json")
+    done = daemon.edgehub("manifest", "diff", "new.json", "--json")
     assert hint in json.loads(done.stdout)["hint"]
-    assert _edgehub(daemon, "config", "reload").returncode == 0
-    assert _edgehub(daemon, "manifest", "diff", "new.json").returncode == 0
+    assert daemon.edgehub("config", "reload").returncode == 0
+    assert daemon.edgehub("manifest", "diff", "new.json").returncode == 0
     assert daemon.stop() == 0
 
 
@@ -327,9 +313,9 @@ def test_a_manifest_without_the_catch_all_is_warned_of(make_daemon: Callable[...
     bare = "`alarm` is the name of a property; for a text write 'alarm'"
     lost = "from now on messages that match no route are acknowledged and dropped; "
     words = (bare, lost + 'add `"rest": "FROM /messages/* INTO $upstream"` to keep them')
-    shown = _edgehub(daemon, "manifest", "diff", "new.json").stdout
+    shown = daemon.edgehub("manifest", "diff", "new.json").stdout
     assert all(each in shown for each in words)
-    reloaded = _edgehub(daemon, "config", "reload").stdout
+    reloaded = daemon.edgehub("config", "reload").stdout
     assert all(each in reloaded for each in words)
     assert daemon.stop() == 0
     logged = [line for line in daemon.log if line["event"] == "hub.config_warning"]

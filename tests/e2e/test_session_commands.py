@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from typing import TYPE_CHECKING
 
 import paho.mqtt.client as paho
 import pytest
 
-from edgehub.cli.main import main
 from tests.support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -22,16 +20,10 @@ SETTINGS = 'hub_id = "hub-1"\ndata_dir = "data"\n[log]\nformat = "json"\n[mqtt]\
 
 
 def run(hub: Daemon, *arguments: str, code: int = 0) -> str:
-    """Run the command line in this process; returns what it printed."""
-    printed = io.StringIO()
-    with (
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main(["--config", str(hub.config), "session", *arguments])
-    assert (ended.value.code or 0) == code, printed.getvalue()
-    return printed.getvalue()
+    """Run a command of `edgehub session`; returns what it printed."""
+    done = hub.edgehub("session", *arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
 
 
 def connected(hub: Daemon, client_id: str, *, clean: bool) -> paho.Client:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,13 +48,8 @@ def make_circle(make_daemon: Callable[..., Daemon]) -> Callable[..., list[Daemon
 
 
 def _add(hub: Daemon, name: str, *rights: str) -> None:
-    command = ["identity", "add", name, "--file", "identities", "--password-file", "password"]
-    subprocess.run(
-        [sys.executable, "-m", "edgehub", *command, *rights],
-        cwd=hub.folder,
-        check=True,
-        timeout=20,
-    )
+    options = ["--file", "identities", "--password-file", "password", *rights]
+    assert hub.edgehub("identity", "add", name, *options).returncode == 0
 
 
 def _figures(hub: Daemon, head: str) -> tuple[int, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -62,10 +60,7 @@ def test_the_journal_of_a_daemon_closes(spark: SparkSession, tmp_path: Path):
         )
         assert daemon.stop() == 0
         daemon.start()
-        command = ["-m", "edgehub", "--config", str(daemon.config), "journal", "export"]
-        subprocess.run(
-            [sys.executable, *command, "exported", "--close"], cwd=tmp_path, check=True, timeout=30
-        )
+        assert daemon.edgehub("journal", "export", "exported", "--close").returncode == 0
     finally:
         daemon.close()
     enqueued = 0

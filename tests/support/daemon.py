@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -12,15 +13,23 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from tests.support.command_line import edgehub
 from tests.support.control import call
+from tests.support.forked_hub import ForkedHub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from tests.support.command_line import CommandResult
+
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 25.0
 SHOWN_LINES = 50
+EDGEHUB = ("-m", "edgehub")
+LOADING = ("LD_", "PYTHON")
+"""Beginnings of variables that count when a process loads its modules."""
+POLL_S = 0.01
 
 
 class Daemon:
@@ -30,7 +39,8 @@ class Daemon:
         folder: Working folder; the control socket is in its `data`.
         config: Text of the settings file, None = the environment names the settings.
         env: Variables beside those of the tests.
-        program: What Python runs.
+        program: What Python runs. By default it is forked from a process with the modules loaded,
+            unless a variable changes what Python or its libraries load.
     """
 
     def __init__(
@@ -39,7 +49,7 @@ class Daemon:
         config: str | None,
         *,
         env: Mapping[str, str] | None = None,
-        program: Sequence[str] = ("-m", "edgehub"),
+        program: Sequence[str] = EDGEHUB,
     ) -> None:
         self.folder = folder
         self.config = folder / "edgehub.toml"
@@ -50,21 +60,27 @@ class Daemon:
         self._options = [] if config is None else ["--config", str(self.config)]
         self.log: list[dict[str, Any]] = []
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedHub | None = None
         self.mqtt_port = 0
 
     def start(self) -> Daemon:
         """Start and wait for the log event that says that the heads listen."""
         self._events = queue.Queue()
-        self._process = subprocess.Popen(
-            [sys.executable, *self._program, "run", *self._options],
-            cwd=self.folder,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **self.env},
-        )
-        threading.Thread(
-            target=self._collect, args=(self._process, self._events), daemon=True
-        ).start()
+        log, written = os.pipe()
+        command = ["run", *self._options]
+        env = {**os.environ, **self.env}
+        is_plain = tuple(self._program) == EDGEHUB and not any(map(_counts_at_loading, self.env))
+        try:
+            if is_plain:
+                self._process = ForkedHub(command, cwd=self.folder, env=env, stderr=written)
+            else:
+                arguments = [sys.executable, *self._program, *command]
+                self._process = subprocess.Popen(
+                    arguments, cwd=self.folder, env=env, stderr=written
+                )
+        finally:
+            os.close(written)
+        threading.Thread(target=self._collect, args=(log, self._events), daemon=True).start()
         started = self.wait_event("hub.started", START_TIMEOUT_S)
         self.mqtt_port = started["mqtt_port"]
         return self
@@ -99,11 +115,18 @@ class Daemon:
         """Ask over the control socket."""
         return call(self.folder / "data" / "control.sock", command, **arguments)
 
+    def edgehub(self, *arguments: str) -> CommandResult:
+        """Run the command line, in this process, in the folder of the daemon."""
+        return edgehub(*arguments, cwd=self.folder, env=self.env)
+
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until `condition`, which asks the daemon, holds; each answer paces the next."""
+        """Wait until `condition`, which asks the daemon, holds."""
+        assert self._process is not None
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "the daemon did not get there"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_S)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process."""
@@ -133,12 +156,9 @@ class Daemon:
         for line in self.log[-SHOWN_LINES:]:
             print(json.dumps(line, ensure_ascii=False))
 
-    def _collect(
-        self, process: subprocess.Popen[bytes], events: queue.Queue[dict[str, Any] | None]
-    ) -> None:
-        assert process.stderr is not None
-        with process.stderr:
-            for raw in process.stderr:
+    def _collect(self, log: int, events: queue.Queue[dict[str, Any] | None]) -> None:
+        with os.fdopen(log, "rb") as lines:
+            for raw in lines:
                 try:
                     line = json.loads(raw)
                 except ValueError:
@@ -146,3 +166,7 @@ class Daemon:
                 self.log.append(line)
                 events.put(line)
         events.put(None)
+
+
+def _counts_at_loading(name: str) -> bool:
+    return name.startswith(LOADING)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -29,6 +30,7 @@ from edgehub.journal.delivery import (
 from edgehub.journal.exports import TARGETS_MAX, ExportBook
 from edgehub.journal.retention import Bounds, drop_segments
 from edgehub.journal.segments import Segments
+from tests.support.command_line import edgehub
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,6 +198,7 @@ from pathlib import Path
 from edgehub.journal.delivery import deliver, open_target
 from edgehub.journal.exports import ExportBook
 from edgehub.journal.segments import Segments
+from tests.support.command_line import edgehub
 def step():
     global left
     left -= 1
@@ -343,18 +346,13 @@ async def test_closing_goes_on_until_all_events_have_lines(
     server = ControlServer(tmp_path / "control.sock", commands)
     await server.open()
     (tmp_path / "edgehub.toml").write_text(f'data_dir = "{tmp_path}"\n')
-    command = ["-m", "edgehub", "--config", str(tmp_path / "edgehub.toml"), "journal", "export"]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *command, str(tmp_path / "out"), "--close", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    out, told = await process.communicate()
+    command = partial(edgehub, "journal", "export", "out", "--close", "--json", cwd=tmp_path)
+    done = await asyncio.to_thread(command)
     await server.close()
-    assert process.returncode == code, told
+    assert done.returncode == code, done.stderr
     assert hub.closings == closings
-    assert json.loads(out)["complete"] == (code == 0)
-    assert (b"come too fast" in told) == (code == 75)
+    assert json.loads(done.stdout)["complete"] == (code == 0)
+    assert ("come too fast" in done.stderr) == (code == 75)
     assert sorted(hub.exported) == paths(hub.segments)
     assert len(hub.exported) == closings
 
