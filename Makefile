@@ -44,8 +44,8 @@ analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-file
 test: $(DEVELOPMENT) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(STAGES) $(ARGS)
 
-soak: $(DEVELOPMENT) debian java machines ## Run scaled and long tests in full size, up to hours
-	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
+soak: $(DEVELOPMENT) debian java machines ## Run scaled and long tests in full size: about two hours
+	EDGEHUB_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadgroup -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
 
 check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
 	$(BIN)/codespell

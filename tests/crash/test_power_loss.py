@@ -17,19 +17,20 @@ from pathlib import Path
 import pytest
 
 from edgehub.hub_id import load_hub_id
-from tests.support.power.cuts import images
-from tests.support.power.promises import Promises
-from tests.support.power.records import build_shim, read_log, recording
-from tests.support.power.traffic import Acknowledged, record_daemon
+from tests.support.memory_folder import memory_folder
+from tests.support.power_cut.cuts import images
+from tests.support.power_cut.promises import Promises
+from tests.support.power_cut.records import build_shim, read_log, recording
+from tests.support.power_cut.traffic import Acknowledged, record_daemon
 
 ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-ROUNDS = 20 if SOAK else 1
-IMAGES = 1500 if SOAK else 150
-STEPS = 1000 if SOAK else 120
+ROUNDS = 10 if SOAK else 1
+IMAGES = 300 if SOAK else 150
+STEPS = 300 if SOAK else 120
 WORKLOAD_S_MAX = 600 if SOAK else 60
-DAEMON_IMAGES = 300 if SOAK else 40
-DAEMON_S = 6.0 if SOAK else 1.5
+DAEMON_IMAGES = 90 if SOAK else 40
+DAEMON_S = 3.0 if SOAK else 1.5
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(60 + ROUNDS * IMAGES)]
 
@@ -49,9 +50,9 @@ def fixture_seed() -> int:
 def _record_store(folder: Path, shim: Path, seed: int, *synchronous: str) -> Path:
     disk, log = folder / "disk", folder / "log"
     disk.mkdir(parents=True)
-    command = [sys.executable, "-m", "tests.support.power.workload", str(disk / "site" / "data")]
+    workload = [sys.executable, "-m", "tests.support.power_cut.workload"]
     subprocess.run(
-        [*command, str(log), str(seed), str(STEPS), *synchronous],
+        [*workload, str(disk / "site" / "data"), str(log), str(seed), str(STEPS), *synchronous],
         check=True,
         cwd=ROOT,
         env={**os.environ, **recording(shim, disk, log)},
@@ -67,11 +68,12 @@ async def _try_images(
     """Let promises be checked against images of the recorded disk; gives how many, and faults."""
     faults: list[str] = []
     tried = 0
-    for image, news in images(read_log(log), count, random.Random(seed), log.parent / "images"):
-        promises.play(news)
-        faults += [f"{image}: {fault}" for fault in await promises.broken_by(image.folder)]
-        tried += 1
-        shutil.rmtree(image.folder)
+    with memory_folder() as folder:
+        for image, news in images(read_log(log), count, random.Random(seed), folder):
+            promises.play(news)
+            faults += [f"{image}: {fault}" for fault in await promises.broken_by(image.folder)]
+            tried += 1
+            shutil.rmtree(image.folder)
     return tried, faults
 
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import aiomqtt
 import pytest
 
-from tests.support.released import restore_hub
+from tests.support.released_schemas import restore_hub
 from tests.support.subscriber import subscriber
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def balanced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> D
     args = parse_args([f"--input={export}", "--output=unused", f"--date={DATE}"])
     lines = readers.read_lines(spark, Files(spark), args)
     assert lines is not None
-    return share(readers.good_lines(lines)).balanced
+    return share(readers.good_lines(lines)).balanced.cache()
 
 
 @pytest.mark.parametrize("hub", CASES)

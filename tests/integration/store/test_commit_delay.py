@@ -151,7 +151,7 @@ async def test_a_message_costs_a_write_only_where_the_link_is_slow(
     be a moment later. With a journal a commit in five seconds has its events; without it none is
     left.
     """
-    seconds = 3600 if SOAK else 40
+    seconds = 1300 if SOAK else 40
     plan = FaultPlan()
     options = StoreOptions(commit_delay_ms=1000, journal=journal)
     flying: deque[tuple[float, list[Row]]] = deque()

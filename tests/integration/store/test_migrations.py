@@ -11,7 +11,7 @@ from edgehub.clock import ManualClock
 from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.store.migrations import SCRIPTS
-from tests.support.released import FOLDER, restore
+from tests.support.released_schemas import FOLDER, restore
 from tests.support.stores import LAB, P0, P2, P7, bodies, read_all, running
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.local_message import LocalMessage
 from edgehub.message import FailureKind, Recency, Refusal
 from edgehub.store.migrations import SCRIPTS
-from tests.support.released import dump, path_of
+from tests.support.released_schemas import dump, path_of
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, running
 
 

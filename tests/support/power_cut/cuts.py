@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.support.power.disk import Cut, Disk
-from tests.support.power.records import Kind
+from tests.support.power_cut.disk import Cut, Disk
+from tests.support.power_cut.records import Kind
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.support.power.records import Record
+    from tests.support.power_cut.records import Record
 
 RARE = {Kind.TRUNCATE, Kind.UNLINK, Kind.RENAME, Kind.LINK, Kind.MKDIR}
 

@@ -10,14 +10,14 @@ from edgehub.errors import StartupError, StoreCorruptError
 from edgehub.message import NEVER_MS
 from edgehub.store import Store
 from tests.support.journal_format import OUT, check_copies, check_equation, read_folder
-from tests.support.power.records import Kind
-from tests.support.power.workload import DEAD_LETTERS_MAX, OPTIONS, make_journal, token_of
+from tests.support.power_cut.records import Kind
+from tests.support.power_cut.workload import DEAD_LETTERS_MAX, OPTIONS, make_journal, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.support.power.records import Record
+    from tests.support.power_cut.records import Record
 
 HUNG_S = 20.0
 """Looking at an image takes a fraction of a second."""
@@ -27,7 +27,7 @@ Copy = tuple[int, str]
 
 
 class Promises:
-    """Follows the marks of `tests.support.power.workload`."""
+    """Follows the marks of `tests.support.power_cut.workload`."""
 
     def __init__(self) -> None:
         self._now_ms = 0

@@ -1,6 +1,6 @@
 """A store under a recorded load: marks what it was promised and what it let go.
 
-    python -m tests.support.power.workload FOLDER LOG SEED STEPS [SYNCHRONOUS]
+    python -m tests.support.power_cut.workload FOLDER LOG SEED STEPS [SYNCHRONOUS]
 
 SYNCHRONOUS (OFF, NORMAL) weakens SQLite's syncs, to prove that the test would notice. Marks:
 `sent TOKEN QUEUE:TTL_MS...` before a message is handed in, `stored TOKEN OFFSET` or `refused TOKEN`
@@ -24,7 +24,7 @@ from edgehub.journal.retention import Bounds
 from edgehub.journal.segments import Segments
 from edgehub.message import FailureKind
 from edgehub.store import Store, StoreOptions, database
-from tests.support.power.records import Marks
+from tests.support.power_cut.records import Marks
 from tests.support.stores import LAB, P0, P7, UPSTREAM, a_message, a_result
 
 if TYPE_CHECKING:

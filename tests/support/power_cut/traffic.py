@@ -17,13 +17,13 @@ from edgehub.store import Store, StoreOptions
 from tests.support.daemon import Daemon
 from tests.support.devices import Device
 from tests.support.ports import free_port
-from tests.support.power.records import Kind, Marks, recording
+from tests.support.power_cut.records import Kind, Marks, recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.support.power.records import Record
+    from tests.support.power_cut.records import Record
 
 BRIEF_S = 3
 AWAY = EndpointId("away")

@@ -14,14 +14,14 @@ from itertools import count
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tests.support.power.records import Kind
+from tests.support.power_cut.records import Kind
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.support.power.records import Record
+    from tests.support.power_cut.records import Record
 
 SECTOR = 512
 
