@@ -158,3 +158,15 @@ def test_no_class_name_is_used_twice() -> None:
         for name in re.findall(r"^class ([A-Z]\w+)", text, re.MULTILINE)
     )
     assert {name for name, count in named.items() if count > 1} == SHARED_NAMES
+
+
+def test_every_helper_of_the_tests_has_its_line() -> None:
+    """The list of `tests/support` names what is there, and nothing else."""
+    folder = ROOT / "tests" / "support"
+    there = {path.name for path in folder.glob("*.c")} | {
+        path.stem
+        for path in folder.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    rows = re.findall(r"^\| (`.*?`) \|", (folder / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(re.findall(r"`(.*?)`", " ".join(rows))) == sorted(there)
