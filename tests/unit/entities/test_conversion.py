@@ -417,6 +417,15 @@ def test_other_topics_are_ignored():
     assert bench.mapper.statistics().ignored_total == 4
 
 
+def test_what_has_no_place_at_the_cloud_does_not_wait_for_its_entity():
+    """Configuration and other states than health are counted and passed over."""
+    bench = MapperBench()
+    for channel in ("config", "status/other"):
+        assert bench.send(f"te/device/unknown///{channel}", "{}") == []
+    assert bench.mapper.statistics().ignored_total == 2
+    assert bench.child("unknown") == [(UP, "101,UNKNOWN,UNKNOWN,thin-edge.io-child,false")]
+
+
 def test_cloud_prefix_leads_every_topic():
     """Of rows and of operations."""
     bench = MapperBench(cloud_prefix="cumu-b")
