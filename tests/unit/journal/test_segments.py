@@ -1,0 +1,44 @@
+"""Segments of the journal: what counts as written is on stable storage."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from edgehub.journal.segments import Segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_what_counts_as_written_has_been_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines, the cut where a segment goes on, and its end."""
+    synced: dict[int, int] = {}
+    real = os.fsync
+
+    def sync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = status.st_size
+        real(descriptor)
+
+    def is_synced(file: Path) -> bool:
+        status = file.stat()
+        return synced.pop(status.st_ino, None) == status.st_size
+
+    monkeypatch.setattr(os, "fsync", sync)
+    segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
+    segment = segments.begin(20_000, 7, 1)
+    for text in ("first\n", "second\n"):
+        segments.append(segment, [text])
+        (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+        assert is_synced(file)
+    with file.open("ab") as stream:
+        stream.write(b"torn")
+    (resumed,) = segments.resume([segment.document()])
+    assert is_synced(file)
+    segments.close(resumed)
+    assert is_synced(tmp_path / segment.path)
