@@ -1,6 +1,6 @@
 """The events of one commit, unpacked: what `edgehub.journal.row_events.pack` packed.
 
-Pure functions on values. Invariant: what `unpack` gives equals what was packed.
+Pure functions on values. Invariant: `unpack` returns what was packed.
 """
 
 from __future__ import annotations

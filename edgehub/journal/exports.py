@@ -1,6 +1,6 @@
-"""Which segments were exported where: so that each goes once, and a cut-off export is repeated.
+"""Records which segments were exported where, so that each is exported once.
 
-Owns one file in the journal's folder. Plain blocking code, called on a worker thread. Invariant: a
+Owns one file in the journal's folder. Blocking code, called on a worker thread. Invariant: a
 plan, once made, is handed out again until it is done; so a repeated export writes the same names.
 """
 
@@ -21,7 +21,7 @@ TARGETS_MAX: Final = 16
 
 
 class ExportBook:
-    """The account of exports by target.
+    """The exports by target.
 
     Args:
         file: Where it is kept.
@@ -52,7 +52,7 @@ class ExportBook:
             exported = set(entry["exported"])
             plan = [path for path in there if path not in exported]
         if not plan and not entry.get("reached"):
-            # Mistyped, say: it pushes out nobody, and is remembered once it gets something.
+            # Mistyped, for example: it replaces no other, and is stored once it gets a segment.
             return plan
         targets[target] = {**entry, "plan": plan}
         while len(targets) > TARGETS_MAX:
@@ -83,7 +83,7 @@ class ExportBook:
         done = {*entry["exported"], *arrived}
         exported = [path for path in closed if path in done]
         reached = bool(arrived) or bool(entry.get("reached"))
-        # What could not go waits behind nothing: the next plan is made anew.
+        # The next plan starts again with what could not be exported.
         entry |= {"plan": [], "exported": exported, "reached": reached}
         self._save(targets)
 
@@ -111,14 +111,14 @@ class ExportBook:
 
 
 def _read(document: Any) -> dict[str, dict[str, Any]]:
-    """Return what `_save` wrote; whoever changed it by hand may have left anything.
+    """Return what `_save` wrote; an edited file may contain anything.
 
     Raises:
         ValueError: It is something else.
     """
     if isinstance(document, dict) and all(map(_is_entry, document.values())):
         return document
-    msg = "no account of exports"
+    msg = "not a record of exports"
     raise ValueError(msg)
 
 

@@ -1,11 +1,11 @@
-"""Held segments: what happened under a clock that was not trusted, until its date is known.
+"""Held segments: events under a clock that is not trusted, until their date is known.
 
-Owns, for each of them, two files in the folder of the date `unknown`: lines with the times that the
-machine believed, for those who ask meanwhile, and the events themselves, to be told again with
-right times once these are known. If they never are, the lines become a segment as they stand.
-Plain blocking code, called on a worker thread, but for what only looks. Invariants: the account
-before the first event stands in front of the events, so that telling them again needs nothing
-else; what lies behind a stored length does not count.
+Owns, for each of them, two files in the folder of the date `unknown`: lines with the times of the
+untrusted clock, for searches until then, and the events themselves, to be written again with right
+times once these are known. If they never are, the lines become a segment as they are. Blocking
+code, called on a worker thread, except for reads of memory. Invariants: the ledger's state before
+the first event precedes the events, so that writing them again needs nothing else; bytes beyond a
+stored length are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EVENTS: Final = ".events"
 READ_BYTES_MAX: Final = 64 * 1024
 _RECORD: Final = struct.Struct(">QI")
-"""Number of the commit and length of its events; number 0 is the account."""
+"""Number of the commit and length of its events; number 0 is the ledger's state."""
 
 
 class HeldSegment:
@@ -41,7 +41,7 @@ class HeldSegment:
         lines: As the machine believed.
         hub_ms: Hub time of the last commit in it.
         length: Bytes of events that are on stable storage.
-        told: Bytes of them that have been told again.
+        told: Bytes of them that have been written again.
     """
 
     __slots__ = ("account", "hub_ms", "length", "lines", "told")
@@ -78,7 +78,7 @@ class Held:
         self._growing: HeldSegment | None = None
         self.entries: list[HeldSegment] = []
         self.retelling = False
-        """Their events are being told again."""
+        """Their events are being written again."""
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ class Held:
         return entry
 
     def begin(self, hour: int, commit: int, hub_ms: int, account: list[Any]) -> HeldSegment:
-        """Begin a segment with some commit; `account` is as it was before."""
+        """Start a segment with some commit; `account` is the ledger's state before it."""
         self._growing = HeldSegment(self._segments.begin(None, hour, commit), hub_ms, account)
         self.entries.append(self._growing)
         return self._growing
@@ -123,7 +123,7 @@ class Held:
         entry.length += len(content)
 
     def account(self) -> list[Any]:
-        """Return the account as it was before the oldest event.
+        """Return the ledger's state before the oldest event.
 
         Raises:
             OSError: It cannot be read.
@@ -135,7 +135,7 @@ class Held:
         return account
 
     def read(self) -> tuple[list[tuple[int, bytes]], int]:
-        """Read some of the oldest events that have not been told again.
+        """Read some of the oldest events that have not been written again.
 
         Returns:
             Their commits and blobs, and what `told` of their segment is once they have been.
@@ -156,14 +156,14 @@ class Held:
         return found, told
 
     def told(self, told: int) -> None:
-        """Record how far events have been told again; a segment without others is held no more."""
+        """Record up to where events have been written again; remove a segment without others."""
         entry = self.entries[0]
         entry.told = told
         if told >= entry.length:
             self._pop()
 
     def give_up(self) -> None:
-        """Let the lines of the oldest segment be a segment of the date `unknown`, as they stand.
+        """Make the lines of the oldest segment a segment of the date `unknown`, as they are.
 
         Raises:
             OSError: It is as before; all have to be resumed.
@@ -195,10 +195,10 @@ class Held:
 
         Args:
             documents: Segments at that position, oldest first.
-            retelling: Whether their events were being told again.
+            retelling: Their events were being written again.
 
         Returns:
-            Whether one of them is held no more, because it was given up or somebody cut it.
+            Whether one of them is held no more: it was given up, or was edited.
 
         Raises:
             OSError: A file cannot be read or cut.

@@ -1,10 +1,10 @@
-"""The journal's background work: blobs become lines in segments, and then the blobs go.
+"""The journal's background work: writes lines of stored blobs to segments, and deletes the blobs.
 
-Owns the account, the growing segments and the pace. A step reads some blobs, appends their lines,
-syncs, and lets one transaction delete the blobs and store the position with the account; only then
-a segment may be closed. While the clock is not trusted, lines go to held segments, and are told
-again with right times once it is. Invariants: each event stands in exactly one line, whatever was
-cut off; trouble with the folder delays lines and never messages.
+Owns the ledger, the growing segments and the pace. A step reads some blobs, appends their lines,
+syncs, and deletes the blobs in one transaction that stores the position and the ledger; only then a
+segment may be closed. While the clock is not trusted, lines go to held segments, and are written
+again with right times once it is. Invariants: each event is in exactly one line, whatever was cut
+off; errors of the folder delay lines and never messages.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Writes:
     Attributes:
         dated: Lines by segment.
         held: Lines and events by held segment.
-        number: The last commit that was looked at.
+        number: The last commit that was read.
         lines: Number of lines.
     """
 
@@ -86,7 +86,7 @@ class Journal:
     Args:
         source: Where events come from.
         segments: The folder.
-        origin: What stands in every line.
+        origin: Part of every line.
         clock: Timers.
         bounds: Of the folder.
     """
@@ -112,7 +112,7 @@ class Journal:
         self._growing: list[Segment] = []
         self._held = Held(segments)
         self._fresh = False
-        """Account and segments are those of the stored position."""
+        """Ledger and segments are those of the stored position."""
         self._turns = asyncio.Lock()
         self._worker = Worker()
         self._failing: str | None = None
@@ -210,7 +210,7 @@ class Journal:
         Args:
             message_id: Of the hub.
             passed: Rows of which to count who has overtaken them.
-            seconds_max: Give up after so long.
+            seconds_max: Stop after this time.
 
         Raises:
             OSError: The folder cannot be read.
@@ -228,7 +228,7 @@ class Journal:
         return await self._look_through(partial(search, query=query), seconds_max)
 
     async def _look_through(self, job: Callable[..., T], seconds_max: float) -> T:
-        """Carry out a job on all segments, newest first."""
+        """Run a job on all segments, newest first."""
         async with self._turns:
             await self._ready()
             files = [self._segments.folder / path for path in self._closed]
@@ -261,7 +261,7 @@ class Journal:
         )
 
     async def _look(self) -> bool:
-        """Do what is due; returns True when more is."""
+        """Do what is due; return whether more is."""
         await self._ready()
         source = self._source
         source.record_refused()
@@ -287,14 +287,14 @@ class Journal:
         return self._pace.is_due()
 
     async def _step(self, *, paced: bool) -> bool:
-        """Turn some blobs into lines; returns False when there were none."""
+        """Write the lines of some blobs; return False when there were none."""
         await self._ready()
         blobs = await self._source.read()
         if not blobs:
             return False
         self._fresh = False
         if self._held.entries:
-            # Events that have no right times yet are told before those that have.
+            # Events without right times are written before those with.
             first = next(filter(None, map(_readable, blobs)), None)
             if first is not None and first.trusted:
                 await self._retell(first.stretches(), paced=paced)
@@ -331,10 +331,10 @@ class Journal:
         await self._add(writes, self._ledger.take(number, events), paced=paced)
 
     async def _retell(self, stretches: Stretches | None, *, paced: bool) -> None:
-        """Tell some of the held events again, with the times that are known by now."""
+        """Write some of the held events again, with the times that are known now."""
         held = self._held
         if stretches is None:
-            # What said so is damaged.
+            # The event with the times is damaged.
             await self._give_up()
             return
         if not held.retelling:
@@ -358,7 +358,7 @@ class Journal:
             log.info("journal.times_corrected", commit=number)
 
     async def _add(self, writes: Writes, pieces: Iterator[Piece], *, paced: bool) -> None:
-        """Place lines, and leave time to messages between them."""
+        """Add lines to segments, with pauses for messages between them."""
         while True:
             started = self._clock.monotonic()
             piece = next(pieces, None)
@@ -391,7 +391,7 @@ class Journal:
         return waited_ms >= UNKNOWN_AFTER_MS or held.size > self._bytes_max
 
     async def _give_up(self) -> None:
-        """Let the oldest held lines be as they are; a date that comes begins with what waits."""
+        """Keep the oldest held lines as they are; the next known date begins with what waits."""
         self._fresh = False
         segment = self._held.entries[0].lines.path
         await self._worker.do(self._held.give_up)
@@ -403,7 +403,7 @@ class Journal:
         await self._tidy()
 
     def _place(self, writes: list[tuple[Segment, list[str]]], piece: Piece, day: int) -> None:
-        """Put lines behind those of their date and hour, or into a segment of their own."""
+        """Append lines to the segment of their date and hour, or start one."""
         last = self._growing[-1] if self._growing else None
         if (
             last is None
@@ -437,7 +437,7 @@ class Journal:
         """Go back to the stored position after a start or a failure."""
         if self._fresh:
             return
-        # Whoever was cut off may have left a commit on its way, which decides on the position.
+        # A cancelled caller may have left a transaction running, which decides on the position.
         await self._source.settled()
         state = self._source.state
         growing: list[list[Any]] = []
@@ -452,7 +452,7 @@ class Journal:
             self._ledger.forget_day()
         self._growing = await self._worker.do(self._segments.resume, growing)
         self._fresh = True
-        # Those that were to be closed when the position was stored; one with other lines behind it.
+        # Those that were to be closed when the position was stored.
         await self._close(self._growing[:-1])
         await self._tidy()
 

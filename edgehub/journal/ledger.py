@@ -1,9 +1,9 @@
-"""The journal's account: from the events of commits, in order, to lines and what waits by now.
+"""The journal's ledger: from the events of commits, in order, to lines and the rows that wait.
 
-Owns what is known at one commit: rows and bytes of each queue, the state of links, the date, what
-rows may have waited for. Pure. Invariants: the lines follow from the account and the events alone,
-so what a crash cut off is written again as it was; at each midnight the figures of every queue go
-over from one date to the next.
+Owns the state at one commit: rows and bytes of each queue, the state of links, the date, what rows
+may have waited for. Pure. Invariants: the lines follow from the state and the events alone, so what
+a crash cut off is written again identically; at each midnight the figures of every queue are
+carried over to the next date.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 DAYS_MISSED_MAX: Final = 400
-"""A clock that steps further was set, and nobody asks for the days between."""
+"""A clock that steps further was set; the days between get no lines."""
 STEP_BACK_MAX_MS: Final = 3_600_000
 """A clock that is set back over midnight by less does not bring the old date back."""
 
@@ -106,7 +106,7 @@ class Ledger:
 
     @classmethod
     def load(cls, origin: Origin, document: list[Any]) -> Ledger:
-        """Go on from a stored account."""
+        """Load a stored state."""
         ledger = cls(origin)
         ledger.commit, ledger.hub_ms, ledger.wall_ms, ledger._day, ledger._stopped = document[:5]
         ledger._guessed, ledger._seq = document[5:7]
@@ -125,13 +125,13 @@ class Ledger:
         self._day = None
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
-        """Return what a row has waited for, as far as the account goes; see `Waits.split`."""
+        """Return what a row has waited for up to the last commit; see `Waits.split`."""
         return self._waits.split(key, sender, offset, from_ms, until_ms)
 
     def settle(self, number: int, events: CommitEvents) -> Iterator[Piece]:
         """Return the lines that the end of the last life has not written, dated as it ended.
 
-        Asked before the first commit whose date is not known; `take` gives what follows.
+        Called before the first commit whose date is not known; `take` returns what follows.
         """
         self._seq, self.commit = 0, number
         start = next((note for note in events.notes if note[0] == "start"), None)
@@ -341,7 +341,7 @@ class Ledger:
                 case "start":
                     self._stopped = False
                 case _:
-                    pass  # told elsewhere
+                    pass  # written elsewhere
         return texts
 
     def _sums(self, lines: CommitLines, hub_ms: int, counts: Sequence[Counts]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The journal's pace: when lines are due, and how much time is left to messages between them.
+"""The journal's pace: when lines are due, and the pauses between them for messages.
 
-Owns timers alone. Invariant: while nobody waits for lines, they take a small part of the processor,
-the larger one only where blobs have become many.
+Invariant: while no caller waits for lines, they take a small part of the processor, a larger one
+only where blobs have become many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_S: Final = 1.0
 AGE_MAX_MS: Final = 10_000
 """Lines follow their events within so long."""
 BYTES_ENOUGH: Final = 2**20
-"""So many bytes of blobs are not kept waiting."""
+"""From so many bytes of blobs on, lines are due."""
 
 HURRY_BYTES: Final = 16 * 2**20
 PAUSE_EASY: Final = 30.0
@@ -48,13 +48,13 @@ class Pace:
         self._source = source
         self._clock = clock
         self._hurried = 0
-        """So many wait for the lines of all events."""
+        """Callers that wait for the lines of all events."""
         self._cut = asyncio.Event()
         self._recorded_seen = 0
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
-        """Make no pauses within."""
+        """Make no pauses inside the block."""
         self._hurried += 1
         self._cut.set()
         try:
@@ -68,7 +68,7 @@ class Pace:
         return source.bytes_waiting >= BYTES_ENOUGH or source.waiting_ms >= AGE_MAX_MS
 
     def is_busy(self) -> bool:
-        """Return whether messages need the processor more; asked once per look."""
+        """Return whether messages need the processor more; called once per round."""
         source = self._source
         new, self._recorded_seen = (
             source.recorded_total - self._recorded_seen,

@@ -40,7 +40,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidied:
-    """What a look at the folder found and did.
+    """The result of one clean-up of the folder.
 
     Attributes:
         kept: Sizes of the whole segments by path, oldest first.

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 FORM: Final = 1
 REASON_CHARS_MAX: Final = 200
 LATER_ROWS_MAX: Final = 4096
-"""Rows that are kept in memory only to be looked at together."""
+"""Rows that are kept in memory to be encoded together."""
 
 
 class RowEvent(IntEnum):
-    """What happened to a row; the lower-case name stands in the journal's lines."""
+    """An event of a row; its lower-case name is in the journal's lines."""
 
     ENQUEUED = 0
     SENT = 1
@@ -139,7 +139,7 @@ class EventColumns:
         self.keys: list[int | str] = []
         self.reasons: list[str | None] = []
         self.counts: dict[int, tuple[int, int]] = {}
-        """Rows and bytes by event, of events that are no longer told one by one."""
+        """Rows and bytes by event, of events that are only counted."""
         self._later: list[tuple[RowEvent, Sequence[Row], int]] = []
         self._later_rows = 0
 
@@ -150,7 +150,7 @@ class EventColumns:
         return bool(self.offsets or self.counts or self._later)
 
     def add_later(self, event: RowEvent, rows: Sequence[Row], at_ms: int) -> None:
-        """Record what happened to some rows, and look at them later, many at once.
+        """Record an event of some rows, to be encoded later, many at once.
 
         They must not change until then, so this is for those that leave.
         """
@@ -280,7 +280,7 @@ class EventColumns:
             column[:] = rest
 
     def document(self, endpoint_id: EndpointId, priority: Priority) -> list[Any]:
-        """Give what JSON can hold: differences where values rise, one value where all are equal."""
+        """Return a JSON value: differences where values rise, one value where all are equal."""
         self.settle()
         never = max(self.expires) >= NEVER_MS
         ttls = (
@@ -339,7 +339,7 @@ class JoinedRows:
     Args:
         rows: Offset, enqueue time, expiry (None = never), bytes and label of the routes, and more.
         senders: Their senders.
-        routes_of: Gives the names of a label.
+        routes_of: Returns the names of a label.
     """
 
     __slots__ = ("_routes_of", "_rows", "_senders")

@@ -45,7 +45,7 @@ class FoundLines:
     Attributes:
         lines: The newest that fit, oldest first.
         found: How many fit, those that were left out included.
-        complete: All that could fit was looked at.
+        complete: All lines that can match were read.
         unread_segments: Damaged, cut short or removed ones, whose lines are missing.
     """
 
@@ -67,7 +67,7 @@ def search(
     Args:
         files: Segments, newest first.
         query: What to look for.
-        seconds_max: Give up after so long.
+        seconds_max: Stop after this time.
         monotonic: Monotonic seconds.
     """
     until_s = monotonic() + seconds_max

@@ -203,7 +203,7 @@ class Segments:
         for path, day, hour, last_commit, length in documents:
             file = self._open_path(path)
             if not file.exists():
-                continue  # closed since, or removed by somebody
+                continue  # closed or deleted since
             segment = Segment(path, day, hour)
             segment.last_commit = last_commit
             with file.open("r+b") as stream:

@@ -1,7 +1,7 @@
-"""What the lines of the journal tell of one message, from the newest segment back.
+"""Finds the lines of one message, from the newest segment back.
 
-Plain blocking code, called on a worker thread; bounded by time. Invariant: lines come in the order
-of what happened; whether older ones may be missing is told.
+Blocking code, called on a worker thread; bounded by time. Invariant: lines are in the order of the
+events; the result says whether older ones may be missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Trace:
 
     Attributes:
         lines: Of the message, oldest first, at most `LINES_MAX`.
-        complete: The line is there that tells of its beginning, and all behind it could be read.
+        complete: Its first line was found, and all lines after it could be read.
         overtakers: For each of those asked for: rows that came later and left earlier, by priority
             (None = the default one).
     """
@@ -72,7 +72,7 @@ def trace(
         files: Segments, newest first.
         message_id: Of the hub.
         passed: Count rows that have overtaken these.
-        seconds_max: Give up after so long.
+        seconds_max: Stop after this time.
         monotonic: Monotonic seconds.
     """
     until_s = monotonic() + seconds_max
@@ -95,7 +95,7 @@ def trace(
 
 
 def _look(text: bytes, needle: bytes, lines: list[dict[str, Any]]) -> bool:
-    """Collect lines of the message; tells whether one of them is its beginning."""
+    """Collect lines of the message; return whether one of them is its first."""
     begun = False
     at = text.find(needle)
     while at >= 0:

@@ -143,7 +143,7 @@ class Held:
                 interval[2] = at_ms
 
     def of(self, sender: str, offset: int, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
-        """Give the times in which a row was held back, without overlap."""
+        """Return the times in which a row was held back, without overlap."""
         chosen = sorted(
             (max(begin, from_ms), until_ms if end is None else min(end, until_ms))
             for who, begin, end in self.intervals

@@ -1,7 +1,7 @@
-"""The thread on which the journal touches its folder.
+"""Runs the journal's file operations on a thread.
 
-Owns what runs there. Invariant: one job at a time, also where who asked for one was cut off by a
-time-out or by the hub's end: a thread cannot be cancelled, and the next job waits for it.
+Invariant: one job at a time, also where the caller of one was cancelled: a thread cannot be
+cancelled, and the next job waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """See the module; its user lets one caller in at a time."""
+    """One job at a time; its callers hold a lock."""
 
     __slots__ = ("_job",)
 
@@ -24,10 +24,10 @@ class Worker:
         self._job: asyncio.Future[Any] | None = None
 
     async def do(self, function: Callable[..., T], *arguments: object) -> T:
-        """Carry out `function` on the thread and give its result."""
+        """Run `function` on the thread and return its result."""
         if self._job is not None and not self._job.done():
             await asyncio.wait([self._job])
-            # Whoever would have taken its error is gone; what it did is looked at on disk.
+            # Its caller was cancelled; its result is read from disk again.
             self._job.exception()
         job = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
         self._job = job

@@ -76,7 +76,7 @@ class Presence:
         self.duplicate_hub = ""
         """Another running hub with this one's id, as a copied disk makes it; empty = none."""
         self._duplicate_at = 0.0
-        self._told = False
+        self._has_reported = False
 
     def tell(self) -> None:
         """Renew this hub's report soon."""
@@ -106,16 +106,16 @@ class Presence:
             log.debug("sync.report_failed", reason=error.reason)
 
     async def report(self) -> None:
-        """Return where this hub stands."""
+        """Store this hub's report, and detect another hub of the same id."""
         before = await self._storage.report(self.own(), expires_s=FORGOTTEN_S + self._beat_s)
         now = self._clock.monotonic()
-        if self._told and before not in {"", self._instance}:
+        if self._has_reported and before not in {"", self._instance}:
             if not self.duplicate_hub:
                 log.warning("sync.duplicate_hub_id", hub_id=self._hub_id, instance=before)
             self.duplicate_hub, self._duplicate_at = before, now
         elif self.duplicate_hub and now - self._duplicate_at > FORGOTTEN_S:
             self.duplicate_hub = ""
-        self._told = True
+        self._has_reported = True
 
     async def leave(self) -> None:
         """Take that back: this hub stops."""

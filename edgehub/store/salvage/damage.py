@@ -1,9 +1,9 @@
-"""A damaged database file is set aside, and a new one with what could be read takes its place.
+"""Replaces a damaged database file by a new one with all rows that can be read.
 
-Owns the names `<file>.damaged-<time>`, `.salvage` (a copy in the making) and `.salvaged` (a whole
-copy), and the key `damage` of table `meta`. Plain blocking code, under the lock of the file.
-Invariant: at any moment the names say what is to be done next, so a start that is cut off is gone
-on with by the next one; nothing is deleted but older damaged files.
+Owns the names `<file>.damaged-<time>`, `.salvage` (an unfinished copy) and `.salvaged` (a complete
+copy), and the key `damage` of table `meta`. Blocking code, under the lock of the file. Invariant:
+at any moment the names determine the next step, so a start that is cut off is completed by the next
+one; nothing is deleted but older damaged files.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 KEPT_MAX: Final = 3
-"""Damaged files that are kept, the newest; each may be as large as the queues were."""
+"""The newest damaged files that are kept; each may be as large as the queues were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """What damage has cost, as long as the file that was set aside is there.
+    """The losses by damage, while the file that was set aside exists.
 
     Attributes:
         reason: What was found wrong.
-        file: Name of the file that was set aside, beside the database.
-        found: UTC, as the machine believed, in the form of RFC 3339.
+        file: Name of the file that was set aside, in the same folder.
+        found: UTC by the machine's clock, in the form of RFC 3339.
         salvaged_rows: Rows that were saved.
         lost: Endpoint, priority, rows and bytes that are missing, by queue.
         offsets: Endpoint, priority, first and last offset: what is missing is among these.
@@ -70,7 +70,7 @@ class Missing(StrEnum):
 
 
 def stored_damage(connection: sqlite3.Connection) -> Damage | None:
-    """Read what the file says of the damage that it was saved from."""
+    """Read the losses that are stored in a salvaged file."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'damage'").fetchone()
     if row is None:
         return None
@@ -81,7 +81,7 @@ def stored_damage(connection: sqlite3.Connection) -> Damage | None:
 
 
 def finish_replacement(path: Path) -> None:
-    """Go on where a start was cut off; does nothing otherwise."""
+    """Complete a replacement that was cut off; do nothing otherwise."""
     salvaged = _beside(path, ".salvaged")
     if salvaged.exists():
         _put_in_place(path, salvaged, _name_aside(path, datetime.now(UTC)))
@@ -93,8 +93,8 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
     Args:
         path: The file.
         reason: What was found wrong.
-        wall_ms: UTC, as the machine believes.
-        is_exact: False = it has old pages in the place of new ones that nothing in it tells.
+        wall_ms: UTC by the machine's clock.
+        is_exact: False = it has old pages in place of new ones, which cannot be recognised.
 
     Returns:
         False when nothing is wrong with the file after all; it stays.

@@ -2,7 +2,7 @@
 
 Owns a connection to the file, which is only read. SQLite comes first, because it is the authority
 and the faster one; from a table at which it fails, all pages are read again one by one. Invariant:
-no record is given of a page that was not in use.
+no record of a free page is returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KEY_MAX: Final = 2**62
 SQLITE_DAMAGE: Final = (Fault.DAMAGE, Fault.BUG)
-"""Beside SQLite's own words for damage: texts that are none, columns of the wrong type."""
+"""In addition to SQLite's own errors: texts that are not UTF-8, columns of the wrong type."""
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """The second where SQLite's words quote a text of the file that is none."""
 
@@ -85,7 +85,7 @@ class DamagedFile:
     """See the module.
 
     Attributes:
-        listed: The copy of the list of tables beside the file, None = there is none that is whole.
+        listed: The copy of the list of tables, None = there is no complete one.
         names: Tables of which something may be read.
     """
 
@@ -100,9 +100,9 @@ class DamagedFile:
         self._failures = 0
         self._is_header_sound = not header_fault(path)
         # With a header that is wrong SQLite may read nonsense, and not see it; unless all fits, as
-        # in a file that a person has loaded from a dump, or packed in another way.
+        # in a file that an operator has loaded from a dump or vacuumed.
         self._by_sql = self._is_header_sound or _is_consistent(path, made)
-        # The first lets SQLite read a file that is shorter than it says, or whose schema has holes.
+        # The first lets SQLite read a truncated file, or one whose schema has gaps.
         self._try("PRAGMA writable_schema = ON")
         self._try("PRAGMA cell_size_check = ON")
         # Where part of the schema is lost, this fails; what comes after it sees the other part.
@@ -253,6 +253,6 @@ def _uri(path: Path) -> str:
 
 
 def only_damage(error: sqlite3.Error | UnicodeDecodeError) -> None:
-    """Let damage pass; a full disk, a lock or want of memory is another matter."""
+    """Ignore damage; raise a full disk, a lock or lack of memory."""
     if classify(error) not in SQLITE_DAMAGE:
         raise error

@@ -1,7 +1,7 @@
 """The first 100 bytes of a database file, as this program makes them.
 
-SQLite believes them: with another page size or encoding it reads nonsense, and without the marks of
-its maps it gives away pages that are in use. Reads only what never changes in a file of the hub.
+SQLite relies on them: with another page size or encoding it reads wrong data, and without the flags
+of auto-vacuum it reuses pages that are in use. Checks only what never changes in a file of the hub.
 
 Source: https://www.sqlite.org/fileformat2.html, section 1.3.
 """

@@ -1,11 +1,10 @@
-"""Rows on pages of which nobody knows any more to which table they belong, or whether they do.
+"""Rows on pages whose table is unknown, or that may be free.
 
-That is where the map of a page and all that is above it are spoilt. Such a page may have been
-given up long ago, with rows that were delivered. The zone rows tell them apart: a page whose rows
-no queue misses is old. One that some queue may miss is taken, even if others make up for it, too:
-a row that comes twice does less harm than one that never comes; but rows of routes of which that
-queue has none are parked, so that nobody gets what is for others. Invariant: nothing is sent of
-1000 offsets of which no queue misses a row.
+The map entry of such a page and all pages above it are corrupt. It may be an old free page, with
+rows that were delivered. The zone rows tell them apart: a page whose rows no queue lacks is old. A
+row that some queue may lack is restored: a row that is delivered twice does less harm than a lost
+one; but rows of routes that the queue has no other rows of are parked, so that none gets to a wrong
+receiver. Invariant: nothing is sent of 1000 offsets of which no queue lacks a row.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from edgehub.store.salvage.row_validation import Record
 
     Copy = Callable[[Table, Iterable[Record]], int]
-    """Checks records and writes them; gives how many."""
+    """Validates records and writes them; returns how many."""
 
 
 class OrphanedRows:
@@ -46,11 +45,11 @@ class OrphanedRows:
         self._copy = copy
 
     def place(self, zones: ZoneDepths, parked: Callable[[], Table]) -> bool:
-        """Put them where they are missed; tells whether there were any that had to be put so.
+        """Put them into the queues that lack them; return whether there were any such rows.
 
         Args:
-            zones: What the damaged file says of its queues.
-            parked: Gives the table of those of which nobody knows; it is made for the first.
+            zones: The zone rows of the damaged file.
+            parked: Returns the table for rows of unknown queues; it is created for the first.
         """
         page_recovery = self._source.page_recovery
         if not page_recovery.has_unowned:

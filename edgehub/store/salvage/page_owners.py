@@ -1,9 +1,9 @@
 """Which tree each page of a database file belongs to.
 
-A file that can give free pages back to the disk keeps maps of all its pages: of each the use, and
-the page above it. So a leaf is known by its tree even where every page between the two is spoilt,
-and a page that was given up is known as free. Where a map is spoilt too, the inner pages tell. Only
-reads; about 14 bytes of memory a page.
+A file with auto-vacuum has pointer maps of all its pages: the use of each, and the page above it.
+So the tree of a leaf is known even where every page between the two is corrupt, and a free page is
+known as free. Where a map is corrupt too, the inner pages are used. Only reads; about 14 bytes of
+memory a page.
 
 Source: https://www.sqlite.org/fileformat2.html, sections 1.5 (free pages), 1.8 (pointer maps).
 """
@@ -33,7 +33,7 @@ FREE_LISTED_MAX: Final = PAGE_BYTES // 4 - 2
 
 
 class Use(IntEnum):
-    """What a map says of a page."""
+    """The map entry of a page."""
 
     UNKNOWN = 0
     ROOT = 1
@@ -48,7 +48,7 @@ class PageOwners:
     """See the module.
 
     Attributes:
-        unowned: Pages of which nobody knows whether they are in use, and by which tree.
+        unowned: Pages of which it is unknown whether they are in use, and by which tree.
     """
 
     def __init__(self, pages: PageFile, roots: Iterable[int]) -> None:
@@ -60,7 +60,7 @@ class PageOwners:
         """
         self._pages = pages
         count = pages.count
-        # The last map tells of pages behind a cut as well; those before it may belong to them.
+        # The last map also has entries of pages beyond a truncation.
         size = 1 + -(-count // (ENTRIES + 1)) * (ENTRIES + 1) + 1
         self._uses = bytearray(size)
         self._above = array("I", bytes(4 * size))
@@ -128,7 +128,7 @@ class PageOwners:
             return
 
     def _read_trees(self) -> None:
-        """Let the inner pages of known trees tell of what no map tells, from the top downwards."""
+        """Assign pages without a map entry by the inner pages of known trees, from the top down."""
         waiting = [
             number
             for number in range(1, self._pages.count + 1)
@@ -159,7 +159,7 @@ class PageOwners:
         return by_root
 
     def _root(self, number: int) -> int:
-        """Climb to the first page of the tree, 0 = nobody knows the way."""
+        """Return the first page of the tree, 0 = unknown."""
         for _ in range(DEPTH_MAX):
             if self._uses[number] == Use.ROOT:
                 return number

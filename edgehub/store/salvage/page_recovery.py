@@ -1,9 +1,9 @@
 """Rows of a file whose list of tables, or whose upper pages, cannot be read any more.
 
-Finds the first page of each table: from what is left of the list of tables, from the copy beside
-the file, and, where neither tells, from how the hub makes its files. Then reads the pages of a
-table one by one, whatever is above them. Invariant: only pages that were in use are read; those
-that had been given up hold rows that were delivered.
+Finds the first page of each table: from the readable part of the list of tables, from the copy next
+to the file, and, where both lack it, from the layout of the hub's files. Then reads the pages of a
+table one by one, whatever is above them. Invariant: only pages in use are read; free pages contain
+rows that were delivered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PageRecovery:
     """See the module.
 
     Attributes:
-        roots: First page by name of table or index, as far as it is known.
+        roots: First page by name of table or index, as far as known.
     """
 
     def __init__(self, pages: PageFile, listed: Mapping[str, int], made: Mapping[str, int]) -> None:
@@ -48,7 +48,7 @@ class PageRecovery:
 
         Args:
             pages: The file.
-            listed: First pages by the copy beside the file.
+            listed: First pages by the copy next to the file.
             made: First pages that a new file has: the same, as they are made in the same order.
         """
         self._pages = pages
@@ -65,7 +65,7 @@ class PageRecovery:
             self._owners = PageOwners(pages, self.roots.values())
 
     def table(self, name: str, *, has_rowid: bool = True) -> RecoveredTable | None:
-        """Return a table or index by its name, None = nobody knows where it is."""
+        """Return a table or index by its name, None = its first page is unknown."""
         root = self.roots.get(name)
         return None if root is None else self.tree(root, has_rowid=has_rowid)
 
@@ -84,11 +84,11 @@ class PageRecovery:
 
     @property
     def has_unowned(self) -> bool:
-        """Return whether there are pages of which nobody knows the table."""
+        """Return whether there are pages of unknown tables."""
         return bool(self._owners.unowned)
 
     def unowned_rows(self) -> Iterator[list[tuple[int, Record]]]:
-        """Give the rows of each leaf of which nobody knows its table, or whether it was in use."""
+        """Yield the rows of each leaf whose table is unknown, or that may be free."""
         for number in self._owners.unowned:
             try:
                 page = self._pages.page(number)

@@ -2,8 +2,8 @@
 
 For files whose list of tables, or whose upper pages, SQLite cannot read any more. Knows the parts
 of the format that the hub's own files use: pages of 4096 bytes, UTF-8, B-trees of tables and of
-keys, overflow chains, and the write-ahead log. Only reads. Invariant: a record is given whole, or
-not at all.
+keys, overflow chains, and the write-ahead log. Only reads. Invariant: a record is returned whole,
+or not at all.
 
 Source: https://www.sqlite.org/fileformat2.html, sections 1.3 (header), 1.6 (B-tree pages), 2.1
 (records), 4 (write-ahead log).
@@ -60,7 +60,7 @@ class PageError(Exception):
 
 
 class PageFile:
-    """The pages of a file as its last commit left them, the write-ahead log beside it included.
+    """The pages of a file as its last commit left them, its write-ahead log included.
 
     Attributes:
         count: How many there are; the first is number 1.
@@ -253,7 +253,7 @@ class RecordReader:
 
 
 def varint(data: bytes, place: int) -> tuple[int, int]:
-    """Read a number of one to nine bytes; gives it, signed, and the place behind it."""
+    """Read a varint of one to nine bytes; return it, signed, and the place behind it."""
     byte = data[place]
     if byte < MORE:
         return byte, place + 1

@@ -1,7 +1,7 @@
-"""Into which queue rows belong whose table has lost its name: what the zone rows say.
+"""Determines the queue of rows whose table has lost its name, by the zone rows.
 
-An offset is used once over all queues, and the zone rows say how many rows of each 1000 offsets
-wait in which queue. Pure. Invariant: where two queues are possible none is chosen.
+An offset is used once over all queues, and the zone rows contain how many rows of each 1000 offsets
+are in which queue. Pure. Invariant: where two queues are possible none is chosen.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ZoneDepths:
         return self._rows.get(number, {}) if self.is_whole else {}
 
     def queue_of(self, found: Counts, numbers: Iterable[int]) -> int:
-        """Say of which of some queues a table is, by the rows it holds; 0 = that is not certain."""
+        """Return the queue of a table by its rows; 0 = that is not certain."""
         if not self.is_whole:
             return 0
         known = {number: self._rows.get(number, {}) for number in numbers}

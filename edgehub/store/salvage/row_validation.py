@@ -1,6 +1,6 @@
-"""Whether a record of a damaged file is one that the hub wrote, and what may be mended of it.
+"""Validates records of a damaged file, and repairs what can be repaired.
 
-SQLite checks how pages hang together, not what is in them. Pure. Invariant: what passes can be
+SQLite checks the structure of pages, not their contents. Pure. Invariant: what passes can be
 read, sent and counted like any other row.
 """
 
@@ -14,7 +14,7 @@ import orjson
 
 Record = Sequence[Any]
 Check = Callable[[Record], "Record | None"]
-"""Gives the record as it may be stored, None = it is no record of ours."""
+"""Returns the record as it can be stored, None = the hub did not write it."""
 
 HEADER_FIELDS_MIN: Final = 3
 SOURCE_UNKNOWN: Final = "/messages/"

@@ -1,7 +1,7 @@
-"""Copies what can be read of a damaged database file into a new one.
+"""Copies what can be read of a damaged database file into a new one, table by table.
 
-Table by table; what the records come from is `damaged_file.py`. Plain SQL on the new file.
-Invariant: a row is taken whole and checked, or counted as lost.
+The records come from `damaged_file.py`. Invariant: a row is copied whole and validated, or counted
+as lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OffsetRange = tuple[str, int, int, int]
 RANGES_MAX: Final = 100
-"""Ranges of missing offsets that are told of one queue."""
+"""Ranges of missing offsets that are reported of one queue."""
 MADE_ANEW: Final = frozenset({"queue", "zone"})
 REGISTRY_INDEX: Final = "sqlite_autoindex_queue_1"
 PRIORITIES: Final = frozenset(
@@ -85,7 +85,7 @@ def salvage(source: Path, target: Path) -> Salvaged:
     try:
         configure(into)
         migrate(into)
-        # It is thrown away if it does not become whole, and synced at the end.
+        # It is deleted if it is not completed, and synced at the end.
         into.execute("PRAGMA journal_mode = OFF")
         into.execute("PRAGMA synchronous = OFF")
         made = dict(into.execute("SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0"))
@@ -149,7 +149,7 @@ class _Salvage:
             self._incomplete.add(table.name)
 
     def _copy(self, table: Table, records: Iterable[Record]) -> int:
-        """Write the records that pass; gives how many."""
+        """Write the records that pass; return how many."""
         check: Check = self._check.of(table.name, table.columns)
         sql = (
             f"INSERT OR IGNORE INTO {table.name} ({', '.join(table.columns)})"  # noqa: S608 - our names
@@ -195,7 +195,7 @@ class _Salvage:
         """Enter a queue and make its table, once."""
         if number not in self._queues:
             if number not in self._numbers:
-                # Its rows wait until a person says where they belong.
+                # Its rows wait until an operator moves them.
                 self._numbers[number] = (EndpointId(f"salvaged-{number}"), DEFAULT_PRIORITY)
             endpoint_id, priority = self._numbers[number]
             self._into.execute(

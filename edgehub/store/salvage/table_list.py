@@ -1,9 +1,9 @@
-"""A copy of the list of tables beside the database, for the day on which the file has lost its own.
+"""A copy of the list of tables next to the database, for the case that the file loses its own.
 
-Owns `<file>.tables`: the first page of each table and index, whose rows each queue's table holds,
-and the id of the store. Written when the file is opened, and before pages of a changed list leave
-the log, so it is never older than the file itself; that is at each new queue. Plain blocking code.
-Invariant: the copy is whole, or it is none; what it says is never taken for more than a hint.
+Owns `<file>.tables`: the first page of each table and index, the queue of each table, and the id of
+the store. Written when the file is opened, and before a checkpoint of a changed list (a new queue),
+so it is never older than the file. Blocking code. Invariant: the copy is complete or ignored, and
+only used as a hint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableList:
-    """What the copy says.
+    """The contents of the copy.
 
     Attributes:
         version: Of the schema.
@@ -65,7 +65,7 @@ class TableList:
 
 
 class TableListKeeper:
-    """Keeps the copy beside one open file up to date."""
+    """Keeps the copy of one open file up to date."""
 
     __slots__ = ("_failing", "_path", "_version")
 
@@ -102,7 +102,7 @@ def list_path(database: Path) -> Path:
 
 
 def read_table_list(database: Path) -> TableList | None:
-    """Read the copy beside a database, None = there is none, or it is damaged."""
+    """Read the copy of a database, None = there is none, or it is damaged."""
     try:
         with list_path(database).open("rb") as file:
             document, _, checksum = file.read(BYTES_MAX).rpartition(b"\n")[0].rpartition(b"\n")

@@ -19,7 +19,7 @@ def test_the_last_word_counts(tmp_path: Path) -> None:
     lock.release()
     lock = DatabaseLock.take(path)
     assert (lock.was_closed, lock.high_water, lock.damage) == (False, 3, "page 7 " * 50)
-    lock.mended()
+    lock.repaired()
     lock.closed(9)
     lock.release()
     lock = DatabaseLock.take(path)

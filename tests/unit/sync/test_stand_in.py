@@ -126,7 +126,7 @@ async def test_two_hubs_of_one_name_are_told(shared):
     one, two = hub(shared, "i1"), make_table(Flaky(shared, instance="i2"), "i2", hub_id="i1")
     async with running(one, two):
         for table in (one, two):
-            await until(lambda table=table: table._presence.twin)  # noqa: SLF001 - the harness
+            await until(lambda table=table: table._presence.duplicate_hub)  # noqa: SLF001 - the harness
             assert any("another running hub is called i1" in each for each in table.warnings())
 
 
