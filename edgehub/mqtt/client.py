@@ -133,9 +133,9 @@ class Client(asyncio.Protocol):
         "_clock",
         "_closed",
         "_decoder",
+        "_early",
         "_end_reason",
         "_heard_at",
-        "_held",
         "_is_open",
         "_keep_alive",
         "_keep_alive_s",
@@ -185,7 +185,7 @@ class Client(asyncio.Protocol):
         self._opening: asyncio.Future[Connack] | None = None
         self._closed: asyncio.Future[str] | None = None
         self._is_open = self._was_open = False
-        self._held: list[IncomingPublish] | None = []
+        self._early: list[IncomingPublish] | None = []
         """Messages received before `begin`, of a session that the server has kept; None = begun."""
         self._answers: dict[int, asyncio.Future[bytes]] = {}
         self._packet_id = 0
@@ -250,9 +250,9 @@ class Client(asyncio.Protocol):
 
     def begin(self) -> None:
         """Pass messages to `on_messages`, first those received since CONNACK."""
-        held, self._held = self._held, None
-        if held:
-            self._on_messages(held)
+        early, self._early = self._early, None
+        if early:
+            self._on_messages(early)
 
     async def close(self) -> None:
         """Send DISCONNECT and close; earlier bytes leave first, within a second."""
@@ -466,8 +466,8 @@ class Client(asyncio.Protocol):
         if received.refused and self._on_refused is not None:
             self._on_refused(received.refused)
         if received.messages:
-            if self._held is not None:
-                self._held += received.messages
+            if self._early is not None:
+                self._early += received.messages
             else:
                 self._on_messages(received.messages)
         self._take_packets(received.packets)

@@ -378,8 +378,8 @@ class HttpConnection(asyncio.Protocol):
         if client is not None:
             self._count_as_identified()
             client.check_sender(request.target.sender)
-        held = context.backlog.of_kind(anonymous=client is None)
-        if held.is_full:
+        usage = context.backlog.of_kind(anonymous=client is None)
+        if usage.is_full:
             raise unavailable("too much waits for the disk", BUSY_RETRY_S)
         self._begin(request)
         may_be_hub = client is not None and client.scope is not None
@@ -388,7 +388,7 @@ class HttpConnection(asyncio.Protocol):
         except LoopError:
             self._drop_loop(request)
             return
-        self._submission = Submission(messages, context.backlog, held, self._settled)
+        self._submission = Submission(messages, context.backlog, usage, self._settled)
         self._hand_in(request, self._submission)
 
     def _drop_loop(self, request: Request) -> None:

@@ -26,7 +26,7 @@ class Submission:
     Args:
         messages: Builds the messages of the request.
         backlog: Unsettled bytes of all clients.
-        held: Those of clients of this kind.
+        usage: Those of clients of this kind.
         on_done: Called once all are settled, unless they were when `go_on` returned.
 
     Attributes:
@@ -37,12 +37,12 @@ class Submission:
     __slots__ = (
         "_backlog",
         "_building",
-        "_held",
         "_left",
         "_messages",
         "_next",
         "_on_done",
         "_started",
+        "_usage",
         "refused",
         "stored",
     )
@@ -51,14 +51,14 @@ class Submission:
         self,
         messages: Iterator[Message],
         backlog: Backlog,
-        held: Usage,
+        usage: Usage,
         on_done: Callable[[Submission], None],
     ) -> None:
         self._building = messages
         self._messages: list[Message] = []
         self._next = 0
         self._backlog = backlog
-        self._held = held
+        self._usage = usage
         self._on_done = on_done
         self._left = 0
         self._started = False
@@ -85,7 +85,7 @@ class Submission:
             index, self._next = self._next, self._next + 1
             message = self._messages[index]
             self._left += 1
-            self._held.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
+            self._usage.used += len(message.body) + MESSAGE_OVERHEAD_BYTES
             submit(message, self._settle, index)
             if self.refused is not None:
                 # Later messages would leave a gap; earlier ones are stored already.
@@ -96,7 +96,7 @@ class Submission:
         return True
 
     def _settle(self, index: int, refusal: Refusal | None) -> None:
-        self._held.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
+        self._usage.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
         self._left -= 1
         if refusal is None:
             self.stored += 1

@@ -56,7 +56,7 @@ class Unpacking:
         packet: The PUBLISH.
         payload: Its body.
         message_bytes_max: Largest message.
-        held: Counts its bytes until it is a batch.
+        usage: Counts its bytes until it is a batch.
 
     Attributes:
         packet: See above.
@@ -64,10 +64,10 @@ class Unpacking:
         messages: Built messages.
     """
 
-    __slots__ = ("_held", "_reader", "_size", "messages", "packet", "records")
+    __slots__ = ("_reader", "_size", "_usage", "messages", "packet", "records")
 
     def __init__(
-        self, packet: Publish, payload: bytes, message_bytes_max: int, held: Usage
+        self, packet: Publish, payload: bytes, message_bytes_max: int, usage: Usage
     ) -> None:
         self.packet = packet
         self.records: deque[dict[str, Any]] = deque()
@@ -75,9 +75,9 @@ class Unpacking:
         # JSON escapes, and base64 takes a third more.
         bytes_max = max(UNPACKED_BYTES_MAX, _RECORD_PER_MESSAGE * message_bytes_max)
         self._reader = read_batch(payload, bytes_max=bytes_max)
-        self._held = held
+        self._usage = usage
         self._size = len(payload)
-        held.used += self._size
+        usage.used += self._size
 
     def read(self, is_long: Callable[[], bool]) -> bool:
         """Read records until `is_long`; return whether all are read.
@@ -94,7 +94,7 @@ class Unpacking:
 
     def abandon(self) -> None:
         """Stop counting its bytes."""
-        self._held.used -= self._size
+        self._usage.used -= self._size
         self._size = 0
 
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.reasons import ReasonCode
 
 _SLOW: Final = SendResult(FailureKind.THROTTLED, "the client reads too slowly", 1.0)
-_AWAY: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")
+_CLOSING: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")
 
 
 class State(StrEnum):
@@ -232,7 +232,7 @@ class MqttConnection(asyncio.Protocol):
     ) -> None:
         """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
         if self._state is not State.OPEN or self._context.draining:
-            settle(_AWAY)
+            settle(_CLOSING)
         elif self._transport.pauses & WRITING:
             settle(_SLOW)
         else:
@@ -544,8 +544,8 @@ class MqttConnection(asyncio.Protocol):
         ingress = self._ingress
         if self._state is State.CLOSED or ingress is None or not ingress.may_resume:
             return
-        if ingress.held.is_full:
-            self._context.backlog.wait(ingress.held, self._resume_if_settled)
+        if ingress.usage.is_full:
+            self._context.backlog.wait(ingress.usage, self._resume_if_settled)
         else:
             self._resume(BACKLOG)
 

@@ -39,7 +39,7 @@ IN_FLIGHT_MAX: Final = 30_000
 WAITING_BYTES_MAX: Final = 2**20
 """Bytes that may wait for a client whose receive maximum is reached."""
 
-_GONE: Final = SendResult(FailureKind.DISCONNECTED, "the client went away")
+_DISCONNECTED: Final = SendResult(FailureKind.DISCONNECTED, "the client disconnected")
 _LATE: Final = SendResult(FailureKind.TIMEOUT, "no PUBACK in time")
 _EXPIRED: Final = SendResult(FailureKind.TRANSIENT, "its time ended before it could be sent")
 _LONG_TOPIC: Final = SendResult(FailureKind.TOO_LARGE, "properties do not fit into a topic")
@@ -102,8 +102,8 @@ class Deliveries:
         "_ack_timeout_s",
         "_clock",
         "_delivered",
-        "_held",
         "_in_flight",
+        "_local",
         "_next_id",
         "_terms",
         "_timer",
@@ -137,14 +137,14 @@ class Deliveries:
         self._abandoned: set[int] = set()
         # Of the local topic space, whose sessions keep the messages: the acknowledgement that is
         # awaited, and its callback.
-        self._held: dict[int, tuple[type[Acknowledgement] | None, Progress]] = {}
+        self._local: dict[int, tuple[type[Acknowledgement] | None, Progress]] = {}
         self.reserved: Collection[int] = ()
         self.freed: Callable[[], None] | None = None
         self._next_id = 1
         self._timer: TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._in_flight) + len(self._waiting) + len(self._held)
+        return len(self._in_flight) + len(self._waiting) + len(self._local)
 
     def send(
         self,
@@ -200,7 +200,7 @@ class Deliveries:
 
     def received(self, packet_id: int, code: int = 0) -> bool:
         """Handle a PUBREC; returns whether its packet id is known."""
-        awaited = self._held.get(packet_id)
+        awaited = self._local.get(packet_id)
         if awaited is None:
             return False
         if awaited[0] is Pubcomp:
@@ -225,10 +225,10 @@ class Deliveries:
         """Whether the client uses MQTT 5."""
         return self._terms.with_properties
 
-    def has_room(self, held_max: int) -> bool:
-        """Return whether another message may be in flight, with at most `held_max` held ones."""
+    def has_room(self, local_max: int) -> bool:
+        """Return whether another message may be in flight, with at most `local_max` local ones."""
         most = self._terms.receive_maximum
-        return not self._waiting and len(self._held) < held_max and self._used < most
+        return not self._waiting and len(self._local) < local_max and self._used < most
 
     def fits(self, data: bytes) -> bool:
         """Return whether the client takes a packet of this size."""
@@ -245,7 +245,7 @@ class Deliveries:
             awaited: The acknowledgement that the client has to send.
             progress: `progress(False)` is called with a PUBREC after which PUBREL has to follow.
         """
-        self._held[packet_id] = awaited, progress
+        self._local[packet_id] = awaited, progress
 
     def close(self) -> None:
         """Settle all deliveries: the connection is closed."""
@@ -255,12 +255,12 @@ class Deliveries:
         settles = [settle for _, settle in self._in_flight.values()]
         settles += [delivery.settle for delivery in self._waiting]
         self._in_flight.clear()
-        self._held.clear()
+        self._local.clear()
         self._waiting.clear()
         self.freed = None
         self.waiting_bytes = 0
         for settle in settles:
-            settle(_GONE)
+            settle(_DISCONNECTED)
 
     def _write_now(self, delivery: _Delivery, now_s: float) -> None:
         message = delivery.message
@@ -311,7 +311,7 @@ class Deliveries:
 
     def _write_waiting(self) -> None:
         now_s = self._clock.monotonic()
-        most = self._terms.receive_maximum - len(self._abandoned) - len(self._held)
+        most = self._terms.receive_maximum - len(self._abandoned) - len(self._local)
         while self._waiting and len(self._in_flight) < most:
             delivery = self._waiting.popleft()
             self.waiting_bytes -= _size(delivery)
@@ -319,17 +319,17 @@ class Deliveries:
 
     @property
     def _used(self) -> int:
-        return len(self._in_flight) + len(self._abandoned) + len(self._held)
+        return len(self._in_flight) + len(self._abandoned) + len(self._local)
 
     def _progress(self, kind: type[Acknowledgement], packet_id: int, *, is_over: bool) -> bool:
-        awaited, progress = self._held.get(packet_id, _NOT_HELD)
+        awaited, progress = self._local.get(packet_id, _UNKNOWN)
         if awaited is not kind:
             return False
         if is_over:
-            del self._held[packet_id]
+            del self._local[packet_id]
         else:
             # The id stays in use until the PUBREL is sent and answered.
-            self._held[packet_id] = None, progress
+            self._local[packet_id] = None, progress
         progress(is_over)
         return True
 
@@ -345,7 +345,7 @@ class Deliveries:
         while (
             packet_id in self._in_flight
             or packet_id in self._abandoned
-            or packet_id in self._held
+            or packet_id in self._local
             or packet_id in self.reserved
         ):
             packet_id = packet_id % PACKET_ID_MAX + 1
@@ -384,7 +384,7 @@ def _ignore(_is_over: bool) -> None:
     """Ignore the progress of an unknown packet id."""
 
 
-_NOT_HELD: Final = (None, _ignore)
+_UNKNOWN: Final = (None, _ignore)
 
 
 def _size(delivery: _Delivery) -> int:

@@ -82,17 +82,18 @@ class Ingress:
     Args:
         context: Shared by the connections of the listener.
         client: The signed-in client.
-        peer: Its connection.
+        connection: Of the client.
         local: Handles topics of the local topic space.
         received: Packet ids of its session received with QoS 2.
 
     Attributes:
-        held: Where its unsettled bytes are counted.
+        usage: Of the backlog, by clients of its kind.
     """
 
     __slots__ = (
         "_backlog",
         "_bytes_max",
+        "_connection",
         "_context",
         "_counters",
         "_early",
@@ -105,7 +106,6 @@ class Ingress:
         "_next",
         "_on_settled",
         "_on_settled_qos0",
-        "_peer",
         "_publish_local",
         "_received",
         "_senders",
@@ -117,8 +117,8 @@ class Ingress:
         "bytes",
         "client",
         "dropped",
-        "held",
         "unfinished",
+        "usage",
         "wake_bytes",
     )
 
@@ -126,7 +126,7 @@ class Ingress:
         self,
         context: ListenerContext,
         client: SignedInClient,
-        peer: ClientConnection,
+        connection: ClientConnection,
         local: LocalIngress,
         received: ReceivedIds,
     ) -> None:
@@ -140,14 +140,14 @@ class Ingress:
         # PUBACKs and PUBRECs to write with the next flush.
         self.acks: list[bytes] = []
         self._context = context
-        self._peer = peer
+        self._connection = connection
         self._local = local
         self._received = received
         self._submit = context.submit
         self._publish_local = context.space.publish
         self._topics = context.topics
         self._backlog = context.backlog
-        self.held = (
+        self.usage = (
             context.backlog.anonymous if client.identity is None else context.backlog.identified
         )
         self._counters = context.counters
@@ -175,7 +175,7 @@ class Ingress:
         """Whether so many bytes are unacknowledged that reading has to stop."""
         if not self._unacked:
             return False
-        return self.bytes >= self._bytes_max or self.held.is_full
+        return self.bytes >= self._bytes_max or self.usage.is_full
 
     @property
     def may_resume(self) -> bool:
@@ -220,12 +220,12 @@ class Ingress:
         self._next = token + 1
         self._unacked.append(size << _PACKET_ID_BITS | packet.packet_id)
         self.bytes += size
-        self.held.used += size
+        self.usage.used += size
         self._submit(message, self._on_settled, token)
 
     def release(self, packet_id: int) -> bool:
         """Release a packet id for a PUBREL and send PUBCOMP; returns whether the id is known."""
-        return self._received.release(packet_id, lambda: self._peer.write(pubcomp(packet_id)))
+        return self._received.release(packet_id, lambda: self._connection.write(pubcomp(packet_id)))
 
     def refuse(self, packet: Publish, reason: CloseReason) -> None:
         """Record a message over which the connection is closed."""
@@ -250,7 +250,7 @@ class Ingress:
             token = self._first + place
             size = entry >> _PACKET_ID_BITS
             if token in self._early:
-                self.held.used -= size
+                self.usage.used -= size
             else:
                 self._unsettled_sizes[token] = size
         self._first = _LEFT
@@ -267,9 +267,9 @@ class Ingress:
             self._first = token + 1
             size = entry >> _PACKET_ID_BITS
             self.bytes -= size
-            self.held.used -= size
+            self.usage.used -= size
             if not self.acks:
-                self._peer.request_flush()
+                self._connection.request_flush()
             self.acks.append(pack_answer(PUBACK_HEAD, entry & _PACKET_ID))
         else:
             self._settled_otherwise(token, refusal)
@@ -291,7 +291,7 @@ class Ingress:
 
     def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
         if self._first == _LEFT:
-            self.held.used -= self._unsettled_sizes.pop(token, 0)
+            self.usage.used -= self._unsettled_sizes.pop(token, 0)
             self._backlog.check()
             return
         if refusal in _FINAL:
@@ -300,9 +300,9 @@ class Ingress:
             refusal = None
         self._early[token] = refusal is None
         if refusal is Refusal.CLOSED:
-            self._peer.close(CloseReason.HUB_CLOSED)
+            self._connection.close(CloseReason.HUB_CLOSED)
         elif refusal in {Refusal.LIMIT, Refusal.UNAVAILABLE}:
-            self._peer.refused_by_limit()
+            self._connection.refused_by_limit()
         else:
             self._acknowledge_early()
 
@@ -314,9 +314,9 @@ class Ingress:
             self._first = token + 1
             size = entry >> _PACKET_ID_BITS
             self.bytes -= size
-            self.held.used -= size
+            self.usage.used -= size
             if not self.acks:
-                self._peer.request_flush()
+                self._connection.request_flush()
             self.acks.append(self._answer(token, entry & _PACKET_ID))
 
     def _take(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
@@ -350,7 +350,7 @@ class Ingress:
         if packet.qos > 1:
             self._exactly_once.add(token)
         self.bytes += size
-        self.held.used += size
+        self.usage.used += size
         return token
 
     def _publish_qos2(self, packet: Publish) -> None:
@@ -368,7 +368,7 @@ class Ingress:
     def _publish_qos0(self, packet: Publish) -> None:
         if self._holding is not None:
             self._drop(self._holding, packet)
-        elif self.bytes >= self._bytes_max or self.held.is_full:
+        elif self.bytes >= self._bytes_max or self.usage.is_full:
             self._drop(DropReason.QOS0_BACKLOG, packet)
         else:
             self._take_qos0(packet, self._checked(packet))
@@ -387,15 +387,15 @@ class Ingress:
             self._drop(DropReason.QOS0_OFFLINE, packet)
             return
         self.bytes += size
-        self.held.used += size
+        self.usage.used += size
         submit(message, self._on_settled_qos0, size)
 
     def _settled_qos0(self, size: int, refusal: Refusal | None) -> None:
         self.bytes -= size
-        self.held.used -= size
+        self.usage.used -= size
         self._backlog.check()
         if self.bytes <= self.wake_bytes:
-            self._peer.request_flush()
+            self._connection.request_flush()
         if refusal is not None:
             reason = self._context.count_refused(refusal)
             self._note(reason, "")
@@ -425,7 +425,7 @@ class Ingress:
             detail = "sent a batch of messages: its identity needs on_behalf for that"
             self._refuse_foreign(packet, None, detail, size=len(body))
             return None
-        self.unfinished = Unpacking(packet, body, self._max, self.held)
+        self.unfinished = Unpacking(packet, body, self._max, self.usage)
         return self._build(self.unfinished)
 
     def _build(self, unpacking: Unpacking) -> Batch | None:
@@ -441,7 +441,7 @@ class Ingress:
             if not unpacking.read(lambda: monotonic() >= until_s):
                 return None
         except BatchLibraryError as error:
-            self._peer.close(CloseReason.BATCH_UNREADABLE, f"{error}; {extra_hint('zstd')}")
+            self._connection.close(CloseReason.BATCH_UNREADABLE, f"{error}; {extra_hint('zstd')}")
             return None
         except BatchError as error:
             self._finish(unpacking)
@@ -464,7 +464,7 @@ class Ingress:
         if self.client.scope is not None and self._is_batch(topic, topic.system):
             # Its messages may be small enough; the child sends them again in smaller batches.
             detail = f"more than {self._max} bytes: set batch_bytes_max of the child lower"
-            self._peer.close(CloseReason.BATCH_TOO_LARGE, detail)
+            self._connection.close(CloseReason.BATCH_TOO_LARGE, detail)
         else:
             self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
 
@@ -496,7 +496,7 @@ class Ingress:
         try:
             return self._careful(packet)
         except ProtocolError as error:
-            self._peer.close(CloseReason.PROTOCOL_ERROR, error.reason, reason_of(error))
+            self._connection.close(CloseReason.PROTOCOL_ERROR, error.reason, reason_of(error))
             return None
 
     def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
@@ -559,7 +559,7 @@ class Ingress:
         del sender, size
         self._counters.newest_dropped[DropReason.FOREIGN_IDENTITY] = self._about(detail)
         self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
-        self._peer.close(CloseReason.FOREIGN_IDENTITY, detail)
+        self._connection.close(CloseReason.FOREIGN_IDENTITY, detail)
 
     def _allowed_topic(self, packet: Publish) -> EventsTopic | None:
         """Return the topic of a message, None = the client may not send there."""

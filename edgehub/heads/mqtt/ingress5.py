@@ -82,7 +82,7 @@ class Ingress5(Ingress):
     Args:
         context: Shared by the connections of the listener.
         client: The signed-in client.
-        peer: Its connection.
+        connection: Of the client.
         local: Handles topics of the local topic space.
         received: Packet ids of its session received with QoS 2.
         reasons: Whether the client wants reason strings.
@@ -102,14 +102,14 @@ class Ingress5(Ingress):
         self,
         context: ListenerContext,
         client: SignedInClient,
-        peer: ClientConnection,
+        connection: ClientConnection,
         local: LocalIngress,
         received: ReceivedIds,
         *,
         reasons: bool,
         answer_bytes_max: int | None,
     ) -> None:
-        super().__init__(context, client, peer, local, received)
+        super().__init__(context, client, connection, local, received)
         # Its session may bring some from before, which do not count as sent.
         self._received_max = len(received) + RECEIVE_MAXIMUM
         self._reasons = reasons
@@ -126,7 +126,7 @@ class Ingress5(Ingress):
             len(self._unacked) >= RECEIVE_MAXIMUM
             or (packet.qos > 1 and len(self._received) >= self._received_max)
         ):
-            self._peer.close(CloseReason.RECEIVE_MAXIMUM)
+            self._connection.close(CloseReason.RECEIVE_MAXIMUM)
             return
         super().publish(packet)
 
