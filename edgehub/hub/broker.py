@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.heads.broker.dispatcher import BrokerDependencies
 from edgehub.heads.broker.head import BrokerHead
-from edgehub.heads.broker.options import BrokerOptions
 from edgehub.hub.heads import HeadPart
 from edgehub.hub.status import left_out_text
 from edgehub.hub.store import refusals
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 
 MEMORY_NAME: Final = "broker.json"
 """File of the data folder: what the session at the broker is subscribed to."""
+
+_ENVELOPE_BYTES_MAX: Final = 2 * 65_536
+"""Topic and properties of a packet, in addition to its body."""
 
 _LEVELS: Final = {"3.1.1": 4, "5": 5}
 
@@ -71,7 +73,7 @@ class BrokerPart(HeadPart):
         if settings.broker is None:
             return
         head = self.head = BrokerHead(
-            broker_options(settings, settings.broker, hub_id=hub_id),
+            settings.broker,
             BrokerDependencies(
                 submit=submit,
                 space=listener.context.space,
@@ -79,6 +81,9 @@ class BrokerPart(HeadPart):
                 has_room=store.appender.has_room,
                 takes_qos0=listener.context.takes_qos0,
             ),
+            link=_link_options(settings.broker, hub_id=hub_id),
+            local_topics=broker_topics(settings, settings.broker),
+            memory_file=settings.data_dir / MEMORY_NAME,
             hub_id=hub_id,
             clock=clock,
             rng=rng,
@@ -124,26 +129,18 @@ class BrokerPart(HeadPart):
         return found
 
 
-def broker_options(settings: Settings, broker: BrokerSettings, *, hub_id: str) -> BrokerOptions:
-    """Return the head's options."""
-    return BrokerOptions(
-        link=LinkOptions(
-            host=broker.host,
-            port=broker.port,
-            client_id=broker.client_id or f"{hub_id}-broker",
-            username=broker.username,
-            password_file=broker.password_file,
-            tls=TlsOptions.of(broker) if broker.tls else None,
-            clean_session=broker.session_expiry_s == 0,
-            keep_alive_s=broker.keep_alive_s,
-            level=_LEVELS[broker.version],
-            session_expiry_s=broker.session_expiry_s,
-            receive_maximum=broker.receive_maximum,
-        ),
-        memory_file=settings.data_dir / MEMORY_NAME,
-        share_group=broker.share_group,
-        local_topics=broker_topics(settings, broker),
-        devices=broker.devices,
-        message_bytes_max=broker.message_bytes_max,
-        backlog_bytes_max=broker.backlog_bytes_max,
+def _link_options(broker: BrokerSettings, *, hub_id: str) -> LinkOptions:
+    return LinkOptions(
+        host=broker.host,
+        port=broker.port,
+        client_id=broker.client_id or f"{hub_id}-broker",
+        username=broker.username,
+        password_file=broker.password_file,
+        tls=TlsOptions.of(broker) if broker.tls else None,
+        clean_session=broker.session_expiry_s == 0,
+        keep_alive_s=broker.keep_alive_s,
+        level=_LEVELS[broker.version],
+        session_expiry_s=broker.session_expiry_s,
+        receive_maximum=broker.receive_maximum,
+        incoming_bytes_max=broker.message_bytes_max + _ENVELOPE_BYTES_MAX,
     )

@@ -9,7 +9,6 @@ taken, and every message taken before is acknowledged.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,7 +18,6 @@ from edgehub.endpoints.mqtt_link import connect
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.heads.broker.dispatcher import SESSION, Dispatcher
 from edgehub.heads.broker.ingress import BrokerIngress, Load
-from edgehub.heads.broker.options import ENVELOPE_BYTES_MAX
 from edgehub.heads.broker.publisher import BrokerPublisher
 from edgehub.heads.broker.senders import Senders
 from edgehub.heads.broker.statistics import BrokerCounters, BrokerStatistics
@@ -33,13 +31,15 @@ from edgehub.telemetry.log_limit import LogLimit
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
+    from pathlib import Path
 
     from edgehub.clock import Clock
+    from edgehub.endpoints.mqtt_link import LinkOptions
     from edgehub.heads.broker.dispatcher import BrokerDependencies
-    from edgehub.heads.broker.options import BrokerOptions
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.mqtt.client_packets import RefusedPublish
+    from edgehub.settings import BrokerSettings
     from edgehub.telemetry.losses import Loss
 
 PARKED_RETRY_S: Final = 60.0
@@ -58,8 +58,11 @@ class BrokerHead:
     """The head; implements `Head`.
 
     Args:
-        options: See `BrokerOptions`.
+        settings: Of the section `[broker]`.
         hub: Parts of the hub that it uses; the local topic space is not loaded yet.
+        link: Address and client id of the connection.
+        local_topics: Topic filters that broker and local topic space share.
+        memory_file: Stores the subscriptions of the session at the broker.
         hub_id: Sender of messages whose topic matches no sender pattern.
         clock: Timers.
         rng: Randomness for jitter.
@@ -67,18 +70,20 @@ class BrokerHead:
 
     def __init__(
         self,
-        options: BrokerOptions,
+        settings: BrokerSettings,
         hub: BrokerDependencies,
         *,
+        link: LinkOptions,
+        local_topics: tuple[str, ...],
+        memory_file: Path,
         hub_id: str,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        link = options.link
-        self._options = replace(
-            options,
-            link=replace(link, incoming_bytes_max=options.message_bytes_max + ENVELOPE_BYTES_MAX),
-        )
+        self._settings = settings
+        self._link = link
+        self._local_topics = local_topics
+        self._memory_file = memory_file
         self._clock = clock
         self._space = hub.space
         self._backoff = Backoff(rng)
@@ -89,14 +94,14 @@ class BrokerHead:
         self._subscriptions = Subscriptions((link.host, link.port, link.client_id, link.level))
         self._dispatcher = Dispatcher(
             hub,
-            options.local_topics,
+            local_topics,
             hub_id=hub_id,
-            senders=Senders(options.devices, hub_id=hub_id),
+            senders=Senders(settings.devices, hub_id=hub_id),
             subscriptions=self._subscriptions,
             counters=self._counters,
-            message_bytes_max=options.message_bytes_max,
+            message_bytes_max=settings.message_bytes_max,
         )
-        self._session = hub.space.carry(SESSION, options.local_topics)
+        self._session = hub.space.carry(SESSION, local_topics)
         self._guard = SubscriptionGuard("broker", clock)
         self._route_filters: tuple[str, ...] = ()
         self._changed = asyncio.Event()
@@ -116,7 +121,7 @@ class BrokerHead:
     async def open(self) -> None:
         """Read the subscriptions of the session at the broker, as this hub stored them."""
         try:
-            text = await asyncio.to_thread(self._options.memory_file.read_bytes)
+            text = await asyncio.to_thread(self._memory_file.read_bytes)
         except FileNotFoundError:
             return
         self._subscriptions.restore(text)
@@ -201,7 +206,7 @@ class BrokerHead:
         self._guard.begins()
         try:
             async with connect(
-                self._options.link,
+                self._link,
                 clock=self._clock,
                 on_confirmed=self._confirmed,
                 on_messages=self._take,
@@ -216,12 +221,11 @@ class BrokerHead:
             self._end_connection()
 
     def _link_up(self, connection: Client) -> None:
-        options = self._options
         self._counters.connects_total += 1
         self._session_kept = connection.connack.session_present
         if not self._session_kept:
             self._subscriptions.forget()
-        elif options.link.level >= LEVEL_5:
+        elif self._link.level >= LEVEL_5:
             # With 3.1.1 retained messages would come again with each connection.
             self._subscriptions.doubt()
         self._ingress = BrokerIngress(
@@ -231,7 +235,7 @@ class BrokerHead:
             self._counters,
             clock=self._clock,
             log=self._log,
-            backlog_bytes_max=options.backlog_bytes_max,
+            backlog_bytes_max=self._settings.backlog_bytes_max,
         )
         self._ingress.takes = not self._draining
         self._publisher = BrokerPublisher(
@@ -240,7 +244,7 @@ class BrokerHead:
             connection,
             self._counters,
             log=self._log,
-            level=options.link.level,
+            level=self._link.level,
         )
         self._state = "draining" if self._draining else "up"
         self._reason = self._logged = ""
@@ -326,7 +330,7 @@ class BrokerHead:
     async def _reconcile(self, connection: Client) -> None:
         subscriptions = self._subscriptions
         wanted = wanted_wires(
-            self._route_filters, self._options.local_topics, share_group=self._options.share_group
+            self._route_filters, self._local_topics, share_group=self._settings.share_group
         )
         refused: list[str] = []
         changed = False
@@ -369,7 +373,7 @@ class BrokerHead:
             )
 
     async def _subscribe(self, connection: Client, wire: str) -> bool:
-        if self._options.link.level < LEVEL_5:
+        if self._link.level < LEVEL_5:
             return not await connection.subscribe((wire,))
         subscription = self._subscriptions.add(wire)
         if subscription.shared and not connection.connack.shares:
@@ -382,7 +386,7 @@ class BrokerHead:
         )
 
     async def _store_subscriptions(self) -> None:
-        file, text = self._options.memory_file, self._subscriptions.document()
+        file, text = self._memory_file, self._subscriptions.document()
         try:
             await asyncio.to_thread(replace_file, file, text)
         except OSError as error:
