@@ -209,7 +209,7 @@ async def test_that_something_left_is_durable_a_moment_later(tmp_path: Path):
     async with running(tmp_path / "queue.db") as hub:
         table = a_table(hub)
         message = a_local()
-        table.enqueue("a", message, Settled(), retain=False, sent=True)
+        table.enqueue("a", LocalEntry(message, is_sent=True), Settled())
         await table.flush()
         table.dequeue("a", message)
         await hub.clock.advance(1)
