@@ -60,7 +60,7 @@ async def test_a_file_of_an_older_hub_is_taken_over(tmp_path: Path, version: int
             assert sessions["client"].received == (() if version < QOS_2 else (7,))
             local = await LocalTable(hub.store, hub.clock).load()
             waiting = [
-                (each.message.body, each.qos, each.packet_id, each.received, each.identifiers)
+                (each.message.body, each.qos, each.packet_id, each.is_received, each.identifiers)
                 for each in local.queued.get("client", [])
             ]
             assert waiting == ([] if version < QOS_2 else [(b"waits", 2, 9, False, b"")])
@@ -86,7 +86,7 @@ async def test_local_messages_of_the_first_schema_wait_on(tmp_path: Path) -> Non
         local = await LocalTable(hub.store, hub.clock).load()
         for client_id in ("client", "other"):
             (each,) = local.queued[client_id]
-            assert (each.message.body, each.retain, each.sent) == (b"1", True, True)
-            assert (each.qos, each.packet_id, each.received) == (1, 0, False)
+            assert (each.message.body, each.retain, each.is_sent) == (b"1", True, True)
+            assert (each.qos, each.packet_id, each.is_received) == (1, 0, False)
         sessions = await SessionTable(hub.store).load()
         assert {name: each.number for name, each in sessions.items()} == {"client": 1, "other": 2}
