@@ -39,7 +39,7 @@ def test_messages_are_routed_while_the_server_loses_its_data(
         one, two, three = hubs
         # Only the table has it: a hub that fell back to its manifest would route nothing.
         body = {"route": 'FROM /messages/* INTO Endpoint("out")', "priority": 1}
-        added = one.call("route add", body=body, id="all", wait=True)
+        added = one.call("route put", body=body, id="all", wait=True)
         assert added["applied"]["result"] == "complete"
         epoch = table(one)["epoch"]
         devices = [Device(f"d{number}", hub.mqtt_port) for number, hub in enumerate((one, two))]
@@ -67,7 +67,7 @@ def test_messages_are_routed_while_the_server_loses_its_data(
         told = [each for hub in hubs for each in hub.call("status")["warnings"]]
         assert any("had lost the routing table" in each for each in told)
         check_drift(hubs, capsys)
-        later = two.call("route add", body=ALARM, id="later", wait=True)
+        later = two.call("route put", body=ALARM, id="later", wait=True)
         assert later["revision"] > added["revision"]
         assert [hub.stop() for hub in hubs] == [0, 0, 0]
 

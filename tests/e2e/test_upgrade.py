@@ -62,7 +62,7 @@ async def test_sessions_routes_and_entities_of_the_older_version_are_kept(
     """A client that was absent gets what waited for it, and what was retained."""
     daemon = _upgraded(make_daemon)
     assert daemon.call("route show", id="hot")["priority"] == 1
-    entities = {entity["@topic-id"] for entity in daemon.call("entity list")}
+    entities = {entity["@topic-id"] for entity in daemon.call("entity list")["entities"]}
     assert entities == {"device/main//", "device/child1//"}
     arrivals: list[tuple[str, bytes]] = []
     client = aiomqtt.Client(

@@ -163,7 +163,7 @@ async def test_a_running_hub_explains_by_the_routes_in_force(tmp_path: Path) -> 
     async with running(bench):
         own = "FROM /messages/* WHERE $connectionDeviceId = 'press-1' INTO $upstream"
         body = {"route": own, "priority": 1}
-        assert "error" not in await bench.command("route add", id="own", body=body)
+        assert (await bench.command("route put", id="own", body=body))["created"]
         document = await bench.command("route explain", message={"device": "press-1"})
         assert document["of"] == "hub"
         verdicts = {verdict["route"]: verdict for verdict in document["routes"]}
@@ -407,7 +407,7 @@ async def test_an_id_that_is_added_meanwhile_refuses_the_reload(tmp_path: Path) 
         # As if the id came right after the check.
         routes.check = lambda _configuration: asyncio.sleep(0)
         route = "FROM /messages/* INTO $upstream"
-        await bench.command("route add", id="new", body=route)
+        await bench.command("route put", id="new", body=route)
         bench.manifest({"new": route})
         bench.settings["drain_timeout_s"] = 7
         outcome = await bench.command("config reload")
