@@ -213,7 +213,7 @@ async def test_that_something_left_is_durable_a_moment_later(tmp_path: Path):
         await table.flush()
         table.dequeue("a", message)
         await hub.clock.advance(1)
-        await hub.store.flush()
+        await hub.store.writer.flush()
         for name in ("local_queue", "local_message"):
             assert await hub.scalar(f"SELECT count(*) FROM {name}") == 0
 
