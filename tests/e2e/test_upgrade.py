@@ -52,7 +52,7 @@ async def test_every_message_of_the_older_version_arrives_upstream(
         alarms = [place for place, bag in enumerate(bags) if bag.get("kind") == "alarm"]
         assert alarms == [0, 1], "they left first"
         daemon.wait_until(
-            lambda: sum(queue["depth"] for queue in daemon.call("queue list")) == 0, 10
+            lambda: sum(queue["depth"] for queue in daemon.call("queue list")["queues"]) == 0, 10
         )
 
 
