@@ -234,8 +234,10 @@ class Pending:
         return len(self._entries)
 
     def entities(self, limit: int = SHOWN_MAX) -> list[PendingEntity]:
-        """Return entities with held messages, at most `limit`, most bytes first."""
-        largest = heapq.nlargest(limit, self._entries.items(), key=lambda item: item[1].bytes)
+        """Return entities with held messages, at most `limit`, most bytes first, then by topic id."""
+        largest = heapq.nsmallest(
+            limit, self._entries.items(), key=lambda item: (-item[1].bytes, item[0])
+        )
         return [_described(topic_id, entry) for topic_id, entry in largest]
 
     def _hold_telemetry(
