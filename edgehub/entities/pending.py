@@ -234,7 +234,7 @@ class Pending:
         return len(self._entries)
 
     def entities(self, limit: int = SHOWN_MAX) -> list[PendingEntity]:
-        """Return entities with held messages, at most `limit`, most bytes first, then by topic id."""
+        """Return up to `limit` entities with held messages, most bytes first, then by topic id."""
         largest = heapq.nsmallest(
             limit, self._entries.items(), key=lambda item: (-item[1].bytes, item[0])
         )

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import structlog
 
 from edgehub.journal.segments import Segment
 from edgehub.storage.durable_files import make_folder, open_private
@@ -32,6 +33,8 @@ EVENTS: Final = ".events"
 READ_BYTES_MAX: Final = 64 * 1024
 _RECORD: Final = struct.Struct(">QI")
 """Number of the commit and length of its events; number 0 is the ledger's state."""
+
+log = structlog.get_logger(__name__)
 
 
 class HeldSegment:
@@ -171,7 +174,11 @@ class Held:
         entry = self.entries[0]
         if entry is not self._growing:
             with self.lines_file(entry).open("rb") as stream:
-                entry.lines.take_over(stream, entry.lines.length)
+                is_whole = entry.lines.take_over(stream)
+            if not is_whole:
+                log.error("journal.segment_lost", path=entry.lines.path)
+                self._pop()
+                return
         if entry.lines.has_lines:
             self._segments.close(entry.lines)
         self._pop()
@@ -209,11 +216,9 @@ class Held:
         self._growing = None
         is_whole = True
         for lines, hub_ms, length, told in documents:
-            path, day, hour, last_commit, lines_length = lines
-            entry = HeldSegment(Segment(path, day, hour), hub_ms, [])
-            entry.lines.last_commit, entry.lines.length = last_commit, lines_length
+            entry = HeldSegment(Segment.restore(lines), hub_ms, [])
             entry.length, entry.told = length, told
-            if _cut(self.lines_file(entry), lines_length) and _cut(
+            if _cut(self.lines_file(entry), entry.lines.length) and _cut(
                 self._events_file(entry), length
             ):
                 self.entries.append(entry)

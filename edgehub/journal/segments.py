@@ -29,6 +29,8 @@ LEVEL: Final = 2
 SUFFIX: Final = ".jsonl.gz"
 OPEN: Final = ".open"
 UNKNOWN: Final = "unknown"
+NO_CHECKSUM: Final = -1
+"""Of a segment whose position was stored by a version that stored no checksum."""
 HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """Without name and time: the same lines give the same bytes."""
 PIECE_BYTES: Final = 64 * 1024
@@ -76,8 +78,17 @@ class Segment:
         return self._size > 0
 
     def document(self) -> list[Any]:
-        """Return what JSON can hold, for `Segments.resume`."""
-        return [self.path, self.day, self.hour, self.last_commit, self.length]
+        """Return what JSON can hold, for `restore`."""
+        return [self.path, self.day, self.hour, self.last_commit, self.length, self._checksum]
+
+    @classmethod
+    def restore(cls, document: list[Any]) -> Segment:
+        """Return the segment that a document describes; `take_over` goes on with it."""
+        path, day, hour, last_commit, length, *checksum = document
+        segment = cls(path, day, hour)
+        segment.last_commit, segment.length = last_commit, length
+        segment._checksum = checksum[0] if checksum else NO_CHECKSUM
+        return segment
 
     def compress(self, texts: Iterable[str]) -> bytes:
         """Return the bytes that go behind those written so far."""
@@ -96,14 +107,15 @@ class Segment:
         sums = self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
         return self._compressor.flush() + sums
 
-    def take_over(self, stream: BinaryIO, length: int) -> bool:
-        """Go on behind the first bytes of a stream; False = there are not so many, or damaged ones.
+    def take_over(self, stream: BinaryIO) -> bool:
+        """Go on behind the bytes of a stream that count; False = some are missing or damaged.
 
         Piece by piece: as text a whole segment is some hundred megabytes.
         """
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        stored = self._checksum
         self._checksum = self._size = 0
-        left = length - len(stream.read(min(length, len(HEADER))))
+        left = self.length - len(stream.read(min(self.length, len(HEADER))))
         while left > 0 and (packed := stream.read(min(left, PIECE_BYTES))):
             left -= len(packed)
             while packed:
@@ -114,8 +126,7 @@ class Segment:
                 packed = inflate.unconsumed_tail
                 self._checksum = zlib.crc32(text, self._checksum)
                 self._size += len(text)
-        self.length = length
-        return left == 0
+        return left == 0 and stored in {self._checksum, NO_CHECKSUM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,18 +211,17 @@ class Segments:
             Those of them that were not closed since.
         """
         known: list[Segment] = []
-        for path, day, hour, last_commit, length in documents:
-            file = self._open_path(path)
+        for document in documents:
+            segment = Segment.restore(document)
+            file = self._open_path(segment.path)
             if not file.exists():
                 continue  # closed or deleted since
-            segment = Segment(path, day, hour)
-            segment.last_commit = last_commit
             with file.open("r+b") as stream:
-                if not segment.take_over(stream, length):
+                if not segment.take_over(stream):
                     # Cut or damaged; its lines are lost, those after it are not.
-                    log.error("journal.segment_lost", path=path)
+                    log.error("journal.segment_lost", path=segment.path)
                     continue
-                stream.truncate(length)
+                stream.truncate(segment.length)
                 os.fsync(stream.fileno())
             known.append(segment)
         for file in self.folder.glob(f"date=[0-9]*/*/*{SUFFIX}{OPEN}"):

@@ -246,7 +246,7 @@ def test_the_command_line_registers_shows_and_removes(
     assert "unchanged" in run("register", "device/p", "--id", "P")
     assert "stays one" in run("register", "device/p", "--type", "service", code=1)
     listed = json.loads(run("list", "--root", "device/p", "--json"))
-    assert [each["@topic-id"] for each in listed] == ["device/p//", "device/x//"]
+    assert [each["@topic-id"] for each in listed["entities"]] == ["device/p//", "device/x//"]
     assert "below: device/x//" in run("show", "device/p")
     assert run("remove", "device/p", "--yes").splitlines() == [
         "removed device/p//",

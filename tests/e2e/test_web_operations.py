@@ -159,9 +159,10 @@ def test_what_is_changed_is_changed(hub: tuple[Daemon, Api, Api]) -> None:
     daemon, _, writer = hub
     reloaded = ask(writer, "config reload", {})
     assert reloaded["outcome"] == "unchanged"
-    peeked = daemon.call("queue peek", queue="upstream")
-    purged = ask(
-        writer, "queue purge", {"queue": "upstream", "through": peeked["rows"][0]["offset"]}
-    )
+    device = Device("press-2", daemon.mqtt_port)
+    device.publish_raw("devices/press-2/messages/events/", b"three").wait_for_publish(10)
+    device.close()
+    *others, last = daemon.call("queue peek", queue="upstream")["rows"]
+    purged = ask(writer, "queue purge", {"queue": "upstream", "from_offset": last["offset"]})
     assert purged["rows"] == 1
-    assert daemon.call("queue peek", queue="upstream")["depth"] == 1
+    assert daemon.call("queue peek", queue="upstream")["depth"] == len(others) == 2

@@ -143,10 +143,11 @@ class Promises:
         up in the same millisecond. Only a flush between two of them decides which is older.
         """
         letters = await store.inspection.dead_letters(limit=1000)
-        dead = {
-            (token_of(letter.message), f"{letter.endpoint_id}/{letter.priority}")
-            for letter in letters
-        }
+        dead: set[Copy] = set()
+        for each in letters:
+            letter = await store.inspection.dead_letter(each.id)  # with its body
+            assert letter is not None
+            dead.add((token_of(letter.message), f"{letter.endpoint_id}/{letter.priority}"))
         faults: list[str] = []
         if dead & found:
             faults.append(f"dead and alive: {sorted(dead & found)[:3]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from edgehub.journal.segments import Segments
+from edgehub.journal.segments import HEADER, Segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,3 +42,29 @@ def test_what_counts_as_written_has_been_synced(
     assert is_synced(file)
     segments.close(resumed)
     assert is_synced(tmp_path / segment.path)
+
+
+def test_any_damaged_byte_of_a_growing_segment_is_noticed(tmp_path: Path) -> None:
+    """Also one that still unpacks, to other text; what lies behind the position does not count."""
+    segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
+    segment = segments.begin(20_000, 7, 1)
+    for number in range(20):
+        segments.append(segment, [f'{{"event":"sent","offset":{number},"ms":{number * 7919}}}\n'])
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    content = file.read_bytes() + b"torn"
+    for place in range(len(HEADER), segment.length):
+        file.write_bytes(bytes([*content[:place], content[place] ^ 0xFF, *content[place + 1 :]]))
+        assert segments.resume([segment.document()]) == [], place
+    file.write_bytes(content)
+    (resumed,) = segments.resume([segment.document()])
+    assert resumed.document() == segment.document()
+
+
+def test_a_position_of_a_version_without_checksums_is_gone_on_with(tmp_path: Path) -> None:
+    """The next position has one."""
+    segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
+    segment = segments.begin(20_000, 7, 1)
+    segments.append(segment, ["first\n"])
+    *older, checksum = segment.document()
+    (resumed,) = segments.resume([older])
+    assert resumed.document() == [*older, checksum]

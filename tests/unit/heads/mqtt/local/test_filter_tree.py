@@ -67,7 +67,7 @@ def worst(node: Any) -> int:
 
 def root(tree: FilterTree[int]) -> Any:
     """Return the first node."""
-    return tree.__getstate__()[1]["_root"]
+    return vars(tree)["_root"]
 
 
 @given(st.lists(FILTERS, unique=True, min_size=5, max_size=20))
