@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LIST_MAX: Final = 1_000
 VIEWED_AT_ONCE: Final = 50
 """Routes that are described, some 10 microseconds each, before others get their turn."""
+PAUSE_S: Final = 0.001
 
 
 class Queries:
@@ -50,7 +51,8 @@ class Queries:
                 views.append(view)
                 documents.append(view.document())
             if place % VIEWED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                # Not 0: the thread of the database gets the interpreter only while the loop waits.
+                await asyncio.sleep(PAUSE_S)
         return RoutePage(
             routes=tuple(views),
             documents=tuple(documents),
