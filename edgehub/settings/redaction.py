@@ -11,6 +11,8 @@ from typing import Final
 from pydantic import SecretStr
 
 HIDDEN: Final = "***"
+INTEGER_BITS_MAX: Final = 64
+"""Larger integers are described: JSON readers refuse them, and Python those of 4 300 digits."""
 
 _SECRET_NAME: Final = re.compile(
     r"(password|passphrase|secret|token|credential|authorization|cookie|api[-_]?key)", re.IGNORECASE
@@ -29,6 +31,8 @@ def shown(key: str, value: object) -> object:
         return {name: shown(f"{key}.{name}", item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [shown(key, item) for item in value]
+    if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
+        return f"an integer of {value.bit_length()} bits"
     if value is None or isinstance(value, bool | int | float):
         return value
     name = key.rpartition(".")[2]

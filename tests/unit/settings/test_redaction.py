@@ -22,6 +22,8 @@ from edgehub.settings.redaction import HIDDEN, shown
         ),
         ("x.url", "https://user:word@host/p?q=1", "https://***@host/p?q=1"),
         ("x.names", ("a", 1, None), ["a", 1, None]),
+        ("x.port", 2**64 - 1, 2**64 - 1),
+        pytest.param("x.port", 16**5000, "an integer of 20001 bits", id="thousands-of-digits"),
     ],
 )
 def test_secrets_are_blanked_out(key, value, expected):
@@ -38,3 +40,9 @@ def test_faults_do_not_repeat_a_secret():
     with pytest.raises(SettingsError) as caught:
         check_settings({"hub_id": "http://u:word@h"}, file=None)
     assert "http://***@h" in str(caught.value)
+
+
+def test_an_integer_of_thousands_of_digits_is_refused_like_any_other():
+    """Python raises ValueError where it writes one in decimal."""
+    with pytest.raises(SettingsError, match=r"mqtt.port: must be at most 65535"):
+        check_settings({"mqtt": {"port": 16**5000}}, file=None)
