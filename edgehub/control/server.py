@@ -20,6 +20,7 @@ import structlog
 
 from edgehub.control.socket_path import address
 from edgehub.errors import EdgeHubError, StartupError
+from edgehub.operations.encoding import encoded
 from edgehub.operations.problem import ProblemError, problem_of
 
 if TYPE_CHECKING:
@@ -204,9 +205,7 @@ class ControlServer:
         return self._encoded({"ok": False, "problem": document})
 
     def _encoded(self, answer: dict[str, Any]) -> bytes:
-        # Statistics count by members of enumerations, which JSON knows as their texts.
-        options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
-        return orjson.dumps({**answer, "settings": self._digest()}, option=options)
+        return encoded({**answer, "settings": self._digest()}) + b"\n"
 
 
 def _bad(detail: str) -> ProblemError:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from edgehub.operations.operation import Argument, Operation
     from edgehub.web.access import Principal
 
+HEADER_ARGUMENTS: Final = {"if_match", "if_exists", "if_absent"}
+"""Arguments that the headers `If-Match` and `If-None-Match` stand for."""
+
 _FLAGS: Final = {"true": True, "false": False}
 
 
@@ -90,10 +93,6 @@ def _parameters(operation: Operation, request: Request) -> dict[str, Any]:
             raise ArgumentError(f"{operation.name} has no parameter `{name}`; {known}")
         given[name] = _value(kinds[name], text)
     return given
-
-
-HEADER_ARGUMENTS: Final = {"if_match", "if_exists", "if_absent"}
-"""Arguments that the headers `If-Match` and `If-None-Match` stand for."""
 
 
 def _value(kind: ArgumentKind, text: str) -> Any:

@@ -22,9 +22,10 @@ from uvicorn.server import ServerState
 
 from edgehub.http1.rules import allow_versions
 from edgehub.http1.unparsed import Unparsed
+from edgehub.operations.encoding import encoded
 from edgehub.operations.problem import ProblemError
 from edgehub.telemetry.log_limit import LogLimit
-from edgehub.web.answers import PROBLEM_TYPE, encoded
+from edgehub.web.answers import PROBLEM_TYPE
 
 if TYPE_CHECKING:
     import socket

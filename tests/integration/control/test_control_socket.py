@@ -25,6 +25,10 @@ async def _echo(arguments):
     return dict(arguments)
 
 
+async def _long_numbers(_arguments):
+    return {"number": 2**70, "half": "\ud800"}
+
+
 async def _refuse(_arguments):
     msg = "no such queue"
     raise EdgeHubError(msg)
@@ -44,7 +48,7 @@ async def _break(arguments):
 @pytest.fixture
 async def socket_path(tmp_path):
     """Return the socket of a running server."""
-    commands = {"echo": _echo, "refuse": _refuse, "break": _break}
+    commands = {"echo": _echo, "refuse": _refuse, "break": _break, "long": _long_numbers}
     server = ControlServer(tmp_path / "c.sock", commands)
     await server.open()
     yield tmp_path / "c.sock"
@@ -102,8 +106,16 @@ async def test_errors_of_a_command_reach_the_caller(socket_path):
     """A refusal is an error with the hub's own words."""
     with pytest.raises(CommandError, match="no such queue"):
         await asyncio.to_thread(call, socket_path, "refuse")
-    with pytest.raises(CommandError, match=r"unknown command 'ech' \(known: break, echo, refuse\)"):
+    with pytest.raises(
+        CommandError, match=r"unknown command 'ech' \(known: break, echo, long, refuse\)"
+    ):
         await asyncio.to_thread(call, socket_path, "ech")
+
+
+async def test_what_devices_may_have_sent_is_returned_whole(socket_path):
+    """Numbers of more than 64 bits and halves of characters, as over HTTP."""
+    answer = await asyncio.to_thread(call, socket_path, "long")
+    assert answer == {"number": 2**70, "half": "\ud800"}
 
 
 @pytest.mark.parametrize(
