@@ -7,6 +7,7 @@ Invariant: a `Message` is not changed after a head has submitted it.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NewType
@@ -33,6 +34,14 @@ NEVER_MS: Final = 2**62
 
 PROPERTIES_MAX: Final = 1_000
 """Application and system properties of one message; each costs time that other messages wait."""
+
+
+def body_members(body: bytes) -> dict[str, str]:
+    """Return a body as JSON can hold it: `body` if it is UTF-8, else `body_base64`."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def module_input(module_id: str, input_name: str) -> EndpointId:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from edgehub.cli.mqtt_client import (
     upstream_server,
 )
 from edgehub.cli.output import print_json_line, print_line
+from edgehub.message import body_members
 from edgehub.mqtt.topic_filter import filter_fault
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def listen(
     version: str,
     as_json: bool,
     **options: Any,
-) -> int:
+) -> None:
     """Print messages that a hub, or its upstream broker, delivers for FILTER... until Ctrl-C.
 
     A hub delivers messages for devices and modules to the client with their id (--as), and
@@ -87,11 +89,8 @@ def listen(
     server = upstream_server(obj) if upstream else hub_server(obj, **options)
     name = client_id or f"edgehub-listen-{secrets.token_hex(4)}"
     work = _print_messages(server, name, filters, count, qos, version, as_json=as_json)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work)
-    except KeyboardInterrupt:
-        return 0
-    return 0
 
 
 async def _print_messages(
@@ -135,7 +134,6 @@ def _text(message: aiomqtt.Message) -> str:
 
 
 def _document(message: aiomqtt.Message) -> dict[str, Any]:
-    content = _content(message)
     document: dict[str, Any] = {
         "topic": message.topic.value,
         "qos": message.qos,
@@ -144,7 +142,4 @@ def _document(message: aiomqtt.Message) -> dict[str, Any]:
     if message.properties is not None:
         pairs = getattr(message.properties, "UserProperty", [])
         document["user_properties"] = [list(pair) for pair in pairs]
-    try:
-        return document | {"body": content.decode()}
-    except UnicodeDecodeError:
-        return document | {"body_base64": base64.b64encode(content).decode()}
+    return document | body_members(_content(message))

@@ -6,12 +6,12 @@ repetition, so that receivers can tell copies by `id`.
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.message import body_members
 from edgehub.mqtt.property_bag import WIRE_NAMES, outgoing
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
         "enqueued": _rfc3339(utc_ms(row.enqueued_ms)),
         "properties": message.properties,
     }
-    _put_body(record, message.body)
-    return orjson.dumps(record, option=option)
+    return orjson.dumps(record | body_members(message.body), option=option)
 
 
 def encode_batch_record(
@@ -64,15 +63,7 @@ def encode_batch_record(
     if system:
         # The output of a module is one of them.
         record["system"] = system
-    _put_body(record, message.body)
-    return orjson.dumps(record)
-
-
-def _put_body(record: dict[str, Any], body: bytes) -> None:
-    try:
-        record["body"] = body.decode("utf-8")
-    except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(body).decode("ascii")
+    return orjson.dumps(record | body_members(message.body))
 
 
 def _rfc3339(utc_ms: int) -> str:

@@ -5,11 +5,10 @@ Pure. Invariant: no payload and no value of a property, unless it was asked for.
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from edgehub.message import NEVER_MS, queue_id
+from edgehub.message import NEVER_MS, body_members, queue_id
 from edgehub.pump.poison import NextStep
 from edgehub.store.statistics import QueueState, RowState
 
@@ -125,10 +124,7 @@ def message_document(message: Message, *, body_bytes: int, payload: bool) -> dic
             "system_properties": sorted(message.system),
         }
     document |= {"properties": message.properties, "system_properties": message.system}
-    try:
-        return document | {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        return document | {"body_base64": base64.b64encode(message.body).decode()}
+    return document | body_members(message.body)
 
 
 def queue_document(
