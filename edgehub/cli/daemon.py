@@ -68,7 +68,7 @@ class RunningHub:
             if hint := self._hint():
                 raise DaemonUnreachableError(f"{error}; {hint}") from error
             raise
-        if answer.get("settings") != _digest(self._config):
+        if not self._is_checked and answer.get("settings") != _digest(self._config):
             self._check()
         self._warn()
         return result_of(answer)

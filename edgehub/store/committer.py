@@ -8,6 +8,7 @@ returned.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,9 +173,7 @@ class Committer:
         if writer.failure is not None:
             # What frees space is tried first, without new rows.
             freeing = take_freeing((*writer.sealed, writer.group))
-            for _ in range(len(writer.sealed)):
-                if sealed := writer.sealed.popleft():
-                    writer.sealed.append(sealed)
+            writer.sealed = deque(group for group in writer.sealed if group)
             if freeing or any(queue.checkpointer.is_due() for queue in writer.changed_queues):
                 group = Group()
                 group.freeing = freeing
