@@ -13,6 +13,7 @@ from edgehub.hub.broker import BrokerPart
 from edgehub.hub.hub import Hub
 from edgehub.settings import check_settings
 from tests.support.control import call
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -116,16 +117,8 @@ async def running_hub(
         **sections,
     }
     hub = Hub(check_settings(document, file=None), clock=clock)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(hub.run(), name="hub")
-        async with asyncio.timeout(10):
-            await hub.started.wait()
-        try:
-            yield BrokerHub(hub, folder / "data" / "control.sock")
-        finally:
-            hub.stop()
-            async with asyncio.timeout(15):
-                assert await task
+    async with serving(hub, start_s=10, stop_s=15):
+        yield BrokerHub(hub, folder / "data" / "control.sock")
 
 
 @contextlib.asynccontextmanager

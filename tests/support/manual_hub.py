@@ -12,6 +12,7 @@ import aiomqtt
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 from tests.support.control import call
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -43,17 +44,8 @@ async def running(
     settings = Settings(
         hub_id="gw", data_dir=folder / "data", manifest=folder / "m.json", mqtt={"port": 0}, **more
     )
-    hub = Hub(settings, clock=clock)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(hub.run(), name="hub")
-        async with asyncio.timeout(5):
-            await hub.started.wait()
-        try:
-            yield hub
-        finally:
-            hub.stop()
-            async with asyncio.timeout(10):
-                assert await task
+    async with serving(Hub(settings, clock=clock)) as hub:
+        yield hub
 
 
 async def publish(hub: Hub, kind: str, count: int) -> None:

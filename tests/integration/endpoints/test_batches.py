@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import re
@@ -21,31 +20,17 @@ from edgehub.message import FailureKind
 from edgehub.settings import Settings
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
+from tests.support.serving import serving
 from tests.support.subscriber import subscriber
 from tests.support.uplink import batched_rows, uplink
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.integration
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "batch-format.md"
 ROWS = 300
-
-
-@contextlib.asynccontextmanager
-async def _running(settings: Settings) -> AsyncIterator[Hub]:
-    hub = Hub(settings, clock=SystemClock())
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(hub.run(), name="hub")
-        async with asyncio.timeout(5):
-            await hub.started.wait()
-        try:
-            yield hub
-        finally:
-            hub.stop()
-            async with asyncio.timeout(10):
-                assert await task
 
 
 def _settings(folder: Path, hub_id: str, sink: str, **more: Any) -> Settings:
@@ -96,7 +81,7 @@ async def test_a_parent_hub_takes_the_batches_of_its_child_apart(tmp_path: Path)
         mqtt={"port": 0, "identities_file": tmp_path / "identities"},
         endpoints={"archive": {"type": "file", "path": archive}},
     )
-    async with _running(parent_settings) as parent:
+    async with serving(Hub(parent_settings, clock=SystemClock())) as parent:
         child_settings = _settings(
             tmp_path / "child",
             "gw",
@@ -112,7 +97,7 @@ async def test_a_parent_hub_takes_the_batches_of_its_child_apart(tmp_path: Path)
                 "batch_linger_ms": 50,
             },
         )
-        async with _running(child_settings) as child:
+        async with serving(Hub(child_settings, clock=SystemClock())) as child:
             for name in ("press-1", "press-2"):
                 async with aiomqtt.Client("127.0.0.1", child.mqtt_port, identifier=name) as device:
                     for number in range(ROWS // 2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,9 @@ from edgehub.errors import ConfigError, StartupError
 from edgehub.hub.hub import Hub
 from edgehub.settings import Settings
 from tests.support.control import call
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
@@ -37,21 +36,6 @@ def _settings(folder: Path, routes: dict[str, object], **more: object) -> Settin
     return Settings(
         hub_id="gw", data_dir=folder / "data", manifest=folder / "m.json", mqtt={"port": 0}, **more
     )
-
-
-@contextlib.asynccontextmanager
-async def _running(settings: Settings, clock: ManualClock) -> AsyncIterator[Hub]:
-    hub = Hub(settings, clock=clock)
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(hub.run(), name="hub")
-        async with asyncio.timeout(5):
-            await hub.started.wait()
-        try:
-            yield hub
-        finally:
-            hub.stop()
-            async with asyncio.timeout(10):
-                assert await task
 
 
 async def _publish(hub: Hub, bodies: list[bytes], properties: str = "") -> None:
@@ -91,7 +75,7 @@ async def test_rows_expire_by_their_deadline_not_by_their_place(tmp_path: Path) 
         },
     }
     out = tmp_path / "out.jsonl"
-    async with _running(_settings(tmp_path, routes), clock) as hub:
+    async with serving(Hub(_settings(tmp_path, routes), clock=clock)) as hub:
         await _publish(hub, [b"a"], "kind=long")
         await _publish(hub, [b"b"] * 5, "kind=short")
         assert _depths(hub) == {"upstream_Pri2": 6}
@@ -105,7 +89,7 @@ async def test_rows_expire_by_their_deadline_not_by_their_place(tmp_path: Path) 
         await _publish(hub, [b"c"] * 5, "kind=short")
     await clock.advance(6)
     settings = _settings(tmp_path, routes, upstream={"type": "file", "path": out})
-    async with _running(settings, clock) as hub:
+    async with serving(Hub(settings, clock=clock)) as hub:
         await _advance_until(clock, hub, {"upstream_Pri2": 0}, folder=tmp_path)
     assert [json.loads(line)["body"] for line in out.read_text("utf-8").splitlines()] == ["a"]
 
@@ -131,7 +115,7 @@ async def test_back_off_counts_elapsed_time(tmp_path: Path) -> None:
     peer = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = peer.sockets[0].getsockname()[1]
     upstream = {"type": "mqtt", "host": "127.0.0.1", "port": port, "mqtt": "3.1.1"}
-    async with peer, _running(_settings(tmp_path, {}, upstream=upstream), clock):
+    async with peer, serving(Hub(_settings(tmp_path, {}, upstream=upstream), clock=clock)):
         async with asyncio.timeout(30):
             await attempts.get()
             while (left_s := await wait_s()) < 25:
@@ -154,7 +138,7 @@ async def test_a_step_of_the_wall_clock_expires_nothing(tmp_path: Path) -> None:
     routes: dict[str, object] = {
         "a": {"route": "FROM /messages/* INTO $upstream", "priority": 1, "timeToLiveSecs": 60}
     }
-    async with _running(_settings(tmp_path, routes), clock) as hub:
+    async with serving(Hub(_settings(tmp_path, routes), clock=clock)) as hub:
         await _publish(hub, [b"a"] * 3)
         for step_ms, age_s in ((365 * 86_400_000, 24), (-2 * 365 * 86_400_000, 48)):
             clock.step_wall(step_ms)
@@ -178,10 +162,10 @@ async def test_hub_time_goes_on_over_a_restart_within_a_boot(tmp_path: Path) -> 
         "a": {"route": "FROM /messages/* INTO $upstream", "priority": 1, "timeToLiveSecs": 60}
     }
     settings = _settings(tmp_path, routes)
-    async with _running(settings, clock) as hub:
+    async with serving(Hub(settings, clock=clock)) as hub:
         await _publish(hub, [b"a"])
     await clock.advance(40)
-    async with _running(settings, clock) as hub:
+    async with serving(Hub(settings, clock=clock)) as hub:
         assert _depths(hub) == {"upstream_Pri1": 1}
         assert hub.status()["queues"][0]["oldest_age_s"] == pytest.approx(40, abs=1)
         await clock.advance(21)
@@ -194,10 +178,10 @@ async def test_queues_that_no_route_names_any_more_are_adopted(tmp_path: Path) -
     old: dict[str, object] = {"a": {"route": "FROM /messages/* INTO $upstream", "priority": 4}}
     new: dict[str, object] = {"a": {"route": "FROM /messages/* INTO $upstream", "priority": 1}}
     out = tmp_path / "out.jsonl"
-    async with _running(_settings(tmp_path, old), clock) as hub:
+    async with serving(Hub(_settings(tmp_path, old), clock=clock)) as hub:
         await _publish(hub, [b"old"])
     settings = _settings(tmp_path, new, upstream={"type": "file", "path": out})
-    async with _running(settings, clock) as hub:
+    async with serving(Hub(settings, clock=clock)) as hub:
         await _publish(hub, [b"new"])
         await _advance_until(clock, hub, {"upstream_Pri1": 0, "upstream_Pri4": 0}, folder=tmp_path)
     bodies = {json.loads(line)["body"] for line in out.read_text("utf-8").splitlines()}
@@ -209,17 +193,21 @@ async def test_rows_of_an_endpoint_that_is_gone_are_orphans(tmp_path: Path) -> N
     clock = ManualClock()
     routes: dict[str, object] = {"a": 'FROM /messages/* INTO Endpoint("lab")'}
     lab = {"type": "mqtt", "host": "127.0.0.1", "port": 1}
-    async with _running(_settings(tmp_path, routes, endpoints={"lab": lab}), clock) as hub:
+    async with serving(
+        Hub(_settings(tmp_path, routes, endpoints={"lab": lab}), clock=clock)
+    ) as hub:
         await _publish(hub, [b"a"])
         assert _depths(hub) == {"lab": 1}
     rest: dict[str, object] = {"a": "FROM /messages/* INTO $upstream"}
-    async with _running(_settings(tmp_path, rest), clock) as hub:
+    async with serving(Hub(_settings(tmp_path, rest), clock=clock)) as hub:
         status = hub.status()
         assert [queue["orphaned"] for queue in status["queues"]] == [True]
         assert "'lab' are orphaned" in status["warnings"][0]
     out = tmp_path / "lab.jsonl"
     lab_file = {"type": "file", "path": out}
-    async with _running(_settings(tmp_path, rest, endpoints={"lab": lab_file}), clock) as hub:
+    async with serving(
+        Hub(_settings(tmp_path, rest, endpoints={"lab": lab_file}), clock=clock)
+    ) as hub:
         await _advance_until(clock, hub, {"lab": 0}, folder=tmp_path)
     assert json.loads(out.read_text("utf-8"))["body"] == "a"
 
@@ -231,6 +219,6 @@ async def test_what_cannot_start_raises_its_own_error(tmp_path: Path) -> None:
         await Hub(_settings(tmp_path, routes), clock=ManualClock()).run()
     fine: dict[str, object] = {"a": "FROM /messages/* INTO $upstream"}
     settings = _settings(tmp_path, fine)
-    async with _running(settings, ManualClock()):
+    async with serving(Hub(settings, clock=ManualClock())):
         with pytest.raises(StartupError):
             await Hub(settings, clock=ManualClock()).run()
